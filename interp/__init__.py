@@ -1,0 +1,39 @@
+"""What does each attention head of a transformer do, and how sure are we?
+
+    from interp import run, sites
+    from models import load
+
+    model = load("default")
+    out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
+    out["decoder.0.attn.pattern"]  # prompt head query key
+"""
+
+from interp.annotation import AnnotatedText, Mention
+from interp.config import StackConfig, TransformerConfig
+from interp.edits import patch, put, scale, zero
+from interp.errors import InputError
+from interp.generate import generate
+from interp.places import Site, sites
+from interp.running import Run, run
+from interp.tokens import TokenBatch, Tokenizer
+from interp.transformer import Transformer
+
+__all__ = [
+    "AnnotatedText",
+    "InputError",
+    "Mention",
+    "Run",
+    "Site",
+    "StackConfig",
+    "TokenBatch",
+    "Tokenizer",
+    "Transformer",
+    "TransformerConfig",
+    "generate",
+    "patch",
+    "put",
+    "run",
+    "scale",
+    "sites",
+    "zero",
+]

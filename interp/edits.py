@@ -1,0 +1,78 @@
+"""Ready-made edits for `run`: what to put at a site, and at which heads or positions of it.
+
+Any function from tensor to tensor is an edit too; these know the axes of the site they are used at.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.places import Site
+from interp.tap import Edit
+
+Index = int | slice | list[int]
+Region = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SelectiveEdit:
+    """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`)."""
+
+    change: Callable[[Tensor, Region], Tensor]  # the part, and how it is indexed
+    where: dict[str, Index]
+
+    def bind(self, site: Site) -> Edit:
+        """The edit for `site`.
+
+        Raises:
+            InputError: an axis that the site lacks, or an index outside it.
+        """
+        for axis, index in self.where.items():
+            if axis not in site.axes:
+                raise InputError(f"{site.name} has no axis {axis!r}: its axes are {', '.join(site.axes)}")
+            size = site.sizes[site.axes.index(axis)]
+            if size is not None:
+                _check(site, axis, index, size)
+        region = (..., *(self.where.get(axis, slice(None)) for axis in site.axes))
+
+        def edit(value: Tensor) -> Tensor:
+            try:
+                part = value[region]
+            except IndexError as error:
+                raise InputError(f"{site.name} has shape {tuple(value.shape)}; cannot edit {self.where}") from error
+            value = value.clone()
+            value[region] = self.change(part, region)
+            return value
+
+        return edit
+
+
+def _check(site: Site, axis: str, index: Index, size: int) -> None:
+    wanted = [index] if isinstance(index, int) else index if isinstance(index, list) else []
+    for each in wanted:
+        if not -size <= each < size:
+            raise InputError(f"no {axis} {each} at {site.name}: it has {axis} 0-{size - 1}")
+
+
+def zero(**where: Index) -> SelectiveEdit:
+    """Put zeros at `where` (`head=5`, `position=[3, 4]`); everywhere without it."""
+    return SelectiveEdit(lambda part, _: torch.zeros_like(part), where)
+
+
+def put(value: Tensor | float, **where: Index) -> SelectiveEdit:
+    """Put `value` at `where`; it broadcasts to the part that it replaces."""
+    return SelectiveEdit(lambda part, _: torch.as_tensor(value, dtype=part.dtype, device=part.device), where)
+
+
+def scale(factor: float, **where: Index) -> SelectiveEdit:
+    """Multiply what is at `where` by `factor`."""
+    return SelectiveEdit(lambda part, _: part * factor, where)
+
+
+def patch(value: Tensor, **where: Index) -> SelectiveEdit:
+    """Put what another run had at `where`: `value` is that run's whole activation at the same site."""
+    return SelectiveEdit(lambda _, region: value[region], where)

@@ -1,0 +1,93 @@
+"""Every place of a model that can be read or changed: its name, its axes, what it means.
+
+Names are `stack.layer.site` (`decoder.3.attn.pattern`), `stack.site` (`decoder.embed`) or `logits`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from interp.config import NoMLP, StackConfig, TransformerConfig
+from interp.errors import InputError
+from interp.transformer import Transformer
+
+_STREAM = ("position", "d_model")
+_HEADS = ("position", "head", "d_head")
+_ROWS = ("head", "query", "key")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place. `axes` are those after the free leading ones; `head` counts key/value heads where they are shared."""
+
+    name: str
+    axes: tuple[str, ...]
+    sizes: tuple[int | None, ...]  # None where the text decides
+    meaning: str
+
+
+def sites(model: Transformer) -> dict[str, Site]:
+    """All sites of `model`, by name, in the order in which a call passes them."""
+    return _sites(model.config)
+
+
+@lru_cache(maxsize=16)
+def _sites(config: TransformerConfig) -> dict[str, Site]:
+    found = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
+    if config.output != "none":
+        found.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
+    return {site.name: site for site in found}
+
+
+def _stack_sites(name: str, config: StackConfig) -> Iterable[Site]:
+    stream = (None, config.d_model)
+    yield Site(f"{name}.embed", _STREAM, stream, "what enters the first block")
+    for layer in range(config.n_layers):
+        for site in _block_sites(config):
+            yield Site(f"{name}.{layer}.{site.name}", site.axes, site.sizes, site.meaning)
+    yield Site(f"{name}.resid_final", _STREAM, stream, "the stream after the last norm")
+
+
+def _block_sites(config: StackConfig) -> Iterable[Site]:
+    stream, rows = (None, config.d_model), (config.n_heads, None, None)
+    heads, shared = (None, config.n_heads, config.d_head), (None, config.kv_heads, config.d_head)
+    yield Site("resid_pre", _STREAM, stream, "the stream into the block")
+    yield Site("attn.q", _HEADS, heads, "queries, after the bias, before rotation")
+    yield Site("attn.k", _HEADS, shared, "keys, one a key/value head, before rotation")
+    yield Site("attn.v", _HEADS, shared, "values, one a key/value head")
+    yield Site("attn.scores", _ROWS, rows, "scaled q·k, masked keys at -inf")
+    yield Site("attn.pattern", _ROWS, rows, "softmax of the scores; rows sum to 1")
+    yield Site("attn.z", _HEADS, heads, "the pattern's mix of values")
+    yield Site("attn_out", _STREAM, stream, "what attention adds to the stream")
+    yield Site("resid_mid", _STREAM, stream, "the stream between attention and feed-forward")
+    if not isinstance(config.mlp, NoMLP):
+        hidden = (None, config.d_mlp)
+        yield Site("mlp.pre", ("position", "d_mlp"), hidden, "what the activation reads")
+        yield Site("mlp.post", ("position", "d_mlp"), hidden, "what the output matrix of the feed-forward reads")
+        yield Site("mlp_out", _STREAM, stream, "what the feed-forward adds to the stream")
+    yield Site("resid_post", _STREAM, stream, "the stream out of the block")
+
+
+def matching(model: Transformer, patterns: str | Iterable[str]) -> list[str]:
+    """Names of the sites that match `patterns`, which may hold globs (`decoder.*.attn.z`).
+
+    Raises:
+        InputError: a pattern that matches no site.
+    """
+    known = sites(model)
+    found: dict[str, None] = {}
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        hits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        if not hits:
+            raise InputError(_no_site(pattern, model.config))
+        found.update(dict.fromkeys(hits))
+    return list(found)
+
+
+def _no_site(pattern: str, config: TransformerConfig) -> str:
+    layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in config.stacks.items())
+    near = get_close_matches(pattern, _sites(config), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}"

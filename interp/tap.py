@@ -1,0 +1,56 @@
+"""Reading and changing activations during one call.
+
+A tap is an argument of the call, not state of the model: nothing stays behind, and two calls cannot disturb each other.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from interp.errors import InputError
+
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Tap:
+    """What one call captures and edits, by the full name of each site; `seen` fills as the call proceeds."""
+
+    capture: Collection[str] = ()
+    edit: Mapping[str, Edit] = field(default_factory=dict)
+    seen: dict[str, Tensor] = field(default_factory=dict)
+    fired: set[str] = field(default_factory=set)
+    place: str = ""
+
+    def at(self, name: str) -> "Tap":
+        """The same tap, inside the part called `name`."""
+        if not self.capture and not self.edit:
+            return self
+        return Tap(self.capture, self.edit, self.seen, self.fired, f"{self.place}{name}.")
+
+    def wants(self, name: str) -> bool:
+        """Whether the site `name` of this part is captured or edited."""
+        site = self.place + name
+        return site in self.edit or site in self.capture
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Pass `value` through the site `name`: edit it, then keep it, as asked."""
+        if not self.capture and not self.edit:
+            return value
+        site = self.place + name
+        if site in self.edit:
+            edited = self.edit[site](value)
+            if edited.shape[-value.ndim :] != value.shape:
+                raise InputError(
+                    f"the edit of {site} must keep its shape {tuple(value.shape)} (new leading axes aside), "
+                    f"got {tuple(edited.shape)}"
+                )
+            value = edited
+            self.fired.add(site)
+        if site in self.capture:
+            self.seen[site] = value
+        return value
+
+
+UNTAPPED = Tap()

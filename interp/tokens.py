@@ -1,0 +1,173 @@
+"""Text to tokens and back: batches with their padding and positions made once, and words aligned with their pieces."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from interp.errors import InputError
+
+Span = tuple[int, int]  # first character, and the one after the last
+NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text's token ids and, for each, the characters it stands for; special tokens stand for none."""
+
+    ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+
+
+class Tokenizer:
+    """A `tokenizers` tokenizer that never cuts or pads, and knows which special tokens it puts around a text.
+
+    `prefix` and `suffix` are the ids before and after every single text (`<s>`, `[CLS]` and `[SEP]`, or nothing).
+    """
+
+    def __init__(self, backend: Backend, *, add_start: int | None = None):
+        """Wrap `backend`; `add_start` is a start id that its own template does not add but its model expects."""
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        probe = backend.encode("a A 0 .")  # any text: only the special tokens around it count
+        own = [at for at, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
+        self.prefix: tuple[int, ...] = tuple(probe.ids[: own[0]])
+        self.suffix: tuple[int, ...] = tuple(probe.ids[own[-1] + 1 :])
+        if add_start is not None and not self.prefix:
+            self.prefix = (add_start,)
+
+    @property
+    def d_vocab(self) -> int:
+        """Number of tokens, added ones included."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of tokens that stand for no text."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(id for id, token in added.items() if token.special) | {*self.prefix, *self.suffix}
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id that stands for text outside the vocabulary; None where there is no such id."""
+        name = getattr(self.backend.model, "unk_token", None)
+        return self.backend.token_to_id(name) if name else None
+
+    def pieces(self, text: str) -> Pieces:
+        """The text's own tokens, without special ones around it."""
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        return Pieces(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, with the special tokens that the model expects around it."""
+        return [*self.prefix, *self.pieces(text).ids, *self.suffix]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        return self.backend.decode([int(id) for id in ids], skip_special_tokens=True)
+
+    def label(self, id: int) -> str:
+        """A token as a person reads it: with its space, without the vocabulary's own signs for one."""
+        token = self.backend.id_to_token(int(id))
+        if token is None:
+            return f"<{int(id)}>"
+        if self.backend.decoder is not None and int(id) not in self.special_ids:
+            space = " " if token[:1] in {"▁", "Ġ"} else ""
+            return space + (self.backend.decoder.decode([token]).strip(" ") or token)
+        return token
+
+    def id(self, text: str) -> int:
+        """The one token that is exactly `text` (`" he"`).
+
+        Raises:
+            InputError: `text` is not exactly one token.
+        """
+        ids = self.continuation(text)
+        if len(ids) != 1:
+            raise InputError(f"expected one token, but {text!r} is {len(ids)}: {[self.label(id) for id in ids]}")
+        return ids[0]
+
+    def continuation(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text` where it follows other text: no space is put before it that it does not have itself.
+
+        Some tokenizers put a space before every text; there the pieces are read off after a word and its own removed.
+        """
+        before = self.pieces("a")
+        joined = self.pieces("a" + text)
+        if joined.ids[: len(before.ids)] == before.ids:
+            return joined.ids[len(before.ids) :]
+        return self.pieces(text).ids
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Texts as rows of token ids, with everything that padding changes worked out once.
+
+    ids        prompt position   token ids; padding is filled with `pad_id`
+    mask       prompt position   True at real tokens
+    positions  prompt position   place of each token in its own text, from 0; 0 on padding
+    """
+
+    ids: Int[Tensor, "prompt position"]
+    mask: Bool[Tensor, "prompt position"]
+    positions: Int[Tensor, "prompt position"]
+
+    @staticmethod
+    def from_ids(ids: Int[Tensor, "prompt position"] | Int[Tensor, " position"]) -> "TokenBatch":
+        """Ids taken as they are: nothing added, nothing padding."""
+        if ids.ndim not in {1, 2} or ids.is_floating_point() or not ids.numel():
+            raise InputError(f"expected integer ids, prompt x position and not empty; got {ids.dtype} {tuple(ids.shape)}")
+        ids = ids.reshape(-1, ids.shape[-1]).long()
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        return TokenBatch(ids, mask, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
+
+    @staticmethod
+    def from_rows(
+        rows: Sequence[Sequence[int]], *, pad_id: int = 0, side: Literal["left", "right"] = "right"
+    ) -> "TokenBatch":
+        """Rows of different lengths, padded to the longest."""
+        if not rows or not all(len(row) for row in rows):
+            raise InputError(f"expected at least one text, and none of them empty; got lengths {[*map(len, rows)]}")
+        width = max(map(len, rows))
+        ids = torch.full((len(rows), width), pad_id)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            at = slice(width - len(row), width) if side == "left" else slice(len(row))
+            ids[i, at], mask[i, at] = torch.tensor(list(row)), True
+        return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
+
+    @staticmethod
+    def from_texts(texts: Sequence[str], tokenizer: Tokenizer) -> "TokenBatch":
+        """Texts with the special tokens that the model expects."""
+        return TokenBatch.from_rows([tokenizer.encode(text) for text in texts])
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether any row has padding."""
+        return not bool(self.mask.all())
+
+    @property
+    def lengths(self) -> Int[Tensor, " prompt"]:
+        """Real tokens of each row."""
+        return self.mask.sum(1)
+
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same batch on another device."""
+        return TokenBatch(self.ids.to(device), self.mask.to(device), self.positions.to(device))
+
+
+def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:
+    """Which word each token belongs to: the one in which its first visible character stands; NO_WORD for none.
+
+    A word that shares all its characters with the word before it in one token has no token of its own.
+    """
+    owner = [NO_WORD] * len(text)
+    for index, (start, end) in enumerate(words):
+        owner[start:end] = [index] * (end - start)
+    return [next((owner[at] for at in range(*span) if not text[at].isspace()), NO_WORD) for span in pieces]
