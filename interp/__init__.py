@@ -1,11 +1,11 @@
 """What does each attention head of a transformer do, and how sure are we?
 
-    from interp import run, sites
-    from models import load
+from interp import run, sites
+from models import load
 
-    model = load("default")
-    out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
-    out["decoder.0.attn.pattern"]  # prompt head query key
+model = load("default")
+out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
+out["decoder.0.attn.pattern"]  # prompt head query key
 """
 
 from interp.annotation import AnnotatedText, Mention

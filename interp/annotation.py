@@ -48,7 +48,9 @@ class AnnotatedText:
         for name in ("space_after", "tags", "heads", "relations"):
             values: Sequence[object] | None = getattr(self, name)
             if values is not None and len(values) != n:
-                raise InputError(f"{self.document}: {n} words but {len(values)} values in {name}; one a word is expected")
+                raise InputError(
+                    f"{self.document}: {n} words but {len(values)} values in {name}; one a word is expected"
+                )
         if self.heads and not all(ROOT <= head < n for head in self.heads):
             raise InputError(f"{self.document}: a head outside 0-{n - 1} (or {ROOT} for the root): {self.heads}")
         for mention in self.mentions or ():

@@ -1,6 +1,6 @@
-"""Keys and values that were computed before, as attention uses them: rotated. Generation and sweeps continue from them."""
+"""Keys and values computed before, as attention uses them: rotated. Generation and sweeps continue from them."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 from interp.config import StackConfig
 
 
+@runtime_checkable
 class Past(Protocol):
     """One layer's earlier keys and values."""
 

@@ -37,18 +37,30 @@ class SelectiveEdit:
             size = site.sizes[site.axes.index(axis)]
             if size is not None:
                 _check(site, axis, index, size)
-        region = (..., *(self.where.get(axis, slice(None)) for axis in site.axes))
+        region = self._region(site)
 
         def edit(value: Tensor) -> Tensor:
+            changed = value.clone()
             try:
-                part = value[region]
-            except IndexError as error:
-                raise InputError(f"{site.name} has shape {tuple(value.shape)}; cannot edit {self.where}") from error
-            value = value.clone()
-            value[region] = self.change(part, region)
-            return value
+                changed[region] = self.change(value[region], region)
+            except (IndexError, RuntimeError) as error:
+                shape = tuple(value.shape)
+                raise InputError(f"cannot edit {site.name}, of shape {shape}, at {self.where}: {error}") from error
+            return changed
 
         return edit
+
+    def _region(self, site: Site) -> Region:
+        """Indices for `...` and the site's axes; lists of several axes are crossed, not paired."""
+        lists = [axis for axis in site.axes if isinstance(self.where.get(axis), list)]
+
+        def index(axis: str) -> Any:
+            wanted = self.where.get(axis, slice(None))
+            if not isinstance(wanted, list):
+                return wanted
+            return torch.tensor(wanted, dtype=torch.long).reshape(-1, *[1] * (len(lists) - 1 - lists.index(axis)))
+
+        return (..., *map(index, site.axes))
 
 
 def _check(site: Site, axis: str, index: Index, size: int) -> None:

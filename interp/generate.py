@@ -1,6 +1,6 @@
 """Text generation on the key/value cache: one new position a step, everything before it kept."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from jaxtyping import Float, Int
@@ -44,11 +44,12 @@ def generate(
     """
     if model.config.decoder is None or model.output is None:
         raise InputError("only a decoder with an output layer can generate text")
-    if temperature < 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-        raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+    _check(max_new_tokens, temperature, top_k, top_p)
     batch = as_batch(model, prompt)
     if batch.padded:
-        raise InputError(f"prompts of one length are expected, got lengths {batch.lengths.tolist()}; generate each alone")
+        raise InputError(
+            f"prompts of one length are expected, got lengths {batch.lengths.tolist()}; generate each alone"
+        )
     generator = torch.Generator(device=model.device).manual_seed(seed)
     ids, stopped = batch.ids, torch.zeros(len(batch.ids), dtype=torch.bool, device=model.device)
     steps = _last_logits(model, ids)
@@ -63,7 +64,14 @@ def generate(
     return ids
 
 
-def _last_logits(model: Transformer, ids: Tensor) -> Iterator[Tensor]:  # a generator that is sent each new token
+def _check(max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    if max_new_tokens < 0:
+        raise InputError(f"expected max_new_tokens >= 0, got {max_new_tokens}")
+    if not temperature >= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+
+
+def _last_logits(model: Transformer, ids: Tensor) -> Generator[Tensor, Tensor, None]:
     """Logits after the last position of `ids`, then after each token that is sent."""
     n_ctx, stack = model.config.n_ctx, model.last
     while True:

@@ -38,9 +38,17 @@ def build_norm(config: StackConfig) -> nn.Module:
         case LayerNorm(eps):
             return nn.LayerNorm(config.d_model, eps)
         case RMSNorm(eps):
-            return nn.RMSNorm(config.d_model, eps)
+            return RootMeanSquare(config.d_model, eps)
         case NoNorm():
             return nn.Identity()
+
+
+class RootMeanSquare(nn.RMSNorm):
+    """RMSNorm, in float32 at every precision, as models are trained with it: see `rotate`."""
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Scale to unit root mean square, then by the trained weight."""
+        return self.weight * F.rms_norm(x.float(), self.normalized_shape, eps=self.eps).to(x.dtype)
 
 
 class Embedding(nn.Module):
@@ -114,7 +122,8 @@ class MLP(nn.Module):
         """`mlp.pre` is what the activation reads, `mlp.post` what `down` reads (after the gate's product)."""
         if self.gated:
             pre, partner = self.up(x).chunk(2, -1)
-            post = self.activation(tap("pre", pre)) * partner
+            # contiguous, so that an equal tensor put here gives equal bits: kernels round by layout
+            post = self.activation(tap("pre", pre.contiguous())) * partner
         else:
             post = self.activation(tap("pre", self.up(x)))
         return self.down(tap("post", post))

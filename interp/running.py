@@ -41,7 +41,9 @@ class Run:
         """The activation captured at `site`."""
         if site not in self.activations:
             near = get_close_matches(site, self.activations, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(self.activations) or 'nothing'})"
+            hint = (
+                f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(self.activations) or 'nothing'})"
+            )
             raise InputError(f"{site!r} was not captured: name it in run(..., capture=...){hint}")
         return self.activations[site]
 

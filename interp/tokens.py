@@ -68,19 +68,20 @@ class Tokenizer:
         """Token ids of `text`, with the special tokens that the model expects around it."""
         return [*self.prefix, *self.pieces(text).ids, *self.suffix]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
         """The text of `ids`, special tokens left out."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=True)
 
     def label(self, id: int) -> str:
-        """A token as a person reads it: with its space, without the vocabulary's own signs for one."""
+        """A token as a person reads it after other text: with its space, without the vocabulary's own signs."""
         token = self.backend.id_to_token(int(id))
         if token is None:
             return f"<{int(id)}>"
-        if self.backend.decoder is not None and int(id) not in self.special_ids:
-            space = " " if token[:1] in {"▁", "Ġ"} else ""
-            return space + (self.backend.decoder.decode([token]).strip(" ") or token)
-        return token
+        if self.backend.decoder is None or int(id) in self.special_ids:
+            return token
+        alone, after = self.backend.decoder.decode(["a"]), self.backend.decoder.decode(["a", token])
+        text = after.removeprefix(alone)
+        return token if "\ufffd" in text else text or token  # a part of a character has no text of its own
 
     def id(self, text: str) -> int:
         """The one token that is exactly `text` (`" he"`).
@@ -96,12 +97,13 @@ class Tokenizer:
     def continuation(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` where it follows other text: no space is put before it that it does not have itself.
 
-        Some tokenizers put a space before every text; there the pieces are read off after a word and its own removed.
+        Some tokenizers put a space before every text; so the pieces are read off after a sign with which `text` does
+        not merge: one of another kind than its own first.
         """
-        before = self.pieces("a")
-        joined = self.pieces("a" + text)
-        if joined.ids[: len(before.ids)] == before.ids:
-            return joined.ids[len(before.ids) :]
+        for sign in (".", "a") if text[:1].isalnum() else ("a", "."):
+            before, joined = self.pieces(sign).ids, self.pieces(sign + text).ids
+            if joined[: len(before)] == before:
+                return joined[len(before) :]
         return self.pieces(text).ids
 
 
@@ -119,10 +121,16 @@ class TokenBatch:
     positions: Int[Tensor, "prompt position"]
 
     @staticmethod
-    def from_ids(ids: Int[Tensor, "prompt position"] | Int[Tensor, " position"]) -> "TokenBatch":
-        """Ids taken as they are: nothing added, nothing padding."""
+    def from_ids(ids: Tensor) -> "TokenBatch":
+        """Ids (`prompt position`, or one text's) taken as they are: nothing added, nothing padding.
+
+        Raises:
+            InputError: they are not whole numbers, or there are none.
+        """
         if ids.ndim not in {1, 2} or ids.is_floating_point() or not ids.numel():
-            raise InputError(f"expected integer ids, prompt x position and not empty; got {ids.dtype} {tuple(ids.shape)}")
+            raise InputError(
+                f"expected integer ids, prompt x position and not empty; got {ids.dtype} {tuple(ids.shape)}"
+            )
         ids = ids.reshape(-1, ids.shape[-1]).long()
         mask = torch.ones_like(ids, dtype=torch.bool)
         return TokenBatch(ids, mask, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))

@@ -11,13 +11,14 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
 Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` lists them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.cache import Past
@@ -27,7 +28,7 @@ from interp.sight import Sight
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
 
-Stream = Float[Tensor, "*batch position d_model"]
+Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
 
 
 class Attention(nn.Module):
@@ -42,17 +43,26 @@ class Attention(nn.Module):
 
     def forward(self, x: Stream, sight: Sight, tap: Tap, past: Past | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
-        n_q, n_kv = self.config.n_heads, self.config.kv_heads
-        heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
-        q, k, v = heads.split([n_q, n_kv, n_kv], -2)
+        q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
-        if isinstance(self.config.positions, Rotary):
-            base = self.config.positions.base
-            q, k = rotate(q, sight.positions, base), rotate(k, sight.positions, base)
+        q, k = self.rotate(q, sight.positions), self.rotate(k, sight.positions)
         if past is not None:
             k, v = past.extend(k, v)
         z = tap("z", self.mix(q, k, v, sight, tap))
         return self.out(z.flatten(-2))
+
+    def project(self, x: Stream) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the normalised stream, `... position head d_head`, before rotation."""
+        n_q, n_kv = self.config.n_heads, self.config.kv_heads
+        heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
+        q, k, v = heads.split([n_q, n_kv, n_kv], -2)
+        return q, k, v
+
+    def rotate(
+        self, x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"]
+    ) -> Float[Tensor, "*batch position head d_head"]:
+        """Queries or keys as they enter the scores: turned by their position where positions are rotary."""
+        return rotate(x, positions, self.config.positions.base) if isinstance(self.config.positions, Rotary) else x
 
     def mix(
         self,
@@ -118,14 +128,32 @@ def fused_attention(
     return z.view(*batch, *z.shape[-3:])
 
 
-def pre_norm(residual: Stream, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Stream:
+class PreNorm:
     """x + layer(norm(x)): the stream itself is never normalised (Radford 2019)."""
-    return residual + layer(norm(residual))
+
+    @staticmethod
+    def read(norm: nn.Module, residual: Stream) -> Stream:
+        """What a layer reads."""
+        return norm(residual)
+
+    @staticmethod
+    def add(norm: nn.Module, residual: Stream, out: Stream) -> Stream:
+        """The stream with what the layer wrote."""
+        return residual + out
 
 
-def post_norm(residual: Stream, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Stream:
+class PostNorm:
     """norm(x + layer(x)), as in Vaswani 2017."""
-    return norm(residual + layer(residual))
+
+    @staticmethod
+    def read(norm: nn.Module, residual: Stream) -> Stream:
+        """What a layer reads."""
+        return residual
+
+    @staticmethod
+    def add(norm: nn.Module, residual: Stream, out: Stream) -> Stream:
+        """The stream with what the layer wrote."""
+        return norm(residual + out)
 
 
 class Block(nn.Module):
@@ -133,27 +161,25 @@ class Block(nn.Module):
 
     def __init__(self, config: StackConfig):
         super().__init__()
-        self.add = pre_norm if config.wiring == "pre" else post_norm
+        self.wiring = PreNorm if config.wiring == "pre" else PostNorm
         self.norm_attn, self.attn = build_norm(config), Attention(config)
-        self.norm_mlp, self.mlp = build_norm(config), build_mlp(config)
-        if self.mlp is None:
-            self.norm_mlp = None
+        self.mlp = build_mlp(config)
+        self.norm_mlp = nn.Identity() if self.mlp is None else build_norm(config)
 
     def forward(self, residual: Stream, sight: Sight, tap: Tap, past: Past | None = None) -> Stream:
         """The stream after this block."""
-
-        def attend(x: Tensor) -> Tensor:
-            return tap("attn_out", self.attn(x, sight, tap.at("attn"), past))
-
-        def feed_forward(x: Tensor) -> Tensor:
-            assert self.mlp is not None
-            return tap("mlp_out", self.mlp(x, tap.at("mlp")))
-
         residual = tap("resid_pre", residual)
-        residual = tap("resid_mid", self.add(residual, self.norm_attn, attend))
-        if self.mlp is not None and self.norm_mlp is not None:
-            residual = self.add(residual, self.norm_mlp, feed_forward)
+        attn_out = self.attn(self.wiring.read(self.norm_attn, residual), sight, tap.at("attn"), past)
+        residual = self.wiring.add(self.norm_attn, residual, tap("attn_out", attn_out))
+        residual = self.feed_forward(tap("resid_mid", residual), tap)
         return tap("resid_post", residual)
+
+    def feed_forward(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The second half of the block; the stream itself where there is no feed-forward."""
+        if self.mlp is None:
+            return residual
+        mlp_out = self.mlp(self.wiring.read(self.norm_mlp, residual), tap.at("mlp"))
+        return self.wiring.add(self.norm_mlp, residual, tap("mlp_out", mlp_out))
 
 
 class Stack(nn.Module):
@@ -193,6 +219,7 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig, tokenizer: Tokenizer | None = None):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
+        self.source: Path | None = None  # the directory that the weights were read from
         self.stacks = nn.ModuleDict({name: Stack(stack) for name, stack in config.stacks.items()})
         self.output = None if config.output == "none" else nn.Linear(config.d_model, config.d_vocab, bias=False)
         if self.output is not None and config.output == "tied":

@@ -1,0 +1,35 @@
+"""Fresh random weights: where training starts, and the null model that knows nothing."""
+
+import copy
+
+import torch
+from torch import nn
+
+from interp.transformer import Transformer
+
+
+def initialise(model: Transformer, seed: int) -> None:
+    """Draw every weight matrix from N(0, 0.02²), layers that write into the stream scaled by (2 n_layers)^-1/2.
+
+    Biases become 0 and norms 1 (Radford 2019).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    writers = {f"{part}.weight" for part in ("attn.out", "mlp.down")}
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                writes = any(name.endswith(writer) for writer in writers)
+                std = 0.02 * ((2 * model.config.n_layers) ** -0.5 if writes else 1.0)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                nn.init.ones_(module.weight)
+            if isinstance(module, nn.LayerNorm | nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def untrained(model: Transformer, seed: int) -> Transformer:
+    """A model of the same shape that has learnt nothing; `model` itself stays as it is."""
+    fresh = copy.deepcopy(model)
+    initialise(fresh, seed)
+    return fresh

@@ -1,0 +1,146 @@
+"""What is read after a patch: each metric says which positions and which tokens it needs, so nothing else is computed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.patching.pairs import Pairs
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer
+
+Answer = str | Sequence[str] | Int[Tensor, " prompt"] | None
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A metric made ready for some pairs.
+
+    `value` turns logits, `... prompt read token`, into one number a prompt, `... prompt`; `positions` and `tokens` say
+    which logits it gets (`tokens` None: the whole vocabulary).
+    """
+
+    name: str
+    positions: Int[Tensor, "prompt read"]
+    tokens: Int[Tensor, "prompt token"] | None
+    value: Callable[[Tensor], Tensor]
+
+    def of(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Float[Tensor, "*cells prompt"]:
+        """The metric from the final residual stream at `positions`."""
+        if self.tokens is None:
+            logits = model.read(final)
+            assert logits is not None
+        else:
+            assert model.output is not None
+            rows = model.output.weight[self.tokens]  # prompt token d_model
+            logits = final @ rows.transpose(-1, -2)
+        return self.value(logits)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number a prompt, read from logits. `prepare` fits it to a model and its pairs."""
+
+    name: str
+    prepare: Callable[[Transformer, Pairs], Readout]
+
+
+def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
+    """Logit of the right answer minus that of the wrong one, at the last position: in units of logits.
+
+    Answers are one token for all prompts (`" he"`) or one a prompt (texts or ids); by default the pairs' own.
+    """
+
+    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+        tokens = torch.stack([_ids(model, pairs, right, "right"), _ids(model, pairs, wrong, "wrong")], 1)
+        return Readout("logit_difference", pairs.last[:, None], tokens, lambda logits: logits[..., 0, 0] - logits[..., 0, 1])
+
+    return Metric("logit_difference", prepare)
+
+
+def log_probability(answer: Answer = None) -> Metric:
+    """Log-probability of the answer at the last position, in nats; by default the pairs' right one."""
+    return _of_answer("log_probability", answer, lambda logits, at: logits.log_softmax(-1).gather(-1, at)[..., 0])
+
+
+def probability(answer: Answer = None) -> Metric:
+    """Probability of the answer at the last position; by default the pairs' right one."""
+    return _of_answer("probability", answer, lambda logits, at: logits.softmax(-1).gather(-1, at)[..., 0])
+
+
+def rank(answer: Answer = None) -> Metric:
+    """How many tokens are likelier than the answer at the last position: 0 where it is the likeliest."""
+    return _of_answer("rank", answer, lambda logits, at: (logits > logits.gather(-1, at)).sum(-1).to(logits.dtype))
+
+
+def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tensor]) -> Metric:
+    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+        ids = _ids(model, pairs, answer, "right")
+
+        def read(logits: Tensor) -> Tensor:
+            last = logits[..., 0, :]
+            return value(last, ids[:, None].expand(*last.shape[:-1], 1))
+
+        return Readout(name, pairs.last[:, None], None, read)
+
+    return Metric(name, prepare)
+
+
+def kl_divergence() -> Metric:
+    """KL(clean || patched) of the next-token distributions at the last position, in nats."""
+
+    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+        reference = last_logits(model, pairs.clean).log_softmax(-1)
+
+        def read(logits: Tensor) -> Tensor:
+            return (reference.exp() * (reference - logits[..., 0, :].log_softmax(-1))).sum(-1)
+
+        return Readout("kl_divergence", pairs.last[:, None], None, read)
+
+    return Metric("kl_divergence", prepare)
+
+
+def function(
+    value: Callable[[Float[Tensor, "... prompt read d_vocab"]], Float[Tensor, "... prompt"]],
+    name: str = "metric",
+    positions: Int[Tensor, "prompt read"] | None = None,
+) -> Metric:
+    """Any function of the logits at the given positions of each prompt (by default its last)."""
+
+    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+        read = pairs.last[:, None] if positions is None else positions.to(model.device)
+        return Readout(name, read, None, value)
+
+    return Metric(name, prepare)
+
+
+def last_logits(model: Transformer, batch: TokenBatch) -> Float[Tensor, "prompt d_vocab"]:
+    """Logits at each prompt's last position."""
+    with torch.no_grad():
+        logits = model(batch)
+    if logits is None:
+        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    return logits[torch.arange(len(batch.ids), device=logits.device), batch.lengths - 1]
+
+
+def _ids(model: Transformer, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
+    """One answer id a prompt."""
+    if answer is None:
+        ids = pairs.right if kind == "right" else pairs.wrong
+        if ids is None:
+            raise InputError(f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
+        return ids
+    if isinstance(answer, Tensor):
+        ids = answer
+    elif model.tokenizer is None:
+        raise InputError("this model has no tokenizer: give answers as ids")
+    elif isinstance(answer, str):
+        ids = torch.tensor([model.tokenizer.id(answer)]).expand(len(pairs))
+    else:
+        ids = torch.tensor([model.tokenizer.id(each) for each in answer])
+    if ids.shape != (len(pairs),):
+        raise InputError(f"expected one {kind} answer for each of the {len(pairs)} pairs, got shape {tuple(ids.shape)}")
+    return ids.to(model.device)
