@@ -1,0 +1,179 @@
+"""Which heads look by position: the previous token, a fixed offset, the first token, an earlier copy, what followed it?
+
+Attention is read on any text, and on random tokens repeated once, where only induction can help. The causal test breaks
+the repeat: it asks which heads carry the copy from the first time to the second.
+"""
+
+from collections.abc import Iterable
+
+import pandas as pd
+import torch
+
+from analyses.causal import Task, make_task, no_effects, patch_heads
+from analyses.tables import Scored, head_table
+from analyses.windows import Progress, Reading
+from interp import AnnotatedText, InputError, Transformer, run
+from interp.initialise import untrained
+from interp.patching import Pairs
+from interp.patching.metrics import last_logits
+from interp.patterns import Rows, Totals, positional
+from interp.sight import Sight
+
+BEHAVIOUR = "position"
+NEEDS: frozenset[str] = frozenset()
+HEADLINE = ("previous-token", "first-token", "duplicate-token", "induction", "positional-head", "entropy")
+
+_SINKS = ("kept", "removed")
+_UNTRAINED_TEXTS = 64  # texts on which untrained models set the bar of `positional-head`
+_REPEATS = 40  # sequences on which induction is measured
+_LONGEST_REPEAT, _SHORTEST_REPEAT = 50, 8
+
+
+def measure(
+    model: Transformer,
+    corpus: Iterable[AnnotatedText],
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
+
+    Returns the rows of `tables/heads`; `attrs["counts"]` says what was read and left out, `attrs["documents"]` how many
+    documents the intervals rest on.
+
+    Raises:
+        InputError: the corpus is empty, or the model has no tokenizer.
+    """
+    causal = model.config.last.causal
+    names = positional.measures(causal)
+    n_heads = model.config.n_layers * model.config.n_heads
+    totals = {sink: Totals.empty(n_heads + 1, len(names)) for sink in _SINKS}
+    modes = Totals.empty(n_heads, 2 * positional.MODE_RANGE + 1)
+    reading = Reading(model, corpus, progress)
+    for batch in reading:
+        for sink in _SINKS:
+            totals[sink].add(batch.groups, *_with_uniform(batch.pattern, batch.rows, causal, sink == "removed"))
+        modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
+    name = getattr(corpus, "name", "texts")
+    scored = [Scored(totals[sink], names, sink, ["uniform"]) for sink in _SINKS]
+    scored.append(_positional_heads(model, modes, corpus, seed))
+    tables = [head_table(model, BEHAVIOUR, name, scored, seed=seed)]
+    counts = dict(reading.counts)
+    repeats = repeat_length(model)
+    if repeats < _SHORTEST_REPEAT:
+        counts[f"induction left out: repeats of {repeats} tokens are shorter than {_SHORTEST_REPEAT}"] = 1
+    else:
+        tables.append(head_table(model, BEHAVIOUR, "random repeats", induction(model, repeats, seed), seed=seed))
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs = {"counts": counts, "documents": len(reading.documents)}
+    return table
+
+
+def _with_uniform(
+    pattern: torch.Tensor, rows: Rows, causal: bool, sink_removed: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and counts of all heads, and of uniform attention behind them."""
+    both = [positional.score(each, rows, causal=causal, sink_removed=sink_removed) for each in (pattern, rows.uniform)]
+    heads, uniform = both
+    return torch.cat([heads[0], uniform[0]], 1), torch.cat([heads[1], uniform[1]], 1)
+
+
+def _positional_heads(model: Transformer, modes: Totals, corpus: Iterable[AnnotatedText], seed: int) -> Scored:
+    """Each head's share of rows that look hardest at its favourite offset, against the best of untrained heads."""
+    bar = max(_best_untrained_share(untrained(model, seed + k), corpus) for k in range(3))
+    best = modes.scores.sum(0).argmax(-1)
+    pick = best[None, :, None].expand(modes.scores.shape[0], -1, 1)
+    mode = Totals(modes.scores.gather(-1, pick), modes.weights[..., :1], modes.rows[..., :1])
+    return Scored(mode, ["positional-head"], "kept", constant=("untrained heads", bar))
+
+
+def _best_untrained_share(model: Transformer, corpus: Iterable[AnnotatedText]) -> float:
+    n_heads = model.config.n_layers * model.config.n_heads
+    modes = Totals.empty(n_heads, 2 * positional.MODE_RANGE + 1)
+    for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS):
+        modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
+    return float((modes.scores.sum(0) / modes.weights.sum(0)).max())
+
+
+# Random tokens, repeated: start + R + R (Olsson 2022).
+
+
+def repeat_length(model: Transformer) -> int:
+    """How many tokens R holds: as many as fit twice behind a start token, at most 50."""
+    return min(_LONGEST_REPEAT, (model.config.n_ctx - 1) // 2, len(_ordinary_ids(model)))
+
+
+def _ordinary_ids(model: Transformer) -> list[int]:
+    special = model.tokenizer.special_ids if model.tokenizer else frozenset()
+    return [id for id in range(model.config.d_vocab) if id not in special]
+
+
+def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Tensor:
+    """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
+    ordinary = torch.tensor(_ordinary_ids(model))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)])
+    prefix = model.tokenizer.prefix[:1] if model.tokenizer else ()
+    start = torch.tensor(prefix, dtype=torch.long).expand(count, len(prefix))
+    return torch.cat([start, drawn, drawn], 1)
+
+
+def induction(model: Transformer, length: int, seed: int) -> list[Scored]:
+    """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence."""
+    (stack,) = model.config.stacks
+    n_heads = model.config.n_layers * model.config.n_heads
+    totals = Totals.empty(n_heads + 1, 1)
+    for number, ids in enumerate(repeated(model, length, _REPEATS, seed).split(8)):
+        out = run(model, ids, capture=f"{stack}.*.attn.pattern")
+        second = torch.zeros_like(out.tokens.mask)
+        second[:, -length:] = True
+        visible = Sight.of(out.tokens, causal=model.config.last.causal).mask()[:, 0].expand(len(ids), -1, -1)
+        rows = Rows(out.tokens.ids, out.tokens.mask, second, visible)
+        pattern = torch.cat([*out.activations.values()], 1)
+        both = torch.cat([pattern, rows.uniform], 1)
+        score = both.diagonal(-(length - 1), -2, -1)[..., -length:].sum(-1, keepdim=True)
+        groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
+        totals.add(groups, score, torch.full_like(score, float(length)))
+    return [Scored(totals, ["induction"], "kept", ["uniform"])]
+
+
+# The causal test: a repeat against a broken repeat.
+
+
+def effects(
+    model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None
+) -> pd.DataFrame:
+    """Which heads carry a copy: the rows of `tables/effects` for the task `repeat`.
+
+    Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
+    later one, so what followed it is another token. Right and wrong answers are what followed in either.
+    """
+    if model.output is None:
+        return no_effects(BEHAVIOUR)
+    question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"
+    task = make_task("repeat", question, lambda: _broken_repeat(model, pairs, seed, question))
+    return patch_heads(model, BEHAVIOUR, [task], seed=seed)
+
+
+def _broken_repeat(model: Transformer, count: int, seed: int, question: str) -> Task:
+    length = repeat_length(model)
+    if length < _SHORTEST_REPEAT:
+        raise InputError(f"repeats of {length} tokens are shorter than {_SHORTEST_REPEAT}")
+    ids = repeated(model, length, count, seed)
+    start = ids.shape[1] - 2 * length
+    asked = start + length // 2  # the token of the first copy whose successor is asked for
+    generator = torch.Generator().manual_seed(seed)
+    other = torch.randint(asked + 2, start + length - 1, (count,), generator=generator)
+    row = torch.arange(count)
+    clean = ids[:, : asked + length + 1]
+    corrupt = clean.clone()
+    corrupt[row, asked], corrupt[row, other] = clean[row, other], clean[row, asked]
+    pairs = Pairs.from_ids(model, clean, corrupt, clean[row, asked + 1], clean[row, other + 1]).to(model.device)
+    copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
+    return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
+
+
+if __name__ == "__main__":
+    from analyses.cli import run_alone
+
+    run_alone(BEHAVIOUR)

@@ -1,0 +1,180 @@
+"""Texts as a model can read them: whole where they fit its context, in overlapping windows where they do not.
+
+Windows overlap by half; a word is scored once, in the window that shows the most text before it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer, run
+from interp.patterns import Rows, group_of, membership
+from interp.sight import Sight
+from interp.tokens import NO_WORD, align
+
+Progress = Callable[[int], object]
+_POOL = 256  # windows sorted by length together, so that batches need little padding
+_PATTERN_ELEMENTS = 24_000_000  # of all heads of one batch: what one batch may hold in memory
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a text's words as the model reads it."""
+
+    text: AnnotatedText
+    start: int  # first word shown
+    stop: int  # after the last word shown
+    scored_from: int  # words before this one were scored in an earlier window
+    ids: tuple[int, ...]
+    word_of: tuple[int, ...]  # the word of the text that each token belongs to; NO_WORD for none
+    special: tuple[bool, ...]
+
+    @cached_property
+    def pieces(self) -> list[int]:
+        """How many tokens each shown word has, from `start` on."""
+        count = Counter(self.word_of)
+        return [count[word] for word in range(self.start, self.stop)]
+
+    def scores(self, word: int) -> bool:
+        """Whether the word is scored here: shown, not scored before, and with a token of its own."""
+        return self.scored_from <= word < self.stop and self.pieces[word - self.start] > 0
+
+
+def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
+    """The windows of one text, counting in `counts` what is special about it."""
+    pieces = tokenizer.pieces(text.text)
+    word_of = align(pieces.spans, text.word_spans, text.text)
+    room = n_ctx - len(tokenizer.prefix) - len(tokenizer.suffix)
+    counts["words without a token of their own"] += len(text.words) - len({*word_of} - {NO_WORD})
+    counts["unknown tokens"] += pieces.ids.count(tokenizer.unknown_id) if tokenizer.unknown_id is not None else 0
+    counts["tokens"] += len(pieces.ids)
+    if len(pieces.ids) == 0 or room < 2:
+        counts["texts left out: no tokens, or no room for two"] += 1
+        return
+    counts["texts longer than the context, read in windows"] += len(pieces.ids) > room
+    starts = [at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]]
+    begin, scored = 0, 0
+    while True:
+        end = _last_start_within(starts, begin + room, len(pieces.ids))
+        if end <= begin:
+            counts["texts cut short: a word longer than the context"] += 1
+            return
+        shown = [word for word in word_of[begin:end] if word != NO_WORD]
+        first, stop = (min(shown), max(shown) + 1) if shown else (0, 0)
+        if end == len(pieces.ids):
+            stop = len(text.words)
+        if shown:
+            yield _window(text, tokenizer, pieces.ids[begin:end], word_of[begin:end], (first, stop, max(scored, first)))
+            scored = stop
+        if end == len(pieces.ids):
+            return
+        begin = next(start for start in starts if start >= begin + max(1, (end - begin) // 2))
+
+
+def _last_start_within(starts: list[int], limit: int, total: int) -> int:
+    """Where to cut so that no word is cut: the last word's first token at or before `limit`."""
+    return total if total <= limit else max((start for start in starts if start <= limit), default=0)
+
+
+def _window(
+    text: AnnotatedText, tokenizer: Tokenizer, ids: tuple[int, ...], words: list[int], extent: tuple[int, int, int]
+) -> Window:
+    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
+    special_ids = tokenizer.special_ids
+    return Window(
+        text,
+        *extent,
+        ids=(*tokenizer.prefix, *ids, *tokenizer.suffix),
+        word_of=(*[NO_WORD] * before, *words, *[NO_WORD] * after),
+        special=(*[True] * before, *(id in special_ids for id in ids), *[True] * after),
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer."""
+
+    windows: list[Window]
+    tokens: TokenBatch
+    pattern: Float[Tensor, "prompt head query key"]
+    rows: Rows
+    groups: Int[Tensor, " prompt"]
+
+    @cached_property
+    def words(self) -> Float[Tensor, "prompt word position"]:
+        """1 where a token is a piece of a word; words are counted in their window."""
+        rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in self.windows]
+        n_words = max(window.stop - window.start for window in self.windows)
+        return membership(rows, n_words, self.pattern.shape[-1]).to(self.pattern)
+
+
+@dataclass
+class Reading:
+    """A corpus read by a model: batches of patterns, and counts of what was seen and left out."""
+
+    model: Transformer
+    corpus: Iterable[AnnotatedText]
+    progress: Progress | None = None
+    limit: int | None = None  # texts at most
+    counts: Counter[str] = field(default_factory=Counter)
+    documents: set[str] = field(default_factory=set)
+
+    def __iter__(self) -> Iterator[Batch]:
+        pool: list[Window] = []
+        for window in self._windows():
+            pool.append(window)
+            if len(pool) == _POOL:
+                yield from self._batches(pool)
+                pool = []
+        yield from self._batches(pool)
+        if not self.counts["texts"]:
+            raise InputError("the corpus holds no text: expected at least one")
+
+    def _windows(self) -> Iterator[Window]:
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
+        for number, text in enumerate(self.corpus, 1):
+            if self.limit is not None and number > self.limit:
+                return
+            self.counts["texts"] += 1
+            self.documents.add(text.document)
+            yield from windows(text, tokenizer, self.model.config.n_ctx, self.counts)
+            if self.progress is not None:
+                self.progress(number)
+
+    def _batches(self, pool: list[Window]) -> Iterator[Batch]:
+        heads = self.model.config.n_layers * self.model.config.n_heads
+        pool = sorted(pool, key=lambda window: len(window.ids))
+        while pool:
+            size = 1
+            while size < len(pool) and heads * (size + 1) * len(pool[size].ids) ** 2 <= _PATTERN_ELEMENTS:
+                size += 1
+            yield read_batch(self.model, pool[:size])
+            pool = pool[size:]
+
+
+def read_batch(model: Transformer, shown: list[Window]) -> Batch:
+    """Run the model on windows and keep all its patterns."""
+    (stack,) = model.config.stacks
+    tokens = TokenBatch.from_rows([window.ids for window in shown])
+    out = run(model, tokens, capture=f"{stack}.*.attn.pattern")
+    content, scored = torch.zeros_like(tokens.mask), torch.zeros_like(tokens.mask)
+    for row, window in enumerate(shown):
+        for at, (word, special) in enumerate(zip(window.word_of, window.special, strict=True)):
+            content[row, at] = not special
+            scored[row, at] = not special and (word == NO_WORD or word >= window.scored_from)
+    device = model.device
+    visible = Sight.of(out.tokens, causal=model.config.last.causal).mask()[:, 0].expand(len(shown), -1, -1)
+    return Batch(
+        windows=shown,
+        tokens=out.tokens,
+        pattern=torch.cat(list(out.activations.values()), 1),
+        rows=Rows(out.tokens.ids, content.to(device), scored.to(device), visible),
+        groups=torch.tensor([group_of(window.text.document) for window in shown]),
+    )
