@@ -49,7 +49,7 @@ def estimate(
         if n_groups < 2:
             missing = np.full_like(gain, np.nan)
             return Estimate(value, baseline, gain, missing, missing, missing)
-        low_t, high_t = _studentised_quantiles(full, gain, seed)
+        low_t, high_t = _studentised_quantiles(full, gain, error, seed)
         p = stats.t.sf(gain / error, n_groups - 1)
     p = np.where(error == 0, np.where(gain > 0, 0.0, 1.0), p)  # every group says exactly the same
     p = np.where(np.isnan(gain), np.nan, p)
@@ -80,7 +80,7 @@ def _ratios(sums: Array, squares: Array, n_groups: int) -> tuple[tuple[Array, Ar
     return (value, baseline), np.sqrt(np.where(spread < 1e-24, 0.0, spread))
 
 
-def _studentised_quantiles(full: Array, gain: Array, seed: int) -> tuple[Array, Array]:
+def _studentised_quantiles(full: Array, gain: Array, plain_error: Array, seed: int) -> tuple[Array, Array]:
     n_groups = full.shape[1]
     draws = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), REPLICATES).astype(float)
     low, high = np.empty_like(gain), np.empty_like(gain)
@@ -90,7 +90,8 @@ def _studentised_quantiles(full: Array, gain: Array, seed: int) -> tuple[Array, 
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
         (value, baseline), error = _ratios(sums, squares, n_groups)
         t = (value - baseline - gain[at : at + 512]) / error
-        t = np.where(error == 0, 0.0, t)
+        # a replicate that drew hardly any group with a difference in it has no error to be measured by
+        t = np.where(error <= 1e-3 * plain_error[at : at + 512], 0.0, t)
         low[at : at + 512], high[at : at + 512] = _quantiles(t)
     return low, high
 

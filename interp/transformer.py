@@ -11,9 +11,9 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
 Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` lists them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +57,21 @@ class Attention(nn.Module):
         heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
         q, k, v = heads.split([n_q, n_kv, n_kv], -2)
         return q, k, v
+
+    def project_queries(self, x: Stream) -> Float[Tensor, "*batch position head d_head"]:
+        """Queries alone."""
+        return self._project(x, slice(0, self.config.n_heads))
+
+    def project_keys_values(self, x: Stream) -> tuple[Tensor, Tensor]:
+        """Keys and values alone, from one matrix product."""
+        heads = self._project(x, slice(self.config.n_heads, None))
+        k, v = heads.split(self.config.kv_heads, -2)
+        return k, v
+
+    def _project(self, x: Stream, heads: slice) -> Tensor:
+        weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
+        bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
+        return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
 
     def rotate(
         self, x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"]
@@ -182,6 +197,16 @@ class Block(nn.Module):
         return self.wiring.add(self.norm_mlp, residual, tap("mlp_out", mlp_out))
 
 
+class Blocks(nn.ModuleList):
+    """A stack's blocks, first to last; a list of modules that says of what kind they are."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, layer: int) -> Block: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+
+        def __iter__(self) -> Iterator[Block]: ...
+
+
 class Stack(nn.Module):
     """Blocks that carry one residual stream, from token embeddings to the final norm."""
 
@@ -189,7 +214,7 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embedding(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = Blocks(Block(config) for _ in range(config.n_layers))
         # where norms follow the sums, the last block has normalised already
         self.norm = build_norm(config) if config.wiring == "pre" else nn.Identity()
 

@@ -12,6 +12,7 @@ from interp.patching.metrics import (
 from interp.patching.oracle import sweep_by_forward
 from interp.patching.pairs import Pairs
 from interp.patching.results import Sweep, unreliable
+from interp.patching.sweeping import sweep
 
 __all__ = [
     "Metric",
@@ -23,6 +24,7 @@ __all__ = [
     "logit_difference",
     "probability",
     "rank",
+    "sweep",
     "sweep_by_forward",
     "unreliable",
 ]

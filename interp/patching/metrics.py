@@ -1,4 +1,4 @@
-"""What is read after a patch: each metric says which positions and which tokens it needs, so nothing else is computed."""
+"""What is read after a patch. A metric says which positions and tokens it needs, so that nothing else is computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,24 @@ Answer = str | Sequence[str] | Int[Tensor, " prompt"] | None
 class Readout:
     """A metric made ready for some pairs.
 
-    `value` turns logits, `... prompt read token`, into one number a prompt, `... prompt`; `positions` and `tokens` say
-    which logits it gets (`tokens` None: the whole vocabulary).
+    `positions` and `tokens` say which logits it reads (`tokens` None: the whole vocabulary). `value` turns them,
+    `... prompt read token`, and `reference`, which has one entry a prompt, into one number a prompt, `... prompt`.
     """
 
     name: str
     positions: Int[Tensor, "prompt read"]
     tokens: Int[Tensor, "prompt token"] | None
-    value: Callable[[Tensor], Tensor]
+    value: Callable[[Tensor, Tensor | None], Tensor]
+    reference: Tensor | None = None
 
-    def of(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Float[Tensor, "*cells prompt"]:
+    def take(self, prompts: Int[Tensor, " some"]) -> "Readout":
+        """The same metric for some of the prompts."""
+        tokens, reference = (None if part is None else part[prompts] for part in (self.tokens, self.reference))
+        return Readout(self.name, self.positions[prompts], tokens, self.value, reference)
+
+    def of(
+        self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]
+    ) -> Float[Tensor, "*cells prompt"]:
         """The metric from the final residual stream at `positions`."""
         if self.tokens is None:
             logits = model.read(final)
@@ -37,7 +45,15 @@ class Readout:
             assert model.output is not None
             rows = model.output.weight[self.tokens]  # prompt token d_model
             logits = final @ rows.transpose(-1, -2)
-        return self.value(logits)
+        return self.value(logits, self.reference)
+
+    def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Float[Tensor, " prompt"]:
+        """The metric from whole logits."""
+        prompt = torch.arange(len(logits), device=logits.device)[:, None]
+        at = logits[prompt, self.positions]  # prompt read d_vocab
+        if self.tokens is not None:
+            at = at.gather(-1, self.tokens[:, None].expand(*at.shape[:2], -1))
+        return self.value(at, self.reference)
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,9 @@ def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
 
     def prepare(model: Transformer, pairs: Pairs) -> Readout:
         tokens = torch.stack([_ids(model, pairs, right, "right"), _ids(model, pairs, wrong, "wrong")], 1)
-        return Readout("logit_difference", pairs.last[:, None], tokens, lambda logits: logits[..., 0, 0] - logits[..., 0, 1])
+        return Readout(
+            "logit_difference", pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1]
+        )
 
     return Metric("logit_difference", prepare)
 
@@ -80,11 +98,12 @@ def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tens
     def prepare(model: Transformer, pairs: Pairs) -> Readout:
         ids = _ids(model, pairs, answer, "right")
 
-        def read(logits: Tensor) -> Tensor:
+        def read(logits: Tensor, answers: Tensor | None) -> Tensor:
+            assert answers is not None
             last = logits[..., 0, :]
-            return value(last, ids[:, None].expand(*last.shape[:-1], 1))
+            return value(last, answers[:, None].expand(*last.shape[:-1], 1))
 
-        return Readout(name, pairs.last[:, None], None, read)
+        return Readout(name, pairs.last[:, None], None, read, ids)
 
     return Metric(name, prepare)
 
@@ -93,26 +112,32 @@ def kl_divergence() -> Metric:
     """KL(clean || patched) of the next-token distributions at the last position, in nats."""
 
     def prepare(model: Transformer, pairs: Pairs) -> Readout:
+        def read(logits: Tensor, clean: Tensor | None) -> Tensor:
+            assert clean is not None
+            return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
+
         reference = last_logits(model, pairs.clean).log_softmax(-1)
-
-        def read(logits: Tensor) -> Tensor:
-            return (reference.exp() * (reference - logits[..., 0, :].log_softmax(-1))).sum(-1)
-
-        return Readout("kl_divergence", pairs.last[:, None], None, read)
+        return Readout("kl_divergence", pairs.last[:, None], None, read, reference)
 
     return Metric("kl_divergence", prepare)
 
 
 def function(
-    value: Callable[[Float[Tensor, "... prompt read d_vocab"]], Float[Tensor, "... prompt"]],
+    value: Callable[..., Float[Tensor, "... prompt"]],
     name: str = "metric",
     positions: Int[Tensor, "prompt read"] | None = None,
+    reference: Tensor | None = None,
 ) -> Metric:
-    """Any function of the logits at the given positions of each prompt (by default its last)."""
+    """Any function of the logits (`... prompt read d_vocab`) at given positions of each prompt, by default its last.
+
+    It is called with some of the prompts at a time and must treat each alone. What it needs to know of each prompt
+    comes as `reference`, one entry a prompt, handed to it as its second argument.
+    """
 
     def prepare(model: Transformer, pairs: Pairs) -> Readout:
         read = pairs.last[:, None] if positions is None else positions.to(model.device)
-        return Readout(name, read, None, value)
+        given = (lambda logits, _: value(logits)) if reference is None else value
+        return Readout(name, read, None, given, reference)
 
     return Metric(name, prepare)
 
@@ -131,7 +156,9 @@ def _ids(model: Transformer, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
     if answer is None:
         ids = pairs.right if kind == "right" else pairs.wrong
         if ids is None:
-            raise InputError(f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
+            raise InputError(
+                f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')"
+            )
         return ids
     if isinstance(answer, Tensor):
         ids = answer

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from interp.edits import patch
 from interp.errors import InputError
-from interp.patching.metrics import Metric, Readout
+from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction, Sweep
 from interp.places import Site, sites
@@ -37,7 +37,9 @@ def check_site(model: Transformer, site: str, by: Sequence[str]) -> Site:
     found = known[site_name(stack, 0, site)]
     allowed = ["layer", *(axis for axis in found.axes if axis in {"head", "position", "query", "key"})]
     if by[:1] != ("layer",) or len(set(by)) != len(by) or not set(by) <= set(allowed):
-        raise InputError(f"{site} can be swept by layer first, then any of {', '.join(allowed[1:])}; got {', '.join(by)}")
+        raise InputError(
+            f"{site} can be swept by layer first, then any of {', '.join(allowed[1:])}; got {', '.join(by)}"
+        )
     return found
 
 
@@ -63,25 +65,21 @@ def sweep_by_forward(
     healthy = run(model, source, capture=names)
     counted = dict(zip(place.axes, place.sizes, strict=True))
     sizes = [len(names), *(counted[axis] or base.ids.shape[1] for axis in by[1:])]
-    values = {readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts}
+    values = {
+        readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts
+    }
     for cell in product(*map(range, sizes)):
         where = dict(zip(by[1:], cell[1:], strict=True))
         out = run(model, base, edit={names[cell[0]]: patch(healthy[names[cell[0]]], **where)})
         real = _within(pairs, where)
         for readout in readouts:
-            values[readout.name][cell] = read(readout, out.logits).cpu().masked_fill(~real, torch.nan)
-    plain = [[{r.name: read(r, run(model, batch).logits).cpu()} for r in readouts] for batch in (pairs.clean, pairs.corrupt)]
+            values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
+    plain = [
+        [{r.name: r.of_logits(run(model, batch).logits).cpu()} for r in readouts]
+        for batch in (pairs.clean, pairs.corrupt)
+    ]
     clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
     return Sweep(site, direction, by, values, clean, corrupt)
-
-
-def read(readout: Readout, logits: Tensor) -> Tensor:
-    """A metric from whole logits, prompt x position x vocabulary."""
-    prompt = torch.arange(len(logits), device=logits.device)[:, None]
-    at = logits[prompt, readout.positions]  # prompt read d_vocab
-    if readout.tokens is not None:
-        at = at.gather(-1, readout.tokens[:, None].expand(*at.shape[:2], -1))
-    return readout.value(at)
 
 
 def _within(pairs: Pairs, where: dict[str, int]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -40,7 +40,9 @@ class Pairs:
             raise InputError("pairs are padded on the right: expected a real token in the first column of every prompt")
         same = ~self.changed.any(1)
         if bool(same.any()):
-            raise InputError(f"clean and corrupted prompt {int(same.nonzero()[0])} are identical: nothing can be patched")
+            raise InputError(
+                f"clean and corrupted prompt {int(same.nonzero()[0])} are identical: nothing can be patched"
+            )
 
     def __len__(self) -> int:
         return len(self.clean.ids)
@@ -62,12 +64,12 @@ class Pairs:
 
     def to(self, device: torch.device) -> "Pairs":
         """The same pairs on another device."""
-        answers = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
-        return Pairs(self.clean.to(device), self.corrupt.to(device), *answers, self.left_out, self.kept)
+        right, wrong = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
+        return replace(self, clean=self.clean.to(device), corrupt=self.corrupt.to(device), right=right, wrong=wrong)
 
     def swapped(self) -> "Pairs":
         """Clean and corrupted, right and wrong, exchanged."""
-        return Pairs(self.corrupt, self.clean, self.wrong, self.right, self.left_out, self.kept)
+        return replace(self, clean=self.corrupt, corrupt=self.clean, right=self.wrong, wrong=self.right)
 
     @staticmethod
     def from_ids(
@@ -96,7 +98,9 @@ class Pairs:
         """
         if not len(clean) == len(corrupt) == len(right) == len(wrong):
             sizes = len(clean), len(corrupt), len(right), len(wrong)
-            raise InputError(f"expected one corrupted prompt, right and wrong answer for each clean prompt, got {sizes}")
+            raise InputError(
+                f"expected one corrupted prompt, right and wrong answer for each clean prompt, got {sizes}"
+            )
         left_out: Counter[str] = Counter()
         usable: list[tuple[list[int], list[int], int, int]] = []
         kept: list[int] = []

@@ -15,7 +15,7 @@ Direction = Literal["denoise", "noise"]
 class Sweep:
     """Values of each metric, one a cell and prompt; cells lie on `axes` (layer, head, position, query, key).
 
-    `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's own text are NaN.
+    `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's text are NaN.
     """
 
     site: str

@@ -39,7 +39,8 @@ class Totals:
         rows: Float[Tensor, "prompt head measure"] | None = None,
     ) -> None:
         """Add what each prompt scored to its group."""
-        for total, part in zip((self.scores, self.weights, self.rows), (scores, weights, weights if rows is None else rows)):
+        parts = (scores, weights, weights if rows is None else rows)
+        for total, part in zip((self.scores, self.weights, self.rows), parts, strict=True):
             total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
 
     def __add__(self, other: "Totals") -> "Totals":
