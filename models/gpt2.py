@@ -1,0 +1,68 @@
+"""GPT-2 (Radford 2019): learned positions, norms before each layer, one stored matrix for q, k and v."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
+from models.family import Family, Fields, columns, parts_of, rows
+
+
+def config(raw: Mapping[str, Any]) -> TransformerConfig:
+    """Ours for their config.json."""
+    fields = Fields(raw)
+    fields.only(scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, add_cross_attention=False)
+    width = fields.size("n_embd")
+    decoder = StackConfig(
+        n_layers=fields.size("n_layer"),
+        d_model=width,
+        n_heads=fields.size("n_head"),
+        d_head=fields.head_width("n_embd", "n_head"),
+        d_mlp=fields.size("n_inner", 4 * width),
+        n_ctx=fields.size("n_positions"),
+        d_vocab=fields.size("vocab_size"),
+        causal=True,
+        norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
+        mlp=Plain(fields.activation("activation_function", "gelu_new")),
+        scale=None if fields.flag("scale_attn_weights", True) else 1.0,
+    )
+    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, eps = parts_of(stack)
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": stack.d_vocab,
+        "n_positions": stack.n_ctx,
+        "n_embd": stack.d_model,
+        "n_layer": stack.n_layers,
+        "n_head": stack.n_heads,
+        "n_inner": stack.d_mlp,
+        "activation_function": activation,
+        "layer_norm_epsilon": eps,
+        "scale_attn_weights": stack.scale is None,
+        "tie_word_embeddings": config.output == "tied",
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="transformer.",
+    ignored=r"h\.\d+\.attn\.(masked_)?bias",
+    weights={
+        "stacks.decoder.embed.token": rows("wte"),
+        "stacks.decoder.embed.position": rows("wpe"),
+        "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
+        "stacks.decoder.blocks.*.attn.qkv": columns("h.*.attn.c_attn"),
+        "stacks.decoder.blocks.*.attn.out": columns("h.*.attn.c_proj"),
+        "stacks.decoder.blocks.*.norm_mlp": rows("h.*.ln_2"),
+        "stacks.decoder.blocks.*.mlp.up": columns("h.*.mlp.c_fc"),
+        "stacks.decoder.blocks.*.mlp.down": columns("h.*.mlp.c_proj"),
+        "stacks.decoder.norm": rows("ln_f"),
+        "output": rows("lm_head"),
+    },
+)

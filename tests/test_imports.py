@@ -1,0 +1,55 @@
+"""Imports point one way, and what a user did not ask for is not loaded."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
+QUESTIONS = {"position", "part_of_speech", "coreference", "word_sense", "next_word"}
+HEAVY = ("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub")
+
+
+def imported(file: Path) -> set[str]:
+    """Dotted names that a file imports, at its top or inside a function."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import"
+            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_arrows_point_one_way(package):
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    for file in files:
+        packages = {name.split(".")[0] for name in imported(file)}
+        assert packages & {"interp", "models", "analyses", "notebooks", "tests"} <= MAY_IMPORT[package], file
+
+
+def test_questions_import_none_of_each_other():
+    for question in QUESTIONS:
+        file = ROOT / "analyses" / f"{question}.py"
+        others = {f"analyses.{other}" for other in QUESTIONS - {question}}
+        if file.exists():
+            assert not imported(file) & others, file
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize("statement", ["import interp", "import models"])
+def test_importing_is_light(statement):
+    loaded = loaded_by(statement)
+    assert "torch" in loaded
+    assert not loaded & set(HEAVY)

@@ -1,0 +1,321 @@
+"""Batches know their padding and positions; every word finds its pieces, whatever the tokenizer does to the text."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE, WordLevel
+
+from interp import InputError, TokenBatch, Tokenizer
+from interp.tokens import NO_WORD, Span, align
+
+# --- batches
+
+
+def test_padding_and_positions_are_derived_once():
+    right = TokenBatch.from_rows([[5, 6, 7], [8]], pad_id=9)
+    assert right.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert right.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert right.positions.tolist() == [[0, 1, 2], [0, 0, 0]]
+    left = TokenBatch.from_rows([[5, 6, 7], [8, 4]], pad_id=9, side="left")
+    assert left.ids.tolist() == [[5, 6, 7], [9, 8, 4]]
+    assert left.mask.tolist() == [[True, True, True], [False, True, True]]
+    assert left.positions.tolist() == [[0, 1, 2], [0, 0, 1]]
+    assert right.lengths.tolist() == [3, 1]
+    assert left.lengths.tolist() == [3, 2]
+    assert right.padded
+    assert not TokenBatch.from_rows([[1, 2], [3, 4]]).padded
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([[4, 0, 4]]), torch.tensor([4, 0, 4], dtype=torch.int32)])
+def test_ids_are_taken_as_they_are(ids):
+    batch = TokenBatch.from_ids(ids)
+    assert batch.ids.tolist() == [[4, 0, 4]]
+    assert batch.positions.tolist() == [[0, 1, 2]]
+    assert not batch.padded
+
+
+@pytest.mark.parametrize(("rows", "lengths"), [([], r"\[\]"), ([[1, 2], []], r"\[2, 0\]")])
+def test_rows_that_hold_nothing(rows, lengths):
+    with pytest.raises(InputError, match=f"none of them empty; got lengths {lengths}"):
+        TokenBatch.from_rows(rows)
+
+
+# --- words and their pieces
+
+WORDS = [
+    "It",
+    "'s",
+    "3,142",
+    "cafés",
+    "—",
+    "naïve",
+    "she",
+    "said",
+    "!",
+    "😀",
+    "He",
+    "was",
+    "unhappily",
+    "gon",
+    "na",
+    ".",
+]
+TEXT = "It's 3,142  cafés — naïve she said!   😀 He was unhappily gonna."
+STORIES = {
+    "It": ["▁I", "t"],
+    "'s": ["'", "s"],
+    "3,142": ["3", ",", "1", "4", "2"],
+    "cafés": ["▁c", "a", "f", "é", "s"],
+    "—": ["—"],
+    "naïve": ["▁n", "a", "<0xC3>", "<0xAF>", "ve"],
+    "she": ["▁she"],
+    "said": ["▁said"],
+    "!": ["!"],
+    "😀": ["<0xF0>", "<0x9F>", "<0x98>", "<0x80>"],
+    "He": ["▁He"],
+    "was": ["▁was"],
+    "unhappily": ["▁u", "n", "h", "a", "pp", "ily"],
+    "gon": ["▁g", "on"],
+    "na": ["n", "a"],
+    ".": ["."],
+    None: ["▁"] * 6,  # spaces of their own: before a digit, a dash, an emoji, and where spaces repeat
+}
+MINILM = {
+    "It": ["it"],
+    "'s": ["'", "s"],
+    "3,142": ["3", ",", "142"],
+    "cafés": ["cafes"],
+    "—": ["—"],
+    "naïve": ["naive"],
+    "she": ["she"],
+    "said": ["said"],
+    "!": ["!"],
+    "😀": ["[UNK]"],
+    "He": ["he"],
+    "was": ["was"],
+    "unhappily": ["un", "##ha", "##pp", "##ily"],
+    "gon": ["gonna"],
+    "na": [],  # shares its characters with "gon" in one token
+    ".": ["."],
+    None: [],
+}
+BYTES = {
+    "It": ["I", "t"],
+    "'s": ["'s"],
+    "3,142": ["3", ",", "1", "4", "2"],
+    "cafés": ["c", "a", "f", "Ã", "©", "s"],
+    "—": ["â", "Ģ", "Ķ"],
+    "naïve": ["n", "a", "Ã", "¯", "v", "e"],
+    "she": ["Ġshe"],
+    "said": ["Ġsaid"],
+    "!": ["!"],
+    "😀": ["ð", "Ł", "ĺ", "Ģ"],
+    "He": ["He"],
+    "was": ["Ġwas"],
+    "unhappily": ["u", "n", "hap", "p", "i", "l", "y"],
+    "gon": ["g", "o", "n"],
+    "na": ["n", "a"],
+    ".": ["."],
+    None: ["Ġ"] * 11,
+}
+PIECES = {"stories": STORIES, "minilm": MINILM, "bytes": BYTES}
+EVERY = pytest.mark.parametrize("name", PIECES)
+
+
+@pytest.fixture
+def tokenizer(name, request) -> Tokenizer:
+    if name == "bytes":
+        return Tokenizer(byte_level())
+    return Tokenizer(Backend.from_file(str(request.getfixturevalue(name) / "tokenizer.json")))
+
+
+def byte_level() -> Backend:
+    """A byte-level BPE, as GPT-2's, trained on a few sentences."""
+    backend = Backend(BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    text = "He was happy and she was sad. It was the dog's ball, she said. I can't see; he can."
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    settings = {"initial_alphabet": alphabet, "show_progress": False, "special_tokens": ["<|end|>"]}
+    backend.train_from_iterator([text] * 3, trainers.BpeTrainer(vocab_size=400, **settings))
+    return backend
+
+
+def spans_of(words: list[str], text: str) -> list[Span]:
+    spans, at = [], 0
+    for word in words:
+        at = text.index(word, at)
+        spans.append((at, at + len(word)))
+        at += len(word)
+    return spans
+
+
+@EVERY
+def test_words_find_their_pieces(name, tokenizer):
+    pieces = tokenizer.pieces(TEXT)
+    owners = align(pieces.spans, spans_of(WORDS, TEXT), TEXT)
+    found = {word: [] for word in (*WORDS, None)}
+    for id, owner in zip(pieces.ids, owners, strict=True):
+        found[None if owner == NO_WORD else WORDS[owner]].append(tokenizer.backend.id_to_token(id))
+    assert found == PIECES[name]
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        "  Leading and trailing  ",
+        "Tabs\tand\nnew\n\nlines",
+        "“Quotes”, (brackets) [1] e.g. 10:30 a.m.?!",
+        "Zoë’s crème brûlée cost €5 — wow… 👩‍👧 👍🏽 ok",
+        "don't can't I'd we'll",
+        "ÀÉÎ ﬁne Ⅳ ½ 東京 мир",
+    ],
+)
+def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokenizer, text):
+    words = text.split()
+    word_spans, pieces = spans_of(words, text), tokenizer.pieces(text)
+    covered = set()
+    for owner, span in zip(align(pieces.spans, word_spans, text), pieces.spans, strict=True):
+        visible = {at for at in range(*span) if not text[at].isspace()}
+        assert (owner == NO_WORD) == (not visible)
+        if visible:
+            start, end = word_spans[owner]
+            assert visible <= set(range(start, end))
+        covered |= visible
+    joiners = {at for at, sign in enumerate(text) if sign in "\u200d\ufe0f"}  # BERT drops signs that cannot be seen
+    assert covered | joiners == {at for at, sign in enumerate(text) if not sign.isspace()} | joiners
+
+
+def test_a_piece_of_several_words_belongs_to_the_first():
+    text = "ab cd"
+    assert align([(0, 3), (3, 5), (0, 0)], [(0, 1), (1, 2), (3, 5)], text) == [0, 2, NO_WORD]
+
+
+# --- special tokens, decoding, labels
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "suffix", "unknown"),
+    [("stories", (1,), (), 0), ("minilm", (101,), (102,), 100), ("names", (0,), (), 0), ("sorter", (), (), 0)],
+)
+def test_special_tokens_around_a_text(name, tokenizer, prefix, suffix, unknown):
+    assert (tokenizer.prefix, tokenizer.suffix, tokenizer.unknown_id) == (prefix, suffix, unknown)
+    text = "BAC" if name == "sorter" else "abba"
+    assert tokenizer.encode(text) == [*prefix, *tokenizer.pieces(text).ids, *suffix]
+    assert tokenizer.encode(text) == tokenizer.backend.encode(text).ids
+    assert {*prefix, *suffix} <= tokenizer.special_ids
+
+
+def test_texts_become_padded_rows_with_special_tokens(minilm):
+    tokenizer = Tokenizer(Backend.from_file(str(minilm / "tokenizer.json")))
+    batch = TokenBatch.from_texts(["he was", "he"], tokenizer)
+    he, was = tokenizer.id(" he"), tokenizer.id(" was")
+    assert batch.ids.tolist() == [[101, he, was, 102], [101, he, 102, 0]]
+    assert batch.lengths.tolist() == [4, 3]
+
+
+def test_a_tokenizer_never_cuts_or_pads(minilm):
+    backend = Backend.from_file(str(minilm / "tokenizer.json"))
+    assert backend.truncation is not None
+    tokenizer = Tokenizer(backend)
+    assert len(tokenizer.encode("he " * 700)) == 702
+    assert len(tokenizer.encode("he")) == 3
+
+
+@pytest.mark.parametrize("name", ["stories", "bytes"])
+def test_decoding_gives_the_text_back(name, tokenizer):
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    assert tokenizer.decode(torch.tensor(tokenizer.encode(TEXT))) == TEXT
+
+
+@EVERY
+def test_labels_read_as_the_text(name, tokenizer):
+    text = "Tim was happy. She said no!"
+    labels = [tokenizer.label(id) for id in tokenizer.pieces(text).ids]
+    assert "".join(labels).lower().strip() == text.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "label"),
+    [
+        ("stories", "▁he", " he"),
+        ("stories", "he", "he"),
+        ("stories", "▁", " "),
+        ("stories", "<0x0A>", "\n"),
+        ("stories", "<0xF0>", "<0xF0>"),
+        ("stories", "<s>", "<s>"),
+        ("minilm", "he", " he"),
+        ("minilm", "##ily", "ily"),
+        ("minilm", "!", "!"),
+        ("minilm", "[CLS]", "[CLS]"),
+        ("bytes", "Ġhe", " he"),
+        ("bytes", "he", "he"),
+        ("bytes", "Ġ", " "),
+        ("bytes", "ð", "ð"),
+        ("bytes", "<|end|>", "<|end|>"),
+        ("names", "b", "b"),
+        ("names", "<|start|>", "<|start|>"),
+    ],
+)
+def test_a_label_shows_the_space_and_hides_the_signs(name, tokenizer, token, label):
+    assert tokenizer.label(tokenizer.backend.token_to_id(token)) == label
+
+
+def test_an_id_outside_the_vocabulary_has_a_label_too():
+    assert Tokenizer(byte_level()).label(99_999) == "<99999>"
+
+
+# --- text that continues other text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tokens"),
+    [
+        ("stories", " he", ["▁he"]),
+        ("stories", " was", ["▁was"]),
+        ("stories", " she", ["▁she"]),
+        ("stories", "he", ["he"]),
+        ("stories", " dog", ["▁do", "g"]),
+        ("stories", "'s", ["'", "s"]),
+        ("stories", ".", ["."]),
+        ("stories", "\n", ["<0x0A>"]),
+        ("minilm", " he", ["he"]),
+        ("minilm", "he", ["he"]),
+        ("minilm", "you", ["you"]),
+        ("minilm", " unhappily", ["un", "##ha", "##pp", "##ily"]),
+        ("minilm", "...", [".", ".", "."]),
+        ("bytes", " he", ["Ġhe"]),
+        ("bytes", "he", ["he"]),
+        ("bytes", "'s", ["'s"]),
+        ("bytes", ", he", [",", "Ġhe"]),
+        ("names", "ab", ["a", "b"]),
+        ("sorter", "BA", ["B", "A"]),
+    ],
+)
+def test_a_continuation_has_no_space_but_its_own(name, tokenizer, text, tokens):
+    assert [tokenizer.backend.id_to_token(id) for id in tokenizer.continuation(text)] == tokens
+
+
+@EVERY
+@pytest.mark.parametrize("word", ["was", "he", "she"])
+def test_common_words_are_one_token(name, tokenizer, word):
+    id = tokenizer.id(f" {word}")
+    assert tokenizer.label(id) == f" {word}"
+    assert id in tokenizer.pieces(f"Then {word} said").ids
+
+
+def test_a_word_of_several_pieces_is_no_single_token(stories):
+    tokenizer = Tokenizer(Backend.from_file(str(stories / "tokenizer.json")))
+    with pytest.raises(InputError, match=r"' dog' is 2: \[' do', 'g'\]"):
+        tokenizer.id(" dog")
+
+
+def test_a_start_token_is_added_once():
+    def backend() -> Backend:
+        return Backend(WordLevel({"<s>": 0, "a": 1}, "<s>"))
+
+    assert Tokenizer(backend()).encode("a") == [1]
+    assert Tokenizer(backend(), add_start=0).encode("a") == [0, 1]
