@@ -1,0 +1,35 @@
+"""Generated children's stories with gold tags, dependencies and coreference: a textbook and a default corpus."""
+
+import random
+from collections.abc import Iterator
+from itertools import count as count_from
+
+from interp.annotation import AnnotatedText
+from models.stories import grammar, plots
+from models.stories.telling import Teller
+
+__all__ = ["stories", "story"]
+
+
+def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
+    """The first `count` stories of a seed; endless if it is None."""
+    for index in count_from() if count is None else range(count):
+        yield story(seed, index)
+
+
+def story(seed: int, index: int) -> AnnotatedText:
+    """One story, the same whenever it is asked for, so that a stream can be shared out by index.
+
+    Predicate nouns ("Tim was a kind boy") are no mentions; every other noun phrase and personal pronoun is one.
+    """
+    name = f"story-{seed}-{index}"
+    teller = Teller(random.Random(name))
+    hero = teller.cast.person()
+    companion = teller.cast.companion(hero)
+    plots.opening(teller, hero, companion)
+    if teller.maybe(0.4):
+        plots.scenery(teller)
+    teller.rng.choice(plots.PLOTS)(teller, hero, companion)
+    if len(teller.sentences) < 7:
+        plots.closing(teller, hero, companion)
+    return grammar.text(teller.sentences, name)

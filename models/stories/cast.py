@@ -1,0 +1,146 @@
+"""Who and what is in a story. Nouns and names are not used twice, so "the dog" is always one dog."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from models.stories.words import (
+    ANIMALS,
+    BODY,
+    COLOURS,
+    FEMININE,
+    FEMININE_KIN,
+    FEMININE_NAMES,
+    FEMININE_NOUNS,
+    LOOKS,
+    MASCULINE,
+    MASCULINE_KIN,
+    MASCULINE_NAMES,
+    MASCULINE_NOUNS,
+    NEUTER,
+    PLACES,
+    PLURAL,
+    SIZES,
+    THINGS,
+    Noun,
+    Pronouns,
+)
+
+T = TypeVar("T")
+_LONG_AGO = -9
+_UNNAMED = 0.2  # how many persons have no name
+_DESCRIBED = 0.6  # how many things have an adjective
+
+
+@dataclass(eq=False)
+class Entity:
+    """Someone or something in a story."""
+
+    chain: str
+    kind: str  # "person", "animal", "thing", "event" or "place": pronouns are taken to be clear between kinds
+    pronouns: Pronouns
+    noun: Noun
+    name: str | None = None
+    adjective: str | None = None
+    owner: "Entity | None" = None
+    members: "tuple[Entity, ...]" = ()
+    known: bool = False  # whether "the" will do
+    last: int = _LONG_AGO  # the sentence in which it was last spoken of
+
+    @property
+    def plural(self) -> bool:
+        """Whether it is several."""
+        return self.pronouns is PLURAL
+
+
+class Cast:
+    """All that is in one story, made as it is needed."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.everyone: list[Entity] = []
+        self._rng = rng
+
+    def person(self, pronouns: Pronouns | None = None) -> Entity:
+        """Someone; most have a name, some are "a little girl"."""
+        pronouns = pronouns or self._rng.choice((MASCULINE, FEMININE))
+        masculine = pronouns is MASCULINE
+        nouns = MASCULINE_NOUNS if masculine else FEMININE_NOUNS
+        if self._rng.random() < _UNNAMED:
+            adjective = self._rng.choice(("little", "kind", "young"))
+            return self._add("person", pronouns, self._rng.choice(self._unused(nouns)), adjective=adjective)
+        taken = {each.name for each in self.everyone}
+        names = [name for name in (MASCULINE_NAMES if masculine else FEMININE_NAMES) if name not in taken]
+        return self._add("person", pronouns, nouns[0], name=self._rng.choice(names))
+
+    def companion(self, other: Entity) -> Entity:
+        """A second person, in two stories of three of the other gender."""
+        opposite = FEMININE if other.pronouns is MASCULINE else MASCULINE
+        return self.person(opposite if self._rng.random() < 0.67 else other.pronouns)
+
+    def relative(self, owner: Entity) -> Entity:
+        """A mother, brother or the like of `owner`."""
+        pronouns, nouns = self._rng.choice(((MASCULINE, MASCULINE_KIN), (FEMININE, FEMININE_KIN)))
+        return self._add("person", pronouns, self._rng.choice(self._unused(nouns)), owner=owner)
+
+    def group(self, *members: Entity) -> Entity:
+        """Several persons as one; the same ones are one group throughout."""
+        for each in self.everyone:
+            if each.members and set(each.members) == set(members):
+                return each
+        young = all(each.name or each.noun.singular in ("boy", "girl") for each in members)
+        noun = Noun("child", "children") if young else Noun("friend", "friends")
+        return self._add("person", PLURAL, noun, members=members)
+
+    def some(self, nouns: Sequence[Noun]) -> Entity:
+        """Several animals or things of one kind."""
+        kind = "thing" if nouns is THINGS else "animal"
+        return self._add(kind, PLURAL, self._rng.choice(self._unused(nouns)), adjective=self._maybe(COLOURS))
+
+    def animal(self, nouns: Sequence[Noun] = ANIMALS) -> Entity:
+        """An animal."""
+        adjective = self._maybe((*SIZES, *COLOURS))
+        return self._add("animal", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective)
+
+    def thing(self, nouns: Sequence[Noun] = THINGS, owner: Entity | None = None) -> Entity:
+        """A thing, which may belong to someone."""
+        adjective = self._maybe((*COLOURS, *LOOKS))
+        return self._add("thing", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective, owner=owner)
+
+    def part(self, owner: Entity) -> Entity:
+        """A part of the body."""
+        return self._add("thing", NEUTER, self._rng.choice(self._unused(BODY)), owner=owner)
+
+    def place(self, *names: str) -> Entity:
+        """A place, of those named if any are: everyone knows which one it is."""
+        fitting = [noun for noun in PLACES if not names or noun.singular in names]
+        return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), known=True)
+
+    def event(self, name: str, *adjectives: str, owner: Entity | None = None, known: bool = False) -> Entity:
+        """What is done, as a noun: "a long walk", "her help", and where it is `known` "the work"."""
+        adjective = self._maybe(adjectives) if adjectives else None
+        return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, known=known)
+
+    def _add(
+        self,
+        kind: str,
+        pronouns: Pronouns,
+        noun: Noun,
+        *,
+        name: str | None = None,
+        adjective: str | None = None,
+        owner: Entity | None = None,
+        members: tuple[Entity, ...] = (),
+        known: bool = False,
+    ) -> Entity:
+        chain = f"{name or noun.singular}-{len(self.everyone)}"
+        entity = Entity(chain, kind, pronouns, noun, name, adjective, owner, members, known)
+        self.everyone.append(entity)
+        return entity
+
+    def _unused(self, nouns: Sequence[Noun]) -> list[Noun]:
+        taken = {each.noun for each in self.everyone}
+        return [noun for noun in nouns if noun not in taken] or list(nouns)
+
+    def _maybe(self, options: Sequence[T]) -> T | None:
+        return self._rng.choice(options) if self._rng.random() < _DESCRIBED else None

@@ -1,0 +1,206 @@
+"""Phrases that carry their own analysis: composing two composes their words, dependencies and mentions.
+
+`join` is the whole of it: the parts stand side by side, and the root of each depends on the root of the part called
+HEAD. Relations follow Universal Dependencies v2. What a speaker would call a mention is marked by `refer`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from interp.annotation import ROOT, AnnotatedText, Mention
+from models.stories.words import Noun, Verb
+
+HEAD = "head"  # marks the part of a phrase on which the others depend
+Tense = Literal["past", "present"]
+_BE = {("past", False): "was", ("past", True): "were", ("present", False): "is", ("present", True): "are"}
+
+
+class Word(NamedTuple):
+    """A word inside a phrase; its head is an index within the same phrase."""
+
+    form: str
+    tag: str
+    head: int = ROOT
+    relation: str = "root"
+
+    @property
+    def glued(self) -> bool:
+        """Whether it follows the word before it without a space."""
+        return self.tag == "PUNCT" or self.form == "'s"
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Words with one root among them, and the mentions they hold."""
+
+    words: tuple[Word, ...]
+    mentions: tuple[Mention, ...] = ()
+    plural: bool = False  # of the root, for agreement
+
+    @property
+    def root(self) -> int:
+        """The index of the word that depends on none of the others."""
+        return next(i for i, each in enumerate(self.words) if each.head == ROOT)
+
+
+Part = tuple[str, Phrase]  # a phrase and its relation to the head of what it is joined into
+
+
+def word(form: str, tag: str, *, plural: bool = False) -> Phrase:
+    """A phrase of one word."""
+    return Phrase((Word(form, tag),), plural=plural)
+
+
+def join(*parts: Part) -> Phrase:
+    """The parts in order, each dependent by its relation on the one whose relation is HEAD."""
+    starts = [sum(len(phrase.words) for _, phrase in parts[:i]) for i in range(len(parts))]
+    head = next(i for i, (relation, _) in enumerate(parts) if relation == HEAD)
+    root = starts[head] + parts[head][1].root
+    words: list[Word] = []
+    mentions: list[Mention] = []
+    for start, (relation, phrase) in zip(starts, parts, strict=True):
+        for each in phrase.words:
+            if each.head != ROOT:
+                words.append(each._replace(head=each.head + start))
+            else:
+                words.append(each if relation == HEAD else each._replace(head=root, relation=relation))
+        mentions.extend(_moved(phrase.mentions, start))
+    return Phrase(tuple(words), tuple(mentions), plural=parts[head][1].plural)
+
+
+def _moved(mentions: Iterable[Mention], by: int) -> Iterable[Mention]:
+    return (replace(m, start=m.start + by, end=m.end + by, head=m.head + by) for m in mentions)
+
+
+def refer(phrase: Phrase, chain: str) -> Phrase:
+    """The same phrase, all of it a mention of `chain`."""
+    mention = Mention(0, len(phrase.words), phrase.root, chain)
+    return replace(phrase, mentions=(mention, *phrase.mentions))
+
+
+def noun_phrase(determiner: Part | None, adjectives: Iterable[str], noun: Noun, *after: Part, plural: bool) -> Phrase:
+    """A determiner or possessor, adjectives, a noun, and what follows it."""
+    form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
+    before: list[Part] = [determiner] if determiner else []
+    return join(*before, *(("amod", word(each, "ADJ")) for each in adjectives), (HEAD, form), *after)
+
+
+def article(form: str, before: str = "") -> Part:
+    """A determiner; "a" becomes "an" where the word `before` which it stands begins with a vowel."""
+    return "det", word("an" if form == "a" and before[:1] in "aeiou" else form, "DET")
+
+
+def genitive(owner: Phrase) -> Phrase:
+    """The owner with its 's: "Tim's"."""
+    return join((HEAD, owner), ("case", word("'s", "PART")))
+
+
+def prepositional(preposition: str, phrase: Phrase) -> Phrase:
+    """A noun phrase with its preposition, which depends on it."""
+    return join(("case", word(preposition, "ADP")), (HEAD, phrase))
+
+
+def verb_form(verb: Verb, tense: Tense, *, plural: bool) -> str:
+    """The finite form that agrees with the subject."""
+    if tense == "past":
+        return verb.past
+    return verb.base if plural else verb.third
+
+
+def clause(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
+    """Subject, finite verb and the rest."""
+    finite = word(verb_form(verb, tense, plural=subject.plural), "VERB")
+    return join(("nsubj", subject), (HEAD, finite), *rest)
+
+
+def could(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
+    """Subject, "could" or "can", verb and the rest."""
+    modal = word("could" if tense == "past" else "can", "AUX")
+    return join(("nsubj", subject), ("aux", modal), (HEAD, word(verb.base, "VERB")), *rest)
+
+
+def negated(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
+    """Subject, "did not" or "does not", verb and the rest."""
+    do = "did" if tense == "past" else "do" if subject.plural else "does"
+    verbal = (HEAD, word(verb.base, "VERB"))
+    return join(("nsubj", subject), ("aux", word(do, "AUX")), ("advmod", word("not", "PART")), verbal, *rest)
+
+
+def being(tense: Tense, subject: Phrase, predicate: Phrase, *rest: Part) -> Phrase:
+    """Subject, a form of "be" that agrees with it, and the predicate, which is the head."""
+    copula = word(_BE[tense, subject.plural], "AUX")
+    return join(("nsubj", subject), ("cop", copula), (HEAD, predicate), *rest)
+
+
+def existing(tense: Tense, subject: Phrase, *rest: Part) -> Phrase:
+    """There is or was something: here "be" is a verb of its own."""
+    there = ("expl", word("there", "PRON"))
+    return join(there, (HEAD, word(_BE[tense, subject.plural], "VERB")), ("nsubj", subject), *rest)
+
+
+def infinitive(verb: Verb, *rest: Part) -> Phrase:
+    """A verb with its "to"."""
+    return join(("mark", word("to", "PART")), (HEAD, word(verb.base, "VERB")), *rest)
+
+
+def relative(tense: Tense, verb: Verb, *rest: Part, plural: bool) -> Part:
+    """A clause about the noun before it, which is its subject: "that chased the cats"."""
+    pronoun = replace(word("that", "PRON"), plural=plural)
+    return "acl:relcl", clause(tense, pronoun, verb, *rest)
+
+
+def relative_object(tense: Tense, subject: Phrase, verb: Verb) -> Part:
+    """A clause about the noun before it, which is its object: "that Tim found"."""
+    return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause(tense, subject, verb)))
+
+
+def conjunct(conjunction: str, second: Phrase) -> Part:
+    """What is added to a phrase of its kind before it: "and found a ball"."""
+    return "conj", join(("cc", word(conjunction, "CCONJ")), (HEAD, second))
+
+
+def both(first: Phrase, second: Phrase) -> Phrase:
+    """Two noun phrases as one, the first of them its head: "Tim and Lily"."""
+    return replace(join((HEAD, first), conjunct("and", second)), plural=True)
+
+
+def subordinate(conjunction: str, dependent: Phrase) -> Part:
+    """A clause that depends on another: "because he was sad"."""
+    mark = ("advmod", word(conjunction, "ADV")) if conjunction == "when" else ("mark", word(conjunction, "SCONJ"))
+    return "advcl", join(mark, (HEAD, dependent))
+
+
+def comma() -> Part:
+    """A comma."""
+    return "punct", word(",", "PUNCT")
+
+
+def adverb(form: str) -> Part:
+    """An adverb."""
+    return "advmod", word(form, "ADV")
+
+
+def text(sentences: Iterable[Phrase], document: str) -> AnnotatedText:
+    """The sentences, each with its capital and full stop, as one annotated text."""
+    words: list[Word] = []
+    mentions: list[Mention] = []
+    starts: list[int] = []
+    for sentence in sentences:
+        whole = join((HEAD, sentence), ("punct", word(".", "PUNCT")))
+        at = len(words)
+        starts.append(at)
+        words.extend(each if each.head == ROOT else each._replace(head=each.head + at) for each in whole.words)
+        words[at] = words[at]._replace(form=words[at].form[0].upper() + words[at].form[1:])
+        mentions.extend(_moved(whole.mentions, at))
+    forms, tags, heads, relations = zip(*words, strict=True)
+    return AnnotatedText(
+        words=forms,
+        space_after=(*(not following.glued for following in words[1:]), False),
+        document=document,
+        tags=tags,
+        heads=heads,
+        relations=relations,
+        mentions=tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end))),
+        sentence_starts=tuple(starts),
+    )
