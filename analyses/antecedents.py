@@ -1,7 +1,7 @@
 """Which earlier mention does a pronoun refer to? The items of antecedent selection, and the baselines to beat.
 
-An item is one pronoun and the head words of the mentions before it. A head's attention and a baseline both score the
-candidates of an item, and `selection` and `chain_mass` judge either.
+An item is one pronoun and the head words of the mentions before it. A baseline gives each candidate a score as a head
+gives it attention, so that one scorer judges both.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -50,7 +50,7 @@ def _is_asking(text: AnnotatedText, mention: Mention, asking: Collection[str]) -
 def _item(text: AnnotatedText, asked: Mention, mentions: Sequence[Mention]) -> AntecedentItem:
     before: dict[int, list[Mention]] = {}
     for mention in mentions:
-        if mention.head < asked.head:
+        if mention.end <= asked.start:  # "the man who lost his hat" is not before "his"
             before.setdefault(mention.head, []).append(mention)
     return AntecedentItem(
         pronoun=asked.head,
@@ -79,9 +79,13 @@ def random(item: AntecedentItem) -> tuple[float, ...]:
 
 
 def same_gender(item: AntecedentItem) -> tuple[float, ...]:
-    """All on the last mention whose gender is the pronoun's or unknown, else on the nearest."""
-    wanted = (None, PRONOUNS.get(item.form))
-    return _one_hot(item, _last([found in wanted for found in item.genders]))
+    """All on the last mention known to have the pronoun's gender; else of unknown gender; else on the nearest.
+
+    Taking known and unknown alike would fall to the last thing or place: 63% on LitBank, not 83%.
+    """
+    wanted = PRONOUNS.get(item.form)
+    known = wanted in item.genders
+    return _one_hot(item, _last([found == (wanted if known else None) for found in item.genders]))
 
 
 def same_form(item: AntecedentItem) -> tuple[float, ...]:
@@ -97,19 +101,6 @@ BASELINES: dict[str, Callable[[AntecedentItem], tuple[float, ...]]] = {
     "same form": same_form,
 }
 """What solves an item without reading the sentence; each gives one score a candidate."""
-
-
-def selection(item: AntecedentItem, scores: Sequence[float]) -> float:
-    """1 where the candidate with the largest score is in the chain, else 0; where several tie, the share that is."""
-    largest = max(scores)
-    tied = [correct for correct, score in zip(item.correct, scores, strict=True) if score == largest]
-    return sum(tied) / len(tied)
-
-
-def chain_mass(item: AntecedentItem, scores: Sequence[float]) -> float:
-    """The share of the candidates' scores that lies on the chain; NaN where all scores are zero."""
-    total = sum(scores)
-    return sum(s for s, correct in zip(scores, item.correct, strict=True) if correct) / total if total else float("nan")
 
 
 def _last(flags: Sequence[bool]) -> int:

@@ -1,0 +1,5 @@
+"""Annotated corpora: what is read, from which formats, and as which stream of texts."""
+
+from analyses.corpora.corpus import FORMATS, Corpus, read
+
+__all__ = ["FORMATS", "Corpus", "read"]

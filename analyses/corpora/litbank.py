@@ -14,8 +14,8 @@ from interp.errors import InputError
 _BEGIN = re.compile(r"#begin document \((.*)\)")
 _BRACKET = re.compile(r"(\()?([^()|]+)(\))?")  # "(7" opens chain 7, "7)" closes it, "(7)" does both
 _CLITIC = re.compile(r"n['’]t|['’](s|ll|ve|m|d|re)", re.IGNORECASE)
-_CLOSING = frozenset(". , ; : ! ? ... ) ] } ” ’".split())
-_OPENING = frozenset("( [ { “ ‘".split())
+_CLOSING = frozenset((".", ",", ";", ":", "!", "?", "...", ")", "]", "}", "”", "’"))
+_OPENING = frozenset(("(", "[", "{", "“", "‘"))
 _DASHES = frozenset(("--", "—", "----"))
 _MIN_COLUMNS = 12  # CoNLL-2012 has at least 12 columns; LitBank writes 13
 
@@ -83,7 +83,7 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
     document: _Document | None = None
     number = 0
     try:
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=1):  # noqa: B007 - the message below reads it
             text = line.rstrip("\r\n")
             if begins := _BEGIN.match(text):
                 yield from _finished(document)
@@ -117,7 +117,7 @@ def _finished(document: _Document | None) -> Iterator[AnnotatedText]:
 
 
 def spacing(words: Sequence[str]) -> tuple[bool, ...]:
-    """Whether a space follows each word in ordinary print: none before closing marks and clitics, nor after opening ones.
+    """Whether a space follows each word in print: none before closing marks and clitics, after opening ones, at dashes.
 
     Straight quotes are taken to open and close in turn.
     """

@@ -20,40 +20,44 @@ PRONOUNS: dict[str, str] = {
 GENDERED: tuple[str, ...] = tuple(form for form, sort in PRONOUNS.items() if sort in (MASCULINE, FEMININE))
 """The eight singular forms that tell men from women."""
 
-ALL_PRONOUNS: frozenset[str] = frozenset(PRONOUNS) | frozenset(
-    (
-        "i me my mine myself we us our ours ourselves you your yours yourself yourselves ye thou thee thy thine thyself "
-        "who whom whose which that what whoever whomever this these those one oneself each other another "
-        "anybody anyone everybody everyone nobody none somebody someone 'em"
-    ).split()
+_OTHER_PRONOUNS = (
+    "i me my mine myself we us our ours ourselves you your yours yourself yourselves "
+    "ye thou thee thy thine thyself 'em "
+    "who whom whose which that what whoever whomever this these those one oneself each other another "
+    "anybody anyone everybody everyone nobody none somebody someone"
 )
+ALL_PRONOUNS: frozenset[str] = frozenset((*PRONOUNS, *_OTHER_PRONOUNS.split()))
 """Every word that stands for a noun; a mention headed by any other word is a name or a noun."""
 
 _MASCULINE_WORDS = (
     "mr mr. mister sir master lord king prince duke earl baron count emperor squire monsieur signor herr esq esq. "
     "father papa dad daddy son brother husband uncle nephew grandfather grandpa grandson stepfather "
-    "man men boy boys lad fellow gentleman gentlemen bachelor widower bridegroom monk priest bishop abbot wizard hero god "
-    "fathers sons brothers husbands uncles kings lords lads fellows"
+    "man boy lad fellow gentleman bachelor widower bridegroom monk priest bishop abbot wizard hero god"
 )
 _FEMININE_WORDS = (
     "mrs mrs. miss ms ms. madam madame ma'am mistress lady queen princess duchess countess baroness empress dame "
-    "mademoiselle signora frau mother mamma mama mom mum mommy daughter sister wife aunt aunty niece grandmother grandma "
-    "granddaughter stepmother woman women girl girls lass maid maiden housemaid housekeeper governess spinster widow bride "
-    "nun witch heroine goddess mothers daughters sisters wives aunts queens ladies"
+    "mademoiselle signora frau mother mamma mama mom mum mommy daughter sister wife aunt aunty niece "
+    "grandmother grandma granddaughter stepmother woman girl lass maid maiden housemaid housekeeper governess "
+    "spinster widow bride nun witch heroine goddess"
+)
+_PLURAL_WORDS = (
+    "men boys lads fellows gentlemen fathers sons brothers husbands uncles nephews kings princes lords masters priests "
+    "women girls ladies mothers daughters sisters wives aunts nieces queens princesses maids "
+    "people children parents friends"
 )
 TITLES_AND_KIN: dict[str, str] = {
     **dict.fromkeys(_MASCULINE_WORDS.split(), MASCULINE),
     **dict.fromkeys(_FEMININE_WORDS.split(), FEMININE),
+    **dict.fromkeys(_PLURAL_WORDS.split(), PLURAL),
 }
-"""Titles, kin and other nouns that name a man or a woman, in lower case."""
+"""Titles, kin and other nouns that name a man, a woman or several people, in lower case."""
 
-_AFTER_HEAD = frozenset(
-    (
-        ", of in on at by for from with without to into upon over under among amongst between beyond behind before after "
-        "about above across against along around beneath beside near through toward towards within like "
-        "who whom whose which that where"
-    ).split()
+_PREPOSITIONS = (
+    "of in on at by for from with without to into upon over under among amongst between beyond behind before after "
+    "about above across against along around beneath beside near through toward towards within like"
 )
+_RELATIVES = "who whom whose which that where"
+_AFTER_HEAD = frozenset((",", *_PREPOSITIONS.split(), *_RELATIVES.split()))
 
 
 def is_pronoun(word: str) -> bool:

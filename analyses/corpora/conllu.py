@@ -1,0 +1,160 @@
+"""CoNLL-U: sentences with tags and dependencies, one text a sentence.
+
+A text's words are the syntactic words, and its text is the surface text. A multiword token whose surface its words
+spell out ("didn't": did, n't) stands as those words with no space inside. One that they do not ("du": de, le) becomes
+a single word of the surface form, annotated as its topmost syntactic word is. Empty nodes (8.1) are dropped.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+import conllu
+from conllu.exceptions import ParseException
+
+from interp.annotation import ROOT, AnnotatedText
+from interp.errors import InputError
+
+_COLUMNS = 10
+_ID = re.compile(r"\d+([-.]\d+)?")
+_HEAD = re.compile(r"\d+|_")
+_UNSAID = (None, "_", "")
+
+Row = conllu.Token
+
+
+def _check_line(line: str, where: str) -> None:
+    if line.startswith("#"):
+        return
+    columns = line.split("\t")
+    if len(columns) != _COLUMNS:
+        raise InputError(f"{where}: expected {_COLUMNS} columns between tabs, got {len(columns)}")
+    if not _ID.fullmatch(columns[0]):
+        raise InputError(f'{where}: expected a word number (1, 1-2 or 1.1) in column 1, got "{columns[0]}"')
+    if not _HEAD.fullmatch(columns[6]):
+        raise InputError(f'{where}: expected the number of the head, or _, in column 7, got "{columns[6]}"')
+
+
+def recognises(line: str) -> bool:
+    """Whether a file's first line that is no comment says that it is in this format."""
+    columns = line.rstrip("\r\n").split("\t")
+    return len(columns) == _COLUMNS and bool(_ID.fullmatch(columns[0]))
+
+
+def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+    """One text for each sentence.
+
+    Its document is the last `# newdoc id`; without one the `sent_id` up to its last "-", or a number.
+
+    Args:
+        lines: the lines of a file, read as they are needed.
+        source: the file's name, for messages and for documents that have no name.
+
+    Raises:
+        InputError: with the file and the line, where it is reached.
+    """
+    document: str | None = None
+    for count, (line, block) in enumerate(_blocks(lines, source), start=1):
+        try:
+            (sentence,) = conllu.parse(block)
+            if any(key.startswith("newdoc") for key in sentence.metadata):
+                document = sentence.metadata.get("newdoc id")
+            name = document or _document_of(sentence.metadata.get("sent_id")) or f"{PurePath(source).name}:{count}"
+            text = _text(sentence, name)
+        except (InputError, ParseException) as error:
+            raise InputError(f"{source}, line {line}: {error}") from error
+        if text:
+            yield text
+
+
+def _blocks(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
+    """The sentences as they stand, each with the number of its last line."""
+    block: list[str] = []
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            _check_line(line.rstrip("\r\n"), f"{source}, line {number}")
+            block.append(line)
+        elif block:
+            yield number - 1, "".join(block)
+            block = []
+    if block:
+        yield number, "".join(block)
+
+
+def _document_of(sentence_id: str | None) -> str | None:
+    return sentence_id.rpartition("-")[0] or sentence_id if sentence_id else None
+
+
+def _text(sentence: Sequence[Row], document: str) -> AnnotatedText | None:
+    """The sentence as a text; None where it has no words."""
+    words = list(_surface_words(sentence))
+    if not words:
+        return None
+    at = {number: i for i, each in enumerate(words) for number in each.numbers}
+    heads = [each.row["head"] for each in words]
+    if unknown := [head for head in heads if head and head not in at]:
+        raise InputError(f"the sentence that ends here has a head {unknown[0]} but no such word")
+    parsed = None not in heads
+    rows = [each.row for each in words]
+    return AnnotatedText(
+        words=tuple(each.form for each in words),
+        space_after=tuple(each.space_after for each in words),
+        document=document,
+        tags=_values(rows, "upos"),
+        heads=tuple(at[head] if head else ROOT for head in heads) if parsed else None,
+        relations=_values(rows, "deprel") if parsed else None,
+    )
+
+
+class _SurfaceWord(NamedTuple):
+    """A word of the text: its form, the numbers of the syntactic words it stands for, and the row that annotates it."""
+
+    form: str
+    numbers: Sequence[int]
+    row: Row
+    space_after: bool
+
+
+def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
+    rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
+    spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
+    after = 0  # the last word that a multiword token has taken
+    for number, row in rows.items():
+        if number in spans:
+            whole = spans[number]
+            after = whole["id"][2]
+            yield from _multiword(whole, range(number, after + 1), rows)
+        elif number > after:
+            yield _SurfaceWord(row["form"], (number,), row, _space_after(row))
+
+
+def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[_SurfaceWord]:
+    """Its words where they spell it out, else one word annotated as the one highest in the tree."""
+    if missing := [number for number in numbers if number not in rows]:
+        raise InputError(f"the sentence that ends here has no word {missing[0]}, part of {whole['form']}")
+    if "".join(rows[number]["form"] for number in numbers) == whole["form"]:
+        for number in numbers:
+            space_after = number == numbers[-1] and _space_after(whole)
+            yield _SurfaceWord(rows[number]["form"], (number,), rows[number], space_after)
+    else:
+        top = min(numbers, key=lambda number: _depth(number, rows))
+        yield _SurfaceWord(whole["form"], numbers, rows[top], _space_after(whole))
+
+
+def _depth(number: int, rows: Mapping[int, Row]) -> int:
+    """How many heads lie above a word; a circle of heads counts as deep."""
+    depth = 0
+    while number in rows and depth <= len(rows):
+        number, depth = rows[number]["head"], depth + 1
+    return depth
+
+
+def _space_after(row: Row) -> bool:
+    return (row["misc"] or {}).get("SpaceAfter") != "No"
+
+
+def _values(rows: list[Row], column: str) -> tuple[str, ...] | None:
+    values = [row[column] for row in rows]
+    return None if all(value in _UNSAID for value in values) else tuple(value or "_" for value in values)

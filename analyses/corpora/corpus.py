@@ -1,0 +1,178 @@
+"""A corpus: a stream of annotated texts that can be read again and again, from files or from a generator.
+
+Nothing is kept but the text being read, so memory does not grow with the corpus.
+"""
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from analyses.corpora import conllu, litbank
+from interp.annotation import AnnotatedText
+from interp.errors import InputError
+from models.stories import stories
+
+_STORIES, _STORIES_COUNT, _STORIES_SEED = "stories", 300, 1
+_HASHED_STORIES = 100  # so that the digest of a generated corpus changes with the grammar too
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts from one source. Iterating streams them anew each time.
+
+    Raises:
+        InputError: while iterating, where a later line of a file is malformed.
+    """
+
+    name: str  # what was asked for: a path, or "stories:300:1"
+    kind: str  # "conllu", "litbank" or "stories"
+    annotates: frozenset[str]  # of "tags", "relations" and "chains", those that its first text has
+    digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts
+    source: Callable[[], Iterator[AnnotatedText]]
+
+    def __iter__(self) -> Iterator[AnnotatedText]:
+        return self.source()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: how its files end, how it is known from a line, and how it is read."""
+
+    title: str
+    suffixes: tuple[str, ...]
+    recognises: Callable[[str], bool]
+    parse: Callable[[Iterable[str], str], Iterator[AnnotatedText]]
+
+
+FORMATS: dict[str, Format] = {
+    "conllu": Format("CoNLL-U", (".conllu", ".conllu.gz"), conllu.recognises, conllu.parse),
+    "litbank": Format("LitBank (CoNLL-2012 columns)", (".conll", ".conll.gz"), litbank.recognises, litbank.parse),
+}
+"""The file formats that `read` knows, by the kind that forces them."""
+
+
+def read(spec: str | Path, limit: int | None = None) -> Corpus:
+    """Open a corpus; its first text is read at once, so that most mistakes show here.
+
+    Args:
+        spec: a file or a directory, its format told from its content, or forced as `conllu:PATH` or `litbank:PATH`;
+            or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said).
+            Of a directory the files with the format's endings are read, in the order of their names.
+        limit: read no more than this many texts. The digest is that of the whole.
+
+    Raises:
+        InputError: nothing there, another format, no text in it, a malformed first text, or an unknown kind.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit={limit}: expected at least one text, or None for all")
+    path = Path(spec)
+    if path.exists():
+        return _from_files(str(spec), None, path, limit)
+    kind, colon, rest = str(spec).partition(":")
+    if kind == _STORIES:
+        return _from_stories(rest, limit)
+    if not colon:
+        raise InputError(f'no file or directory "{spec}": name an existing one, or "stories" for generated text')
+    if kind not in FORMATS:
+        known = ", ".join([*(f"{known}:PATH" for known in FORMATS), f"{_STORIES}:COUNT:SEED"])
+        raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')
+    if not Path(rest).exists():
+        raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
+    return _from_files(str(spec), kind, Path(rest), limit)
+
+
+def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> Corpus:
+    files = _files_in(path, kind) if path.is_dir() else [path]
+    kind = kind or _told(files[0])
+    parse = FORMATS[kind].parse
+
+    def source() -> Iterator[AnnotatedText]:
+        texts = (text for file in files for text in parse(_lines(file), str(file)))
+        return islice(texts, limit)
+
+    peeked = next(source(), None)
+    if peeked is None:
+        raise InputError(f"{path} is empty: expected {FORMATS[kind].title} with at least one text in it")
+    return Corpus(name, kind, _annotated(peeked), _digest_of_files(files), source)
+
+
+def _from_stories(parameters: str, limit: int | None) -> Corpus:
+    values = parameters.split(":") if parameters else []
+    if len(values) > 2 or not all(value.isdecimal() for value in values) or values[:1] == ["0"]:
+        raise InputError(f'"{_STORIES}:{parameters}": expected stories, stories:COUNT or stories:COUNT:SEED in numbers')
+    count, seed = [int(value) for value in values] + [_STORIES_COUNT, _STORIES_SEED][len(values) :]
+    name = f"{_STORIES}:{count}:{seed}"
+    first = list(stories(min(count, _HASHED_STORIES), seed))
+    digest = hashlib.sha256("\n".join([name, *(repr(story) for story in first)]).encode()).hexdigest()
+    shown = count if limit is None else min(count, limit)
+    return Corpus(name, _STORIES, _annotated(first[0]), digest, lambda: stories(shown, seed))
+
+
+def _files_in(directory: Path, kind: str | None) -> list[Path]:
+    """The corpus files directly inside, sorted, all of one format."""
+    kinds = [kind] if kind else list(FORMATS)
+    found = {
+        each: files
+        for each in kinds
+        if (files := sorted(f for f in directory.iterdir() if f.is_file() and f.name.endswith(FORMATS[each].suffixes)))
+    }
+    if not found:
+        endings = ", ".join(f"*{suffix}" for each in kinds for suffix in FORMATS[each].suffixes)
+        raise InputError(f"{directory} holds no corpus: expected files that end in {endings} directly inside")
+    if len(found) > 1:
+        choices = " or ".join(f"{each}:{directory}" for each in found)
+        raise InputError(f"{directory} holds files of several formats: choose with {choices}")
+    return next(iter(found.values()))
+
+
+def _told(file: Path) -> str:
+    """The format of a file, from its first lines."""
+    line = _first_telling_line(file)
+    if not line:
+        raise InputError(f"{file} is empty: expected a corpus with at least one text in it")
+    for kind, known in FORMATS.items():
+        if known.recognises(line):
+            return kind
+    readable = " and ".join(known.title for known in FORMATS.values())
+    forced = " or ".join(f"{kind}:PATH" for kind in FORMATS)
+    raise InputError(f'{file} begins "{line[:40].strip()}": {readable} are read, and {forced} forces a format')
+
+
+def _first_telling_line(file: Path) -> str:
+    """The first line that is neither blank nor a comment, except a comment that a format begins with."""
+    filled = (line for line in _lines(file) if line.strip())
+    return next((line for line in filled if not line.startswith("#") or litbank.recognises(line)), "")
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a text file, plain or gzipped."""
+    opener = gzip.open if _is_gzip(file) else open
+    try:
+        with opener(file, "rt", encoding="utf-8") as lines:
+            yield from lines
+    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{file}: expected UTF-8 text, plain or gzipped ({error})") from error
+
+
+def _is_gzip(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def _annotated(text: AnnotatedText) -> frozenset[str]:
+    present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions}
+    return frozenset(name for name, values in present.items() if values is not None)
+
+
+def _digest_of_files(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
