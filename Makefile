@@ -1,0 +1,34 @@
+# `make report` and `make test` set everything up on a fresh machine: Python 3.11+ and make are all they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: report test lint types notebooks setup clean
+
+report: $(READY)  ## the default model's report, in report/
+	$(BIN)/interp report --out report
+
+test: $(READY)  ## the test suite; `make test SLOW=1` runs the slow tests too
+	$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/pyright
+
+notebooks: $(READY)  ## run the notebooks again, in place
+	$(BIN)/python notebooks/run.py
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) report *.egg-info .pytest_cache .ruff_cache
