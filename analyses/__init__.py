@@ -1,0 +1,1 @@
+"""Questions: each module measures, figures draw, a report and a command line put them together."""

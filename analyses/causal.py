@@ -11,7 +11,7 @@ from torch import Tensor
 
 from analyses.tables import EFFECT_COLUMNS
 from interp import InputError, TokenBatch, Transformer
-from interp.patching import Pairs, Sweep, logit_difference, sweep_by_forward, unreliable
+from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
 from interp.patching.metrics import last_logits
 from interp.statistics import benjamini_hochberg, estimate
 
@@ -60,7 +60,7 @@ def patch_heads(model: Transformer, behaviour: str, tasks: Sequence[Task], *, se
         rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    table = table[EFFECT_COLUMNS]
+    table = table.reindex(columns=EFFECT_COLUMNS)
     table.attrs = {"tasks": described}
     return table
 
@@ -78,10 +78,14 @@ def _one_task(model: Transformer, task: Task, seed: int) -> tuple[dict[str, obje
     facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, []
-    sweeps = [sweep_by_forward(model, task.pairs, logit_difference(), "z", direction=way) for way in DIRECTIONS]
+    sweeps = [sweep(model, task.pairs, logit_difference(), "z", direction=way) for way in DIRECTIONS]
     clean, corrupt = sweeps[0].clean["logit_difference"], sweeps[0].corrupt["logit_difference"]
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
-    facts |= {"difference": float((clean - corrupt).mean()), "accuracy": float((clean > 0).double().mean()), **task.extra}
+    facts |= {
+        "difference": float((clean - corrupt).mean()),
+        "accuracy": float((clean > 0).double().mean()),
+        **task.extra,
+    }
     if task.neutral is not None:
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     if reason := unreliable(clean - corrupt):

@@ -180,14 +180,12 @@ _FRAMES = (
 _NEUTRAL = "The child"
 
 
-def effects(
-    model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None
-) -> pd.DataFrame:
+def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry the antecedent's gender to the pronoun: the rows of `tables/effects` for the task `gender`.
 
     Clean and corrupted prompts differ in one name, of either gender and of equally many tokens; the answers are " he"
-    and " she" (or " He" and " She"), and either is the clean one in half of the pairs. The gender-neutral prompt of each pair says how much
-    of the answer was there anyway (Vig 2020).
+    and " she" (or " He" and " She"), and either is the clean one in half of the pairs. The gender-neutral prompt of a
+    pair says how much of the answer was there anyway (Vig 2020).
     """
     if model.output is None:
         return no_effects(BEHAVIOUR)

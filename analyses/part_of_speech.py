@@ -1,8 +1,8 @@
 """Which heads follow grammar: from one tag to another, and between the two ends of a dependency?
 
-Attention is read on tagged and parsed text. A head that only looks at a fixed offset follows many relations by accident,
-so the best fixed offset is the baseline, through the same scorer. The causal test asks which heads carry the number of a
-subject across a distractor to its verb.
+Attention is read on tagged and parsed text. A head that only looks at a fixed offset follows many relations by
+accident, so the best fixed offset is the baseline, through the same scorer. The causal test asks which heads carry the
+number of a subject across a distractor to its verb.
 """
 
 import random
@@ -89,7 +89,7 @@ def measure(
     lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
     scored += [Scored(lifts[sink].finish(), lift_names, sink, constant=("no preference", 1.0)) for sink in _SINKS]
     table = head_table(model, BEHAVIOUR, getattr(corpus, "name", "texts"), scored, seed=seed)
-    table = table[table["n"] > 0].reset_index(drop=True)
+    table = table.loc[table["n"] > 0].reset_index(drop=True)
     table.attrs = {"counts": dict(reading.counts), "documents": len(reading.documents)}
     return table
 
@@ -191,12 +191,14 @@ def _add_lifts(totals: TagTotals, batch: Batch, tags: Tensor, words: Tensor, sin
 # The causal test: the number of the subject, across a distractor.
 
 _ADJACENT = ("The {subject}",)
-_ACROSS = ("The {subject} near the {distractor}", "The {subject} behind the {distractor}", "The {subject} with the {distractor}")
+_ACROSS = (
+    "The {subject} near the {distractor}",
+    "The {subject} behind the {distractor}",
+    "The {subject} with the {distractor}",
+)
 
 
-def effects(
-    model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None
-) -> pd.DataFrame:
+def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry the subject's number to its verb: the rows of `tables/effects` for two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
@@ -242,7 +244,7 @@ def _agreement(model: Transformer, count: int, seed: int, name: str, question: s
     return Task(name, question, found, left_out=found.left_out)
 
 
-def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[tuple[str, str]]:
+def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> Sequence[tuple[str, str]]:
     """Singular and plural with equally many tokens after "The": of one noun where there are such, else of two."""
 
     def length(noun: str) -> int:
@@ -253,7 +255,9 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
         return own
     plurals = [plural for _, plural in NOUNS]
     rng.shuffle(plurals)
-    mixed = [(one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]]
+    mixed = [
+        (one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]
+    ]
     return own + mixed
 
 

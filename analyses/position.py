@@ -140,9 +140,7 @@ def induction(model: Transformer, length: int, seed: int) -> list[Scored]:
 # The causal test: a repeat against a broken repeat.
 
 
-def effects(
-    model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None
-) -> pd.DataFrame:
+def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry a copy: the rows of `tables/effects` for the task `repeat`.
 
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a

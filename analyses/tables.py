@@ -47,12 +47,14 @@ def head_table(
     table = pd.concat(parts, ignore_index=True)
     table["behaviour"], table["corpus"] = behaviour, corpus
     table["q"] = benjamini_hochberg(table["p"].to_numpy())
-    return table[HEAD_COLUMNS]
+    return table.reindex(columns=HEAD_COLUMNS)
 
 
 def _rows(model: Transformer, scored: Scored, seed: int) -> pd.DataFrame:
     n_heads = model.config.n_layers * model.config.n_heads
-    scores, weights, rows = (total.numpy() for total in (scored.totals.scores, scored.totals.weights, scored.totals.rows))
+    scores, weights, rows = (
+        total.numpy() for total in (scored.totals.scores, scored.totals.weights, scored.totals.rows)
+    )
     against, against_weights, names = _strictest(scored, scores, weights, n_heads)
     shape = (scores.shape[0], n_heads * len(scored.measures))
     found = estimate(
@@ -86,7 +88,9 @@ def _rows(model: Transformer, scored: Scored, seed: int) -> pd.DataFrame:
     )
 
 
-def _strictest(scored: Scored, scores: np.ndarray, weights: np.ndarray, n_heads: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _strictest(
+    scored: Scored, scores: np.ndarray, weights: np.ndarray, n_heads: int
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
     if scored.constant is not None:
         name, value = scored.constant
@@ -96,8 +100,8 @@ def _strictest(scored: Scored, scores: np.ndarray, weights: np.ndarray, n_heads:
         values = scores[:, n_heads:].sum(0) / weights[:, n_heads:].sum(0)
     best = np.nan_to_num(values, nan=-np.inf).argmax(0)
     columns = np.arange(len(scored.measures))
-    picked = scores[:, n_heads:][:, best, columns], weights[:, n_heads:][:, best, columns]
-    return *picked, [scored.baselines[index] for index in best]
+    names = [scored.baselines[int(index)] for index in best]
+    return scores[:, n_heads:][:, best, columns], weights[:, n_heads:][:, best, columns], names
 
 
 def baseline_table(scored: Scored, n_heads: int, behaviour: str, corpus: str) -> pd.DataFrame:

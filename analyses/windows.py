@@ -19,7 +19,7 @@ from interp.tokens import NO_WORD, align
 
 Progress = Callable[[int], object]
 _POOL = 256  # windows sorted by length together, so that batches need little padding
-_PATTERN_ELEMENTS = 24_000_000  # of all heads of one batch: what one batch may hold in memory
+_PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         counts["texts left out: no tokens, or no room for two"] += 1
         return
     counts["texts longer than the context, read in windows"] += len(pieces.ids) > room
-    starts = [at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]]
+    starts = [
+        at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]
+    ]
     begin, scored = 0, 0
     while True:
         end = _last_start_within(starts, begin + room, len(pieces.ids))
@@ -138,7 +140,9 @@ class Reading:
     def _windows(self) -> Iterator[Window]:
         tokenizer = self.model.tokenizer
         if tokenizer is None:
-            raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
+            raise InputError(
+                "this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json"
+            )
         for number, text in enumerate(self.corpus, 1):
             if self.limit is not None and number > self.limit:
                 return

@@ -1,7 +1,6 @@
 """Planted truth: hand-set heads, found by the public analyses with the numbers that follow on paper."""
 
 import random
-from itertools import cycle, islice
 
 import pandas as pd
 import pytest
@@ -125,16 +124,19 @@ class TestInduction:
 
 
 MASCULINE, FEMININE = list(MASCULINE_NAMES), list(FEMININE_NAMES)
-TASK_WORDS = "was happy because sad lost the ball in park . had a big dog saw The child he she He She".split()
+TASK_WORDS = [
+    *["was", "happy", "because", "sad", "lost", "the", "ball", "in", "park", ".", "had", "a", "big", "dog"],
+    *["saw", "The", "child", "he", "she", "He", "She"],
+]
 STRENGTH = 3.0
 
 
 @pytest.fixture(scope="module")
 def reference_model():
-    """Pronouns look at names of their gender; the ends of the task's prompts look at any name and predict its pronoun."""
-    asking = dict.fromkeys(("because", "."), [*MASCULINE, *FEMININE])
+    """Pronouns look at names of their gender; the task's prompts end in words that look at any name and predict."""
+    asking = {end: [*MASCULINE, *FEMININE] for end in ("because", ".")}
     genders = {"he": MASCULINE, "He": MASCULINE, "she": FEMININE, "She": FEMININE, **asking}
-    writes = {**dict.fromkeys(MASCULINE, ["he", "He"]), **dict.fromkeys(FEMININE, ["she", "She"])}
+    writes = {**{name: ["he", "He"] for name in MASCULINE}, **{name: ["she", "She"] for name in FEMININE}}
     head = planted.antecedent(genders, writes, strength=STRENGTH)
     layers = [[planted.uniform, planted.offset(-1, remember=True)], [head, planted.same_token]]
     vocabulary = [*MASCULINE, *FEMININE, *TASK_WORDS, "ran"]
@@ -321,7 +323,7 @@ class TestWordsAndPadding:
 
         generator = torch.Generator().manual_seed(0)
         pattern = torch.rand(2, 3, 12, 12, generator=generator).softmax(-1)
-        words = membership([list(islice(cycle([0, 0, 1, 2, 2, 2]), 6)) + [3, 3, 3, 4, 5, 5]] * 2, 6, 12)
+        words = membership([[0, 0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5]] * 2, 6, 12)
         torch.testing.assert_close(pool(pattern, words, words).sum(-1), torch.ones(2, 3, 6), atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize("side", ["left", "right"])

@@ -1,0 +1,54 @@
+"""Previous-token scores against an outside implementation, on real sentences and on a tiny random model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from analyses import position
+from analyses.corpora import read
+from interp import AnnotatedText
+from models import load
+
+SENTENCES = 100
+
+
+def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.Tensor:
+    """Mean attention from each token to the one before it, layer x head, from the eager attentions of transformers."""
+    from transformers import AutoModel, PreTrainedTokenizerFast
+
+    theirs = AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    total, rows = 0.0, 0
+    for text in texts:
+        encoded = tokenizer(text.text, return_tensors="pt", return_special_tokens_mask=True)
+        special = encoded.pop("special_tokens_mask")[0].bool()
+        ids = encoded["input_ids"]
+        with torch.no_grad():
+            attentions = theirs(input_ids=ids, output_attentions=True).attentions
+        both = ~special[1:] & ~special[:-1]
+        previous = torch.stack([layer[0].diagonal(-1, -2, -1)[:, both] for layer in attentions])
+        total, rows = total + previous.double().sum(-1), rows + int(both.sum())
+    return total / rows
+
+
+@pytest.mark.parametrize("name", ["stories", "minilm"])
+def test_previous_token_scores_equal_those_from_eager_attentions(name, request, shared_file):
+    model = load(request.getfixturevalue(name))
+    corpus = list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), limit=SENTENCES))
+    table = position.measure(model, corpus)
+    ours = table[(table.measure == "previous-token") & (table.sink == "kept")].sort_values(["layer", "head"]).value
+    assert model.source is not None
+    theirs = eager_previous_token(model.source, corpus).flatten()
+    torch.testing.assert_close(torch.tensor(ours.to_numpy()), theirs, atol=1e-4, rtol=0)
+
+
+def test_windows_score_every_word_of_a_long_text_once():
+    from models.planted import Planted, offset
+
+    words = [f"w{number % 50}" for number in range(300)]
+    model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
+    table = position.measure(model, [AnnotatedText(tuple(words), (True,) * 300, "long")])
+    row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
+    assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))
+    assert table.attrs["counts"]["texts longer than the context, read in windows"] == 1
