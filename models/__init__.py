@@ -49,7 +49,7 @@ def _directory(name: str | Path) -> Path:
         return _minilm()
     if str(name) and Path(name).is_dir():
         return Path(name)
-    if isinstance(name, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():
+    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not Path(name).exists():
         return _from_hub(name)
     raise InputError(
         f'no model directory "{name}": give a directory with config.json and model.safetensors, "default", "minilm", '

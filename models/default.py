@@ -43,10 +43,10 @@ class Recipe:
     story_seed: int = 1_000  # apart from the seeds that the corpora of the analyses use
     seed: int = 0
     learning_rate: float = 2e-3
-    forming_steps: int = 2_600  # many small steps, mostly on repeats
+    forming_steps: int = 4_000  # many small steps, mostly on repeats
     forming_rows: int = 12
     forming_repeats: float = 0.6
-    reading_steps: int = 1_600  # larger steps, mostly on stories, the rate falling to nothing
+    reading_steps: int = 2_400  # larger steps, mostly on stories, the rate falling to nothing
     reading_rows: int = 24
     reading_repeats: float = 0.2
 

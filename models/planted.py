@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from tokenizers import Regex, Tokenizer as Backend
+from tokenizers import Regex
+from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Sequence as Steps
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
