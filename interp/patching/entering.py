@@ -67,7 +67,9 @@ class Entrance:
     def _n_cells(self, attn: Attention) -> int:
         return attn.config.kv_heads if self.site in {"k", "v"} else attn.config.n_heads
 
-    def _widen(self, layer: int, after: Stream, rows: slice, first: int) -> Stream:
+    def _widen(
+        self, layer: int, after: Float[Tensor, "cell prompt row d_model"], rows: slice, first: int
+    ) -> Float[Tensor, "cell prompt position d_model"]:
         """The stream out of the layer from `first` on: changed rows among those that are as they were."""
         plain = self.base.resid[layer + 1]
         start, stop, _ = rows.indices(plain.shape[1])

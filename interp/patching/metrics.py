@@ -34,10 +34,8 @@ class Readout:
         tokens, reference = (None if part is None else part[prompts] for part in (self.tokens, self.reference))
         return Readout(self.name, self.positions[prompts], tokens, self.value, reference)
 
-    def of(
-        self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]
-    ) -> Float[Tensor, "*cells prompt"]:
-        """The metric from the final residual stream at `positions`."""
+    def of(self, model: Transformer, final: Float[Tensor, "*cells prompt read d_model"]) -> Tensor:
+        """The metric, `*cells prompt`, from the final residual stream at `positions`."""
         if self.tokens is None:
             logits = model.read(final)
             assert logits is not None
@@ -47,8 +45,8 @@ class Readout:
             logits = final @ rows.transpose(-1, -2)
         return self.value(logits, self.reference)
 
-    def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Float[Tensor, " prompt"]:
-        """The metric from whole logits."""
+    def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Tensor:
+        """The metric, one a prompt, from whole logits."""
         prompt = torch.arange(len(logits), device=logits.device)[:, None]
         at = logits[prompt, self.positions]  # prompt read d_vocab
         if self.tokens is not None:

@@ -103,7 +103,10 @@ class Pass:
         padding = None if causal or not batch.padded else batch.mask
         sight = Sight.of(batch, causal=causal, first=self.first)
         self.sight = Sight(sight.positions, sight.columns, sight.n_keys, causal, padding, True)
-        self.reads = torch.cat([readout.positions for readout in readouts], 1)
+        reads = torch.cat([readout.positions for readout in readouts], 1)
+        self.unreached = reads < self.first  # read before the first change: as the plain run left it
+        self.plain_reads = plain.resid[-1].gather(1, reads[..., None].expand(-1, -1, plain.resid[-1].shape[-1]))
+        self.reads = reads.clamp(min=self.first)
 
     def run(self, boardings: Iterator[Boarding] | Sequence[Boarding]) -> list[Float[Tensor, "cell prompt"]]:
         """Metrics of all cells, in the order in which they board; boardings come in the order of their layers."""
@@ -118,7 +121,8 @@ class Pass:
             else:
                 riding = self._block(self.stack.blocks[layer], layer, riding)
         late = [self._gather(boarding.stream) for boarding in waiting if boarding.layer == n_layers]
-        final = self.stack.norm(torch.cat(late if riding is None else [riding, *late]))
+        arrived = torch.cat(late if riding is None else [riding, *late])
+        final = self.stack.norm(torch.where(self.unreached[..., None], self.plain_reads, arrived))
         found, at = [], 0
         for readout in self.readouts:
             found.append(readout.of(self.model, final[..., at : at + readout.positions.shape[1], :]))

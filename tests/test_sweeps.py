@@ -1,0 +1,176 @@
+"""The fast sweep against one plain forward a cell: every site, both directions, ragged prompts, four architectures."""
+
+import pytest
+import torch
+
+from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig
+from interp.config import Gated, NoMLP, RMSNorm, Rotary
+from interp.patching import (
+    Metric,
+    Pairs,
+    function,
+    kl_divergence,
+    log_probability,
+    logit_difference,
+    probability,
+    rank,
+    sweep,
+    sweep_by_forward,
+)
+
+LENGTHS, FIRSTS = (9, 9, 7, 9, 7), (3, 3, 2, 5, 2)
+BY_ROW = [("layer",), ("layer", "position")]
+BY_HEAD = [*BY_ROW, ("layer", "head"), ("layer", "head", "position"), ("layer", "position", "head")]
+BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key"), ("layer", "head", "query", "key")]
+CELLS = [
+    *((site, by) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out") for by in BY_ROW),
+    *((site, by) for site in ("z", "q", "k", "v") for by in BY_HEAD),
+    *((site, by) for site in ("pattern", "scores") for by in BY_ENTRY),
+]
+
+
+def build(kind: str, dtype: torch.dtype) -> Transformer:
+    sizes = {"n_layers": 3, "d_model": 30, "n_heads": 6, "d_head": 10, "d_mlp": 44, "n_ctx": 13, "d_vocab": 37}
+    match kind:
+        case "post-norm encoder":
+            config = TransformerConfig(encoder=StackConfig(**sizes, causal=False, wiring="post", embedding_norm=True))
+        case "grouped queries":
+            stack = StackConfig(
+                **sizes, causal=True, n_kv_heads=2, positions=Rotary(), norm=RMSNorm(), mlp=Gated("silu")
+            )
+            config = TransformerConfig(decoder=stack, output="tied")
+        case "attention only":
+            config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, mlp=NoMLP()))
+        case _:
+            config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, wiring=kind))
+    torch.manual_seed(0)
+    model = Transformer(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.15 * torch.randn_like(weight))
+    return model.to(dtype)
+
+
+def ragged_pairs() -> Pairs:
+    generator = torch.Generator().manual_seed(1)
+    clean = [torch.randint(37, (length,), generator=generator).tolist() for length in LENGTHS]
+    corrupt = [list(row) for row in clean]
+    for row, first in zip(corrupt, FIRSTS, strict=True):
+        row[first], row[first + 1] = (row[first] + 1) % 37, (row[first + 1] + 5) % 37
+    batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
+    return Pairs(*batches, torch.tensor([1, 2, 3, 4, 5]), torch.tensor([6, 7, 8, 9, 10]))
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize(("site", "by"), CELLS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
+@pytest.mark.parametrize("kind", ["pre", "post", "grouped queries", "post-norm encoder", "attention only"])
+def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):
+    model, pairs = build(kind, torch.float64), ragged_pairs()
+    if site == "mlp_out" and kind == "attention only":
+        with pytest.raises(InputError, match="no patchable site"):
+            sweep(model, pairs, logit_difference(), site, by)
+        return
+    metrics = [logit_difference(), kl_divergence()]
+    fast = sweep(model, pairs, metrics, site, by, direction)
+    plain = sweep_by_forward(model, pairs, metrics, site, by, direction)
+    for name in ("logit_difference", "kl_divergence"):
+        torch.testing.assert_close(fast.values[name], plain.values[name], rtol=1e-10, atol=1e-10, equal_nan=True)
+        torch.testing.assert_close(fast.clean[name], plain.clean[name], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(fast.corrupt[name], plain.corrupt[name], rtol=1e-10, atol=1e-10)
+    effect = fast.effect("logit_difference").nan_to_num()
+    assert effect.abs().max() > 1e-3  # a sweep that found nothing would prove nothing
+
+
+@pytest.mark.parametrize("site", ["z", "resid_pre", "k", "pattern"])
+@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+def test_in_float32_cells_agree_to_rounding(kind, site):
+    model, pairs = build(kind, torch.float32), ragged_pairs()
+    fast, plain = (each(model, pairs, logit_difference(), site, ("layer",)) for each in (sweep, sweep_by_forward))
+    torch.testing.assert_close(fast.values, plain.values, rtol=1e-5, atol=1e-5)
+
+
+def test_all_metrics_in_one_sweep_equal_each_alone():
+    model, pairs = build("pre", torch.float64), ragged_pairs()
+    twice = function(
+        lambda logits: logits[..., 0, 3] + logits[..., 1, 4], "sum", (pairs.last - torch.tensor([[1], [0]])).T
+    )
+    metrics = [logit_difference(), log_probability(), probability(), rank(), kl_divergence(), twice]
+    together = sweep(model, pairs, metrics, "z", ("layer", "head", "position"))
+    for metric in metrics:
+        plain = sweep_by_forward(model, pairs, metric, "z", ("layer", "head", "position"))
+        torch.testing.assert_close(together.values[metric.name], plain.values[metric.name], equal_nan=True)
+
+
+@pytest.mark.parametrize("budget", [60_000, 200_000, 2 << 30])
+def test_the_budget_changes_no_number(budget):
+    model, pairs = build("pre", torch.float64), ragged_pairs()
+    whole = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"))
+    tight = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"), budget=budget)
+    torch.testing.assert_close(tight.values, whole.values, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+class TestIdentities:
+    """What holds for any model."""
+
+    def test_positions_before_the_change_have_no_effect_and_beyond_the_text_are_missing(self):
+        pairs = ragged_pairs()
+        found = sweep(
+            build("pre", torch.float64), pairs, logit_difference(), "resid_pre", ("layer", "position")
+        ).effect()
+        for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
+            assert (found[:, :first, prompt] == 0).all()
+            assert found[:, length:, prompt].isnan().all()
+            assert not found[:, :length, prompt].isnan().any()
+
+    @pytest.mark.parametrize("direction", ["denoise", "noise"])
+    def test_the_whole_stream_carries_the_whole_effect(self, direction):
+        model, pairs = build("pre", torch.float64), ragged_pairs()
+        found = sweep(model, pairs, logit_difference(), "resid_pre", ("layer",), direction)
+        torch.testing.assert_close(found.effect(), found.difference().expand(3, -1), rtol=1e-9, atol=1e-9)
+
+    def test_swapping_clean_and_corrupt_exchanges_the_directions(self):
+        model, pairs = build("pre", torch.float64), ragged_pairs()
+        denoise = sweep(model, pairs, logit_difference(), "z")
+        noise = sweep(model, pairs.swapped(), logit_difference(), "z", direction="noise")
+        torch.testing.assert_close(denoise.effect(), noise.effect(), rtol=1e-9, atol=1e-9)
+
+
+class TestBadInput:
+    """One clear error each."""
+
+    def test_site_and_axes(self):
+        model, pairs = build("pre", torch.float32), ragged_pairs()
+        for site, by, message in [
+            ("zz", ("layer",), "no patchable site 'zz'"),
+            ("z", ("head",), "layer first"),
+            ("resid_pre", ("layer", "head"), "resid_pre can be swept by layer first"),
+            ("pattern", ("layer", "position"), "query"),
+        ]:
+            with pytest.raises(InputError, match=message):
+                sweep(model, pairs, logit_difference(), site, by)
+
+    @pytest.mark.parametrize(
+        ("metric", "message"),
+        [
+            (function(lambda logits: logits[..., 0, :], "whole"), "must give one number"),
+            (function(lambda logits: logits[..., 0, 0] * torch.nan, "broken"), "broken is nan for prompt 0"),
+        ],
+    )
+    def test_metrics_that_give_no_number(self, metric: Metric, message):
+        with pytest.raises(InputError, match=message):
+            sweep(build("pre", torch.float32), ragged_pairs(), metric)
+
+    def test_a_budget_too_small_for_one_cell(self):
+        with pytest.raises(InputError, match="too small for one cell"):
+            sweep(build("pre", torch.float32), ragged_pairs(), logit_difference(), budget=1_000)
+
+    def test_pairs(self):
+        model = build("pre", torch.float32)
+        ids = torch.arange(12).reshape(2, 6)
+        other = ids + 1
+        with pytest.raises(InputError, match="identical"):
+            Pairs.from_ids(model, ids, ids)
+        with pytest.raises(InputError, match="align"):
+            Pairs.from_ids(model, ids, other[:, :5])
+        with pytest.raises(InputError, match="no right answer"):
+            sweep(model, Pairs.from_ids(model, ids, other), logit_difference())
