@@ -1,0 +1,352 @@
+"""How long does an exact sweep take, beside TransformerLens, beside one forward a cell, and beside arithmetic itself?
+
+    python -m benchmarks.sweeps --quick        # a few minutes on two cores
+    python -m benchmarks.sweeps                # every row repeated
+    python -m benchmarks.sweeps --device cuda --dtype bfloat16
+
+A GPT-2 of the given shape gets seeded random weights, once as transformers' own model (which the TransformerLens bridge
+wraps) and once as ours. Prompts are 8 pairs of 16 tokens that differ at position 8; the metric is a logit difference at
+the last position. Ours, the peer's cells and the oracle's take turns in one process. Each row is one JSON line:
+
+    name, shape
+    ours_s         median seconds of our sweep
+    peer, peer_s   the peer, and its seconds for all cells: cells x the median of `peer_sampled` timed cells
+    ratio          peer_s / ours_s, over all cells; ratio_changed counts only cells at changed positions
+    floor_s        multiply-adds that cannot be avoided x 2 / the best measured rate of a float32 matrix product with
+                   inner dimension d_model; over_floor = ours_s / floor_s
+    max_abs_diff   largest difference of any compared cell from the peer's value
+    peak_mb        growth of the process's peak memory during our sweep
+
+The floor counts, for every cell, layer and position whose stream the patch changes, the matrix products of that layer
+downstream of the patch; in the last layer keys and values at all changed positions and the rest only where the metric
+reads. Rows named `..._oracle` have our own one-forward-a-cell path as the peer.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from interp import Transformer, patch, run
+from interp.patching import Pairs, logit_difference, sweep
+from interp.patching.oracle import site_name
+from models import load
+
+READ, FIRST = -1, 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    heads: int
+    d_model: int
+    vocabulary: int
+    prompts: int = 8
+    positions: int = 16
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layers}x{self.heads}x{self.d_model}, vocabulary {self.vocabulary}, {self.prompts}x{self.positions}"
+        )
+
+
+SMALL = Shape(4, 8, 256, 4_096)
+GPT2 = Shape(12, 12, 768, 50_257)
+
+
+class Bench:
+    """One shape: the same weights in both libraries, and the pairs."""
+
+    def __init__(self, shape: Shape, device: str, dtype: torch.dtype):
+        from transformer_lens.model_bridge import TransformerBridge
+        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+        torch.manual_seed(0)
+        self.shape, self.device, self.dtype = shape, torch.device(device), dtype
+        config = GPT2Config(
+            vocab_size=shape.vocabulary,
+            n_positions=1_024,
+            n_embd=shape.d_model,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+        )
+        self.theirs = GPT2LMHeadModel(config).eval().to(self.device, dtype)
+        with TemporaryDirectory() as folder:
+            self.theirs.save_pretrained(folder)
+            self.ours: Transformer = load(folder, dtype=dtype, device=device)
+            tokenizer = PreTrainedTokenizerFast(
+                tokenizer_object=_tokenizer(shape.vocabulary), eos_token="0", pad_token="0"
+            )
+            eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval().to(self.device, dtype)
+            self.bridge = TransformerBridge.boot_transformers(
+                folder, hf_model=eager, tokenizer=tokenizer, device=device, dtype=dtype
+            )
+        generator = torch.Generator().manual_seed(1)
+        clean = torch.randint(shape.vocabulary, (shape.prompts, shape.positions), generator=generator)
+        corrupt = clean.clone()
+        corrupt[:, FIRST] = (clean[:, FIRST] + 1) % shape.vocabulary
+        answers = torch.randint(shape.vocabulary, (2, shape.prompts), generator=generator)
+        self.pairs = Pairs.from_ids(self.ours, clean.to(device), corrupt.to(device), *answers.to(device))
+
+    def metric(self, logits: Tensor) -> Tensor:
+        rows = torch.arange(len(logits), device=logits.device)
+        return logits[rows, READ, self.pairs.right] - logits[rows, READ, self.pairs.wrong]
+
+    def peer_cell(self, site: str) -> Callable[[tuple[int, ...]], Tensor]:
+        """One patched forward of the bridge: the cell is (layer, head, position), position -1 for all."""
+        hook = {"z": "attn.hook_z", "resid_pre": "hook_resid_pre"}[site]
+        names = [f"blocks.{layer}.{hook}" for layer in range(self.shape.layers)]
+        _, healthy = self.bridge.run_with_cache(self.pairs.clean.ids, names_filter=lambda name: name in names)
+
+        def cell(at: tuple[int, ...]) -> Tensor:
+            layer, head, position = at
+            where = slice(None) if position < 0 else position
+
+            def put(value: Tensor, hook: object) -> Tensor:
+                if site == "z":
+                    value[:, where, head] = healthy[names[layer]][:, where, head]
+                else:
+                    value[:, where] = healthy[names[layer]][:, where]
+                return value
+
+            return self.metric(self.bridge.run_with_hooks(self.pairs.corrupt.ids, fwd_hooks=[(names[layer], put)]))
+
+        return cell
+
+    def oracle_cell(self, site: str) -> Callable[[tuple[int, ...]], Tensor]:
+        """One patched forward of our own model, the plain way."""
+        names = [site_name("decoder", layer, site) for layer in range(self.shape.layers)]
+        healthy = run(self.ours, self.pairs.clean, capture=names)
+
+        def cell(at: tuple[int, ...]) -> Tensor:
+            layer, head, position = at
+            where = {} if position < 0 else {"position": position}
+            if site == "z":
+                where["head"] = head
+            edit = {names[layer]: patch(healthy[names[layer]], **where)}
+            return self.metric(run(self.ours, self.pairs.corrupt, edit=edit).logits)
+
+        return cell
+
+    def sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def timed(self, job: Callable[[], object]) -> tuple[float, object]:
+        self.sync()
+        began = time.perf_counter()
+        out = job()
+        self.sync()
+        return time.perf_counter() - began, out
+
+
+def _tokenizer(size: int):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    return Tokenizer(WordLevel({str(id): id for id in range(size)}, unk_token="0"))
+
+
+def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
+    """What no exact sweep can avoid, over all cells and prompts; see the module's text."""
+    d, last = shape.d_model, shape.layers - 1
+    heads = shape.heads if site == "z" else 1
+    downstream = {"z": 9, "resid_pre": 12}[site] * d * d  # of the patched layer: the output and feed-forward, or all
+    total = 0
+    for layer in range(shape.layers):
+        for position in range(FIRST, shape.positions) if by_position else [None]:
+            reached = shape.positions - (FIRST if position is None else position)
+            own = 1 if site == "z" and position is not None else reached
+            reads = position is None or position == shape.positions - 1 or site == "resid_pre"
+            if layer == last:
+                keys = 2 * d * d * reached if site == "resid_pre" else 0
+                total += heads * (keys + (downstream - (2 * d * d if site == "resid_pre" else 0)) * reads)
+                continue
+            total += heads * (downstream * own + (last - layer - 1) * 12 * d * d * reached)
+            total += heads * (2 * d * d * reached + 10 * d * d)  # the last layer
+    return total * shape.prompts
+
+
+def best_rate(bench: Bench, seconds: float = 1.5) -> float:
+    """Best multiply-adds a second of a matrix product with inner dimension d_model, over several sizes."""
+    d, best, until = bench.shape.d_model, 0.0, time.perf_counter() + seconds
+    sizes = [(rows, columns) for rows in (256, 512, 768, 1536, 3072) for columns in (d, 3 * d, 4 * d)]
+    products = [
+        (
+            torch.randn(m, d, device=bench.device, dtype=bench.dtype),
+            torch.randn(d, n, device=bench.device, dtype=bench.dtype),
+        )
+        for m, n in sizes
+    ]
+    while time.perf_counter() < until:
+        for a, b in products:
+            took, _ = bench.timed(lambda a=a, b=b: a @ b)
+            best = max(best, a.shape[0] * d * b.shape[1] / took)
+    return best
+
+
+class Peak:
+    """Growth of the process's peak resident memory, in MB (Linux; elsewhere not a number)."""
+
+    def __enter__(self) -> "Peak":
+        self.before = self._reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mb = (self._read("VmHWM") - self.before) / 1024
+
+    def _reset(self) -> float:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            return float("nan")
+        return self._read("VmRSS")
+
+    @staticmethod
+    def _read(field: str) -> float:
+        try:
+            lines = Path("/proc/self/status").read_text().splitlines()
+        except OSError:
+            return float("nan")
+        return float(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sampled: int) -> None:
+    """Time one sweep beside the bridge and beside the oracle, taking turns, and print two lines."""
+    shape = bench.shape
+    by = ("layer", *(("head",) if site == "z" else ()), *(("position",) if by_position else ()))
+    cells = [
+        (layer, head, position)
+        for layer in range(shape.layers)
+        for head in (range(shape.heads) if site == "z" else [0])
+        for position in (range(shape.positions) if by_position else [-1])
+    ]
+    changed = [cell for cell in cells if not 0 <= cell[2] < FIRST]
+    picked = [
+        changed[index] for index in torch.randperm(len(changed), generator=torch.Generator().manual_seed(2))[:sampled]
+    ]
+    peers = {"transformer-lens": bench.peer_cell(site), "oracle": bench.oracle_cell(site)}
+
+    def ours() -> Tensor:
+        return sweep(bench.ours, bench.pairs, logit_difference(), site, by).values["logit_difference"]
+
+    with Peak() as peak:
+        found = ours()
+    for cell in peers.values():
+        cell(picked[0])
+    took: list[float] = []
+    taken: dict[str, list[float]] = {peer: [] for peer in peers}
+    difference = dict.fromkeys(peers, 0.0)
+    share = -(-len(picked) // repeats)
+    for turn in range(repeats):
+        took.append(bench.timed(ours)[0])
+        for peer, run_cell in peers.items():
+            for at in picked[turn * share : (turn + 1) * share]:
+                seconds, value = bench.timed(lambda run_cell=run_cell, at=at: run_cell(at))
+                taken[peer].append(seconds)
+                index = tuple(i for axis, i in zip(("layer", "head", "position"), at, strict=True) if axis in by)
+                difference[peer] = max(difference[peer], float((found[index] - value).abs().max()))
+    ours_s = statistics.median(took)
+    floor_s = multiply_adds(shape, site, by_position) / best_rate(bench)
+    for peer, seconds in taken.items():
+        cell_s = statistics.median(seconds)
+        print(
+            json.dumps(
+                {
+                    "name": name if peer == "transformer-lens" else f"{name}_oracle",
+                    "shape": f"{shape}, {len(cells)} cells",
+                    "ours_s": round(ours_s, 4),
+                    "peer": peer,
+                    "peer_s": round(cell_s * len(cells), 3),
+                    "peer_sampled": len(seconds),
+                    "ratio": round(cell_s * len(cells) / ours_s, 2),
+                    "ratio_changed": round(cell_s * len(changed) / ours_s, 2),
+                    "floor_s": round(floor_s, 4),
+                    "over_floor": round(ours_s / floor_s, 3),
+                    "max_abs_diff": difference[peer],
+                    "peak_mb": round(peak.mb, 1),
+                }
+            ),
+            flush=True,
+        )
+
+
+def forward_row(bench: Bench, prompts: int, positions: int, repeats: int) -> None:
+    """A forward with `z` of every layer captured, beside transformers' plain forward with its fused attention."""
+    ids = torch.randint(bench.shape.vocabulary, (prompts, positions), generator=torch.Generator().manual_seed(3))
+    ids = ids.to(bench.device)
+
+    def ours() -> Tensor:
+        return run(bench.ours, ids, capture="decoder.*.attn.z").logits
+
+    def plain() -> Tensor:
+        with torch.no_grad():
+            return bench.theirs(ids, use_cache=False).logits
+
+    difference = float((ours() - plain()).abs().max())
+    with Peak() as peak:
+        ours()
+    pairs = [(bench.timed(ours)[0], bench.timed(plain)[0]) for _ in range(repeats)]
+    ours_s, peer_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(
+        json.dumps(
+            {
+                "name": "forward_z",
+                "shape": f"{prompts}x{positions}",
+                "ours_s": round(ours_s, 4),
+                "peer": "transformers",
+                "peer_s": round(peer_s, 4),
+                "ratio": round(peer_s / ours_s, 3),
+                "floor_s": None,
+                "over_floor": None,
+                "max_abs_diff": difference,
+                "peak_mb": round(peak.mb, 1),
+            }
+        ),
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Sweeps beside TransformerLens, the oracle and the arithmetic floor.")
+    parser.add_argument("--quick", action="store_true", help="3 repeats instead of 7")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
+    parser.add_argument("--only", help="only the rows whose name contains this")
+    options = parser.parse_args()
+    dtype = getattr(torch, options.dtype)
+    repeats, sampled = (3, 24) if options.quick else (7, 42)
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
+    print(
+        json.dumps(
+            {"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "dtype": options.dtype}
+        )
+    )
+
+    def wanted(name: str) -> bool:
+        return options.only is None or options.only in name
+
+    rows = [("small_z_by_position", SMALL, "z", True), ("z", GPT2, "z", False)]
+    rows += [("resid_pre", GPT2, "resid_pre", True), ("z_by_position", GPT2, "z", True)]
+    benches: dict[Shape, Bench] = {}
+    for name, shape, site, by_position in rows:
+        if wanted(name):
+            if shape not in benches:
+                benches = {shape: Bench(shape, options.device, dtype)}
+            row(benches[shape], name, site, by_position, repeats, sampled)
+    if wanted("forward_z"):
+        bench = benches.get(GPT2) or Bench(GPT2, options.device, dtype)
+        for prompts, positions in ((8, 16), (4, 128), (1, 512)):
+            forward_row(bench, prompts, positions, 3 * repeats)
+
+
+if __name__ == "__main__":
+    main()
