@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: report test lint types notebooks setup clean
+.PHONY: report test lint types notebooks check-notebooks setup clean
 
 report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
@@ -21,6 +21,9 @@ types: $(READY)
 
 notebooks: $(READY)  ## run the notebooks again, in place
 	$(BIN)/python notebooks/run.py
+
+check-notebooks: $(READY)  ## run copies of them and leave the committed ones alone
+	$(BIN)/python notebooks/run.py --check
 
 setup: $(READY)
 
