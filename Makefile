@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# threads that spin while they wait slow a shared machine down
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: report test lint types notebooks check-notebooks setup clean
 

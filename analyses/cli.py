@@ -1,0 +1,203 @@
+"""The `interp` command: which analysis, of which model, on which text, into which directory?
+
+Only what parses options is imported here; a command brings in the rest when it runs, so that `--help` answers at once.
+"""
+# ruff: noqa: PLC0415
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from interp import Transformer
+
+# the parent of all wrong options, which typer does not export
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
+_USAGE, _INTERRUPTED = 2, 130  # exit codes
+
+
+class Dtype(StrEnum):
+    """Number formats that a model can be loaded in."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    BFLOAT16 = "bfloat16"
+
+
+Model = Annotated[str, typer.Option(help="A model directory, `default`, `minilm`, or ORG/NAME on the hub.")]
+Corpora = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--corpus",
+        help="A file or directory of annotated text, or KIND:PATH; may be repeated.",
+        show_default="generated stories",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.")]
+Pairs = Annotated[int, typer.Option(min=2, help="Minimal pairs of each causal test.")]
+Out = Annotated[Path, typer.Option(help="The output directory.")]
+
+app = typer.Typer(
+    name="interp",
+    help="What does each attention head of a transformer do, and how sure are we?",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..., None]":
+    """A command that measures and tests `behaviours` (None: all of them) and writes its directory."""
+
+    def command(
+        *,
+        model: Model = "default",
+        corpus: Corpora = None,
+        out: Out = Path(default_out),
+        seed: Seed = 0,
+        device: Device = "cpu",
+        dtype: DtypeOption = Dtype.FLOAT32,
+        pairs: Pairs = 40,
+    ) -> None:
+        with _one_line():
+            from analyses import corpora, report
+
+            with _progress() as progress:
+                progress("loading the model", 0)
+                loaded = _load(model, device, dtype)
+                report.build(
+                    loaded,
+                    [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                    out,
+                    behaviours=behaviours,
+                    seed=seed,
+                    pairs=pairs,
+                    command=shlex.join(["interp", *sys.argv[1:]]),
+                    name=_title(model),
+                    progress=progress,
+                )
+        typer.echo(f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/")
+
+    return command
+
+
+for _name, _behaviours, _help in (
+    ("report", None, "Everything for one model: positional, part-of-speech and coreference heads, with a causal test."),
+    ("position", ["position"], "Which heads look by position?"),
+    ("part-of-speech", ["part-of-speech"], "Which heads follow grammar?"),
+    ("coreference", ["coreference"], "Which heads follow reference?"),
+):
+    app.command(_name, help=_help)(_command(_behaviours, _name))
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    *,
+    model: Model = "default",
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 100,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw among the fewest tokens that hold this probability.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Continue a text."""
+    with _one_line():
+        from interp import InputError
+        from interp import generate as continue_text
+
+        loaded = _load(model, device, dtype)
+        if loaded.tokenizer is None:
+            raise InputError(
+                f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json"
+            )
+        ids = continue_text(loaded, prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        typer.echo(loaded.tokenizer.decode(ids[0].tolist()))
+
+
+def _title(model: str) -> str:
+    """How a report calls a model."""
+    named = {"default": "the default model", "minilm": "MiniLM"}
+    return named.get(model) or (Path(model).resolve().name if Path(model).exists() else model)
+
+
+def _load(model: str, device: str, dtype: Dtype) -> "Transformer":
+    import torch
+
+    from models import load
+
+    return load(model, dtype=getattr(torch, dtype.value), device=device)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What the user got wrong, and an interruption, end the command with one line and no traceback."""
+    try:
+        from interp import InputError
+
+        try:
+            yield
+        except InputError as error:
+            _end(str(error), _USAGE)
+    except KeyboardInterrupt:
+        _end("interrupted; nothing was written", _INTERRUPTED)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    typer.echo(f"interp: {' '.join(message.split())}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str, int], None]]":
+    """A line on stderr that says what is being done and how many texts were read, and goes away at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[texts]}")
+    console = Console(stderr=True)
+    quiet = not console.is_terminal  # a log gets what was wrong, and nothing else
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task("starting", total=None, texts="")
+
+        def say(stage: str, texts: int) -> None:
+            bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
+
+        yield say
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console command: `arguments` are those of the command line by default."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # threads that spin while they wait take a busy machine's cores from the thread that they wait for: with one other
+    # program running, a report took five times as long; read when torch is first imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        code = app(given or ["--help"], prog_name="interp", standalone_mode=False)
+    except _UsageError as error:
+        typer.echo(f"interp: {' '.join(error.format_message().split()).rstrip('.')}; see interp --help", err=True)
+        code = _USAGE
+    sys.exit(code)
+
+
+def run_alone(behaviour: str) -> None:
+    """What `python -m analyses.BEHAVIOUR` does: the command of that name, with the same options."""
+    main([behaviour, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

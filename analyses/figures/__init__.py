@@ -1,0 +1,21 @@
+"""What do the tables look like? Each function draws one figure from a table, and its title asks what it answers.
+
+Nothing is computed here, no model is run, and no plotting state is changed.
+"""
+
+from analyses.figures.attention import attention_over_words, best_heads
+from analyses.figures.gains import distance_by_layer, gain_intervals
+from analyses.figures.grids import Quantity, effect_grid, head_grid
+from analyses.figures.style import head_name, measure_name
+
+__all__ = [
+    "Quantity",
+    "attention_over_words",
+    "best_heads",
+    "distance_by_layer",
+    "effect_grid",
+    "gain_intervals",
+    "head_grid",
+    "head_name",
+    "measure_name",
+]

@@ -1,0 +1,118 @@
+"""What do single heads look at? Mean patterns, and attention drawn over the words of a sentence."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seaborn as sns
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize, to_rgba
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analyses.figures.style import BLUE, GREY, ORANGE, POSITIVE, colour_bar, measure_name, panels, styled
+
+Pattern = Float[NDArray[np.floating], "query key"]
+FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
+_ACROSS = 3  # panels side by side
+_EVERY = 4  # positions from one label to the next
+
+
+@styled
+def best_heads(
+    patterns: Mapping[str, Pattern],
+    *,
+    title: str,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    axes_labels: tuple[str, str] = ("from position", "to position"),
+) -> Figure:
+    """Mean attention patterns as heat maps on one scale, one a head; queries run downwards, as text does.
+
+    Args:
+        patterns: `query key` by the name of the head.
+        title: the question.
+        queries: names of the rows; positions by default.
+        keys: names of the columns; positions by default.
+        axes_labels: what rows and columns are.
+    """
+    figure, axes = panels(title, len(patterns), height=3.1, columns=_ACROSS)
+    scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
+    for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
+        ax.set_facecolor("0.85")
+        ticks: dict[str, Any] = {"xticklabels": keys or _EVERY, "yticklabels": queries or _EVERY}
+        sns.heatmap(pattern, ax=ax, cmap=POSITIVE, norm=scale, vmin=0, cbar=False, rasterized=True, **ticks)
+        ax.set_title(measure_name(name))
+        ax.set_xlabel(axes_labels[1])
+        ax.tick_params("x", rotation=90 if keys else 0)
+        ax.tick_params("y", rotation=0)
+    for ax in axes[::_ACROSS]:
+        ax.set_ylabel(axes_labels[0])
+    colour_bar(figure, axes, ScalarMappable(scale, POSITIVE), "mean attention")
+    return figure
+
+
+@styled
+def attention_over_words(
+    words: Sequence[str],
+    patterns: Mapping[str, Pattern] | Pattern,
+    *,
+    title: str,
+    emphasised: Collection[int] = (),
+    sought: Collection[int] = (),
+) -> Figure:
+    """Lines from each word (left) to the words that it attends to (right), one panel a head.
+
+    A line's weight is the share of attention, and what goes to special tokens is not drawn.
+
+    Args:
+        words: of one sentence, in order.
+        patterns: word by word attention, or several by the name of the head.
+        title: the question.
+        emphasised: indices of words whose lines are drawn in another colour; the rest turn grey.
+        sought: indices of words that those words should look at, written in that colour on the right.
+    """
+    named = patterns if isinstance(patterns, Mapping) else {"": patterns}
+    height = 0.5 + 0.19 * max(len(words), 6)
+    figure, axes = panels(title, len(named), height=height, columns=_ACROSS, key=0.4)
+    for ax, (name, pattern) in zip(axes, named.items(), strict=True):
+        ax.set_title(measure_name(name))
+        _lines(ax, np.nan_to_num(pattern), emphasised)
+        _words(ax, words, emphasised, sought)
+    return figure
+
+
+def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
+    queries, keys = np.nonzero(pattern >= FAINTEST)
+    last = np.argsort(np.isin(queries, list(emphasised)), kind="stable")  # the emphasised are drawn over the rest
+    queries, keys = queries[last], keys[last]
+    weights = pattern[queries, keys]
+    rest, faint, strength = (GREY, 0.05, 0.25) if emphasised else (BLUE, 0.15, 0.85)
+    colours = [
+        to_rgba(ORANGE, min(1, 0.4 + weight))
+        if query in emphasised
+        else to_rgba(rest, faint + strength * min(1, weight))
+        for query, weight in zip(queries, weights, strict=True)
+    ]
+    ends = np.stack([np.stack([np.zeros(len(queries)), queries], 1), np.stack([np.ones(len(keys)), keys], 1)], 1)
+    ax.add_collection(LineCollection(list(ends), colors=colours, linewidths=0.4 + 2.6 * weights))
+
+
+def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: Collection[int]) -> None:
+    for at, word in enumerate(words):
+        asks: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in emphasised else {}
+        answers: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in sought else {}
+        ax.text(-0.04, at, literal(word), ha="right", va="center", fontsize=8, **asks)
+        ax.text(1.04, at, literal(word), ha="left", va="center", fontsize=8, **answers)
+    ax.set_xlim(-0.9, 1.9)
+    ax.set_ylim(len(words) - 0.4, -0.6)
+    ax.set_axis_off()
+
+
+def literal(word: str, longest: int = 16) -> str:
+    """A word as it is: a dollar sign starts no formula, and a very long word is cut."""
+    shown = word if len(word) <= longest else word[: longest - 1] + "…"
+    return shown.replace("$", r"\$")

@@ -1,0 +1,86 @@
+"""How much better than its baseline is a head, how sure is that, and how does it change with depth?"""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, head_name, measure_name, styled
+
+Sink = Literal["kept", "removed"]
+_ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
+
+
+@styled
+def gain_intervals(
+    heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, title: str | None = None
+) -> Figure:
+    """The heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
+
+    Args:
+        heads: rows of `tables/heads`.
+        measure: which to draw.
+        sink: whether the first position counts.
+        top: how many heads.
+        title: the question; one about the baseline by default.
+    """
+    rows = heads.loc[(heads["measure"] == measure) & (heads["sink"] == sink)].dropna(subset=["gain"])
+    rows = rows.nlargest(top, "gain").iloc[::-1]
+    name = measure_name(measure)
+    figure = begin(title or f"Which heads beat the baseline of {name}, and how surely?", 1.1 + 0.2 * max(len(rows), 3))
+    ax = figure.subplots()
+    y = np.arange(len(rows))
+    sure = np.where(rows["ci_low"] > 0, _ABOVE, _NOT_ABOVE)
+    palette = {_ABOVE: BLUE, _NOT_ABOVE: GREY}
+    ax.hlines(y, rows["ci_low"], rows["ci_high"], colors=[palette[each] for each in sure], lw=1.5)
+    order = [says for says in palette if says in sure]
+    sns.scatterplot(x=rows["gain"], y=y, hue=sure, hue_order=order, palette=palette, s=36, linewidth=0, ax=ax)
+    ax.axvline(0, color=ORANGE, lw=1, label=_baseline(rows))
+    ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
+    ax.set(xlabel=f"gain in {name} over the baseline", ylabel="")
+    _legend_below(figure)
+    return figure
+
+
+def _baseline(rows: pd.DataFrame) -> str:
+    """The baseline by name, with its value where all heads have the same."""
+    names = ", ".join(map(str, rows["baseline_name"].dropna().unique()[:3]))
+    values = rows["baseline"].dropna().round(3).unique()
+    return f"baseline: {names}" + (f" ({values[0]:.3f})" if len(values) == 1 else "")
+
+
+@styled
+def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", title: str | None = None) -> Figure:
+    """Mean attention distance of every head by layer, the mean of each layer, and uniform attention's.
+
+    Args:
+        heads: rows of `tables/heads`, of which the measure `distance` is drawn.
+        sink: whether the first position counts.
+        title: the question; one about layers by default.
+    """
+    rows = heads.loc[(heads["measure"] == "distance") & (heads["sink"] == sink)].dropna(subset=["value"])
+    figure = begin(title or "Do later layers look farther away?", 3.2)
+    ax = figure.subplots()
+    layers = rows["layer"].to_numpy(dtype=int)
+    dots: dict[str, Any] = {"s": 5, "color": BLUE, "alpha": 0.7, "linewidth": 0, "jitter": False, "label": "a head"}
+    sns.stripplot(x=layers, y=rows["value"], ax=ax, legend=False, **dots)
+    mean = rows.groupby("layer")["value"].mean()
+    sns.lineplot(x=range(len(mean)), y=mean.to_numpy(), ax=ax, color=ORANGE, marker="D", label="mean of the layer")
+    if rows["baseline"].notna().any():
+        ax.axhline(rows["baseline"].mean(), color=GREY, ls="--", lw=1, label="uniform attention")
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="layer", ylabel="mean distance, in tokens")
+    _legend_below(figure)
+    return figure
+
+
+def _legend_below(figure: Figure) -> None:
+    """One legend under the axes instead of those inside, each entry once."""
+    (ax,) = figure.axes
+    if inside := ax.get_legend():
+        inside.remove()
+    handles, labels = ax.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=3)

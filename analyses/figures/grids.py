@@ -1,0 +1,149 @@
+"""Where in the model are the heads that matter? Layer x head heat maps, layer 0 at the bottom."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from analyses.figures.style import POSITIVE, SIGNED, colour_bar, measure_name, panels, signed_scale, styled
+
+NOTABLE = 0.05  # the least gain or effect that is called one
+DISCOVERY = 0.05  # the false discovery rate that a dot is held to
+_LONG = 20  # characters of a measure's name that fit above a panel in one line
+_TICKS = 8  # labels along an axis at most
+_LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
+_LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16]  # where the colours of lifts are named
+Quantity = Literal["gain", "value", "lift"]
+
+
+@styled
+def head_grid(
+    heads: pd.DataFrame,
+    measures: str | Sequence[str] | None = None,
+    *,
+    quantity: Quantity = "gain",
+    sink: Literal["kept", "removed"] = "kept",
+    title: str | None = None,
+) -> Figure:
+    """One heat map a measure, on one scale; a dot marks a gain of at least 0.05, clear of 0, with q below 0.05.
+
+    Args:
+        heads: rows of `tables/heads`.
+        measures: which to draw, in order; all of the table by default. They should share a unit.
+        quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
+            from 1 as twice as much).
+        sink: whether the first position counts.
+        title: the question; one about the measures by default.
+    """
+    wanted = [measures] if isinstance(measures, str) else list(measures or heads["measure"].unique())
+    rows = heads.loc[heads["measure"].isin(wanted) & (heads["sink"] == sink)]
+    groups = [
+        (_panel_title(rows, key), group)
+        for measure in wanted
+        for key, group in rows.loc[rows["measure"] == measure].groupby(["measure", "stack", "attention"], sort=False)
+    ]
+    question = title or f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
+    notable = (rows["gain"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
+    column = "gain" if quantity == "gain" else "value"
+    marked = rows.index[notable] if quantity != "value" else rows.index[:0]  # a value alone is no finding
+    scale = _scale(rows[column], quantity)
+    colours = POSITIVE if quantity == "value" else SIGNED
+    return _grid(question, groups, column=column, label=_LABELS[quantity], drawn=(scale, colours), marked=marked)
+
+
+@styled
+def effect_grid(effects: pd.DataFrame, task: str, *, title: str | None = None) -> Figure:
+    """Denoising and noising of every head side by side, on one scale; a dot marks effects of 0.05 either way.
+
+    Args:
+        effects: rows of `tables/effects`; 1 is the whole effect.
+        task: which task to draw.
+        title: the question; one about the task by default.
+    """
+    rows = effects.loc[effects["task"] == task]
+    says = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
+    keys = ["intervention", "stack", "attention"]
+    groups = [(says.get(str(key[0]), str(key[0])), group) for key, group in rows.groupby(keys, sort=True)]
+    clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
+    marked = rows.index[(rows["effect"].abs() >= NOTABLE) & clear]
+    question = title or f"Which heads cause the right answer in {task}?"
+    drawn = _scale(rows["effect"], "gain"), SIGNED
+    return _grid(question, groups, column="effect", label="share of the\nlogit difference", drawn=drawn, marked=marked)
+
+
+def _panel_title(rows: pd.DataFrame, key: tuple[str, ...]) -> str:
+    measure, *where = key
+    several = len(rows[["stack", "attention"]].drop_duplicates()) > 1
+    kind, colon, rest = measure.rpartition(":")
+    name = measure_name(f"{kind}{colon}\n{rest}" if len(measure) > _LONG else measure)
+    return f"{name} ({' '.join(where)})" if several else name
+
+
+def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
+    if quantity == "value":
+        return Normalize(min(0.0, float(values.min())), max(1.0, float(values.max())))
+    if quantity == "lift":
+        reach = np.abs(np.log2(values[values > 0])).max()
+        reach = float(np.clip(np.nan_to_num(reach, nan=0.5), 0.5, 4))  # a lift of 0 takes the last colour
+        return LogNorm(2**-reach, 2**reach)
+    return signed_scale(float(values.abs().max()))
+
+
+def _grid(
+    question: str,
+    groups: Sequence[tuple[str, pd.DataFrame]],
+    *,
+    column: str,
+    label: str,
+    drawn: tuple[Normalize, str],
+    marked: pd.Index,
+) -> Figure:
+    layers, heads = (max((_size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
+    columns = 4 if heads <= 8 else 3 if heads <= 16 else 2
+    rows = -(-max(1, len(groups)) // columns)
+    columns = -(-max(1, len(groups)) // rows)  # 4 panels as 2 + 2, not as 3 + 1
+    height = min(5, 0.7 + max(0.22 * layers, 0.9))
+    figure, axes = panels(question, max(1, len(groups)), height=height, columns=columns)
+    scale, colours = drawn
+    for ax, (name, group) in zip(axes, groups, strict=False):
+        _heat_map(ax, group, column, colours, scale)
+        ax.set_title(name)
+        dots = group.loc[group.index.intersection(marked)]
+        ax.scatter(dots["head"] + 0.5, dots["layer"] + 0.5, s=14, c="black", edgecolors="white", linewidths=0.8)
+    if not groups:
+        axes[0].text(0.5, 0.5, "nothing was measured", ha="center", transform=axes[0].transAxes)
+        return figure
+    figure.supxlabel("head", fontsize=9)
+    figure.supylabel("layer", fontsize=9)
+    bar = colour_bar(figure, axes, ScalarMappable(scale, colours), label)
+    if isinstance(scale, LogNorm) and scale.vmax:
+        bar.locator, bar.minorlocator = FixedLocator(_LIFTS), NullLocator()
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
+    return figure
+
+
+def _size(group: pd.DataFrame, axis: str) -> int:
+    """How many layers or heads there are."""
+    return max(group[axis].tolist()) + 1
+
+
+def _heat_map(ax: Axes, group: pd.DataFrame, column: str, colours: str, scale: Normalize) -> None:
+    """One cell a head, undefined ones grey; rasterised, so that a large model stays a small file."""
+    table = group.pivot_table(index="layer", columns="head", values=column, aggfunc="first", dropna=False)
+    table = table.reindex(index=range(_size(group, "layer")), columns=range(_size(group, "head")))
+    ax.set_facecolor("0.85")
+    every = [max(1, -(-size // _TICKS)) for size in reversed(table.shape)]
+    ticks: dict[str, Any] = dict(zip(("xticklabels", "yticklabels"), every, strict=True))
+    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
+    sns.heatmap(table.astype(float), ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
+    ax.invert_yaxis()  # layer 0 at the bottom, where the text enters
+    ax.tick_params(rotation=0, length=2)
+    ax.set(xlabel="", ylabel="")
+    ax.spines[["left", "bottom"]].set_visible(False)

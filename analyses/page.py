@@ -1,0 +1,247 @@
+"""How is the report read? Turns tables into the sentences and rows of one HTML page that needs nothing from outside."""
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from analyses.figures import head_name, measure_name
+from analyses.findings import RANKED, best, causes, notable, unit
+from analyses.illustrations import Drawn
+
+FEW_DOCUMENTS = 20
+FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
+UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
+UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
+_ROWS = 10  # heads in a table
+_UNITS = {"share": "Shares", "lift": "Lifts: how many times what distance explains; 1 is no preference"}
+_CELL = ["stack", "attention", "layer", "head", "measure"]
+_NAMES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
+_MEASURED = {
+    "position": (
+        "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
+        "on random tokens repeated once, to what followed a token the first time (induction). Each is compared with "
+        "a head that looks at all visible tokens alike."
+    ),
+    "part-of-speech": (
+        "From one end of a dependency, how often is the most attended word the other end? The baseline is the best "
+        "fixed offset, such as “the next word”; lifts say how much more attention one kind of word gets from another "
+        "than its distance explains (1 is none)."
+    ),
+    "coreference": (
+        "From a pronoun, is the most attended of the mentions before it one that it stands for? The baseline is the "
+        "best of five rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
+        "coreference head, a head must beat the nearest mention on all pronouns, and the best rule where the nearest "
+        "true antecedent is a name or a noun."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One behaviour as the page shows it."""
+
+    behaviour: str
+    corpus: str
+    generated: bool
+    documents: int | None
+    headline: Sequence[str]
+    heads: pd.DataFrame
+    effects: pd.DataFrame = field(default_factory=pd.DataFrame)
+    figures: Sequence[tuple[Drawn, bytes]] = ()  # with its svg
+    counts: Mapping[str, int] = field(default_factory=dict)
+    not_measured: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The heading."""
+        return _NAMES[self.behaviour]
+
+    @property
+    def measured(self) -> str:
+        """What was measured, in plain sentences."""
+        return _MEASURED[self.behaviour]
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """What makes this section's numbers less than they look."""
+        found = []
+        if self.generated:
+            found.append(
+                "No given corpus has the annotations that this needs, so it was measured on generated stories."
+            )
+        if self.not_measured:
+            return found
+        if self.documents is not None and self.documents < FEW_DOCUMENTS:
+            found.append("Fewer than 20 documents: intervals are rough, and a behaviour may be this text’s own.")
+        tokens, unknown = self.counts.get("tokens", 0), self.counts.get("unknown tokens", 0)
+        if unknown > UNKNOWN * tokens:
+            share = f"{unknown / tokens:.0%}"
+            found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
+        items = self.heads.loc[self.heads["measure"].isin(list(self.headline)) & (self.heads["sink"] == "kept")]
+        fewest = items.groupby("measure", sort=False)["n"].max()
+        if few := [f"{measure_name(name)} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
+            found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
+        return found
+
+    @cached_property
+    def found(self) -> list[dict[str, Any]]:
+        """What attention shows: for each headline measure that any head shows, the best head and how many others."""
+        rows = notable(self.heads)
+        tops = [best(rows, [measure], len(rows)).to_dict("records") for measure in self.headline]
+        shown = [
+            {**_shown(top[0]), "others": [_head(row) for row in top[1:4]], "count": len(top)} for top in tops if top
+        ]
+        return shown
+
+    @cached_property
+    def closest(self) -> dict[str, str] | None:
+        """Where no head stands out, the one that comes closest to its baseline."""
+        top = best(self.heads, [measure for measure in self.headline if unit(measure) == "share"], 1)
+        return next((_shown(row) for row in top.to_dict("records")), None)
+
+    @property
+    def n_heads(self) -> int:
+        """How many heads were measured."""
+        return len(self.heads[["stack", "attention", "layer", "head"]].drop_duplicates())
+
+    @cached_property
+    def tables(self) -> list[tuple[str, list[dict[str, str]]]]:
+        """For each unit, the heads with the largest gains in the headline measures, findings or not."""
+        ranked = self.heads.loc[self.heads["measure"].isin(list(self.headline)) & (self.heads["sink"] == "kept")]
+        without = self.heads.loc[self.heads["sink"] == "removed", [*_CELL, "value"]]
+        rows = ranked.merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
+        of_unit = rows["measure"].map(unit)
+        tops = [(_UNITS[each], rows.loc[of_unit == each].nlargest(_ROWS, "gain")) for each in RANKED]
+        return [(title, [_shown(row) for row in top.to_dict("records")]) for title, top in tops if len(top)]
+
+    @cached_property
+    def baselines(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        """Every rule's value on every headline measure: the measures, and a row a rule."""
+        rows = pd.DataFrame(self.heads.attrs.get("baselines", ()))
+        if rows.empty:
+            return [], []
+        rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(self.headline))]
+        measures = [measure for measure in self.headline if measure in set(rows["measure"])]
+        table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
+        values = [(str(name), [_number(value) for value in row]) for name, row in table.iterrows()]
+        return list(map(measure_name, measures)), values
+
+    @cached_property
+    def tasks(self) -> list[dict[str, Any]]:
+        """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
+        return [
+            {
+                "name": task["task"],
+                "question": task.get("question", ""),
+                "facts": [
+                    (says, _number(task.get(key)))
+                    for key, says in (
+                        ("n", "pairs"),
+                        ("accuracy", "share of clean prompts answered right"),
+                        ("clean", "logit difference, clean"),
+                        ("corrupt", "corrupted"),
+                        ("neutral", "neutral"),
+                    )
+                    if task.get("n") and _number(task.get(key)) != "–"
+                ],
+                "unsure": _number(task["accuracy"]) if task.get("accuracy", 1.0) < UNSURE else None,
+                "refused": (task.get("refused") or "").rstrip("."),
+                "causes": [_effect(row) for row in causes(self.effects, task["task"]).to_dict("records")],
+                "images": [image for image in self._images if image["task"] == task["task"]],
+            }
+            for task in self.effects.attrs.get("tasks", ())
+        ]
+
+    @property
+    def left_out(self) -> str | None:
+        """Why there is no causal test, where there is none."""
+        return self.effects.attrs.get("left_out")
+
+    @property
+    def images(self) -> list[dict[str, Any]]:
+        """The figures of attention."""
+        return [image for image in self._images if image["task"] is None]
+
+    @cached_property
+    def _images(self) -> list[dict[str, Any]]:
+        """The figures as data addresses: nothing is fetched, and no figure's ids meet another's."""
+        return [
+            {
+                "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
+                "title": drawn.figure.get_suptitle().replace("\n", " "),
+                "caption": drawn.caption,
+                "task": drawn.task,
+            }
+            for drawn, svg in self.figures
+        ]
+
+
+def page(facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
+    """The report as one HTML file; every value is escaped."""
+    environment = Environment(
+        loader=PackageLoader("analyses", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    counted = counts_table(sections)
+    return environment.get_template("report.html.jinja").render(facts=facts, sections=sections, counted=counted)
+
+
+def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:
+    """What was read and left out: a row a count, a column a section; what is nothing everywhere is not shown."""
+    whats = dict.fromkeys(what for section in sections for what in section.counts)
+    rows = [(what, [section.counts.get(what) for section in sections]) for what in whats]
+    always = ("unknown tokens",)
+    return [(what, [*map(_number, values)]) for what, values in rows if any(values) or what in always]
+
+
+def _head(row: Mapping[str, Any]) -> str:
+    return head_name(row["layer"], row["head"])
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+    """One row of the table of heads as text."""
+    return {
+        "head": _head(row),
+        "measure": measure_name(str(row["measure"])),
+        "value": _number(row["value"]),
+        "without": _number(row.get("without")),
+        "baseline": _number(row["baseline"]),
+        "baseline_name": str(row["baseline_name"]),
+        "gain": _number(row["gain"], sign=True),
+        "interval": f"{_number(row['ci_low'], sign=True)} to {_number(row['ci_high'], sign=True)}",
+        "n": _number(row["n"]),
+        "q": "< 0.001" if row["q"] < 0.001 else _number(row["q"]),
+    }
+
+
+def _effect(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One head's effects in a task as text: what it restores and removes."""
+    does = {"denoise": "restores", "noise": "removes"}
+    return {
+        "head": _head(row),
+        "does": [
+            (says, _number(row[way]), f"{_number(row[way + '_low'])} to {_number(row[way + '_high'])}")
+            for way, says in does.items()
+            if way in row
+        ],
+    }
+
+
+def _number(value: Any, *, sign: bool = False) -> str:
+    """Whole numbers with their thousands apart, others to three digits, what is undefined as a dash."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, (int, np.integer)):
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")
