@@ -8,6 +8,7 @@ causal test swaps the antecedent's gender and asks which heads carry it to the p
 import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import pandas as pd
 import torch
@@ -54,18 +55,20 @@ def measure(
     n_heads = model.config.n_layers * model.config.n_heads
     totals = {sink: Totals.empty(n_heads + len(BASELINES), len(MEASURES)) for sink in _SINKS}
     reading = Reading(model, corpus, progress)
+    items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))  # a long text comes in many windows
     for batch in reading:
         questions = [
             question
             for prompt, window in enumerate(batch.windows)
-            for question in _questions(prompt, window, pronouns, reading)
+            for question in _questions(prompt, window, items_of(window.text), reading)
         ]
         if questions:
             for sink in _SINKS:
                 _add(totals[sink], batch, questions, sink == "removed")
     if not totals["kept"].rows.any():
         raise InputError(
-            "the corpus has no pronoun with both a right and a wrong mention before it: expected coreference chains"
+            "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
+            f"context ({model.config.n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
     scored = [Scored(totals[sink], MEASURES, sink, list(BASELINES)) for sink in _SINKS]
     table = head_table(model, BEHAVIOUR, getattr(corpus, "name", "texts"), scored, seed=seed)
@@ -85,11 +88,11 @@ class _Question:
     at_sink: int  # the word at the first position, which the second reading removes; -1 for none
 
 
-def _questions(prompt: int, window: Window, pronouns: Collection[str] | None, reading: Reading) -> Iterable[_Question]:
+def _questions(prompt: int, window: Window, items: list[AntecedentItem], reading: Reading) -> Iterable[_Question]:
     if window.text.mentions is None:
         reading.counts["texts left out of coreference: no chains"] += 1
         return
-    for item in antecedent_items(window.text, pronouns):
+    for item in items:
         if not window.scores(item.pronoun):
             continue
         shown = _restrict(item, lambda word: word >= window.start and window.pieces[word - window.start] > 0)
@@ -141,16 +144,19 @@ def _add(totals: Totals, batch: Batch, questions: list[_Question], sink_removed:
 
 def _attention_from_pronouns(batch: Batch, questions: list[_Question], sink_removed: bool) -> tuple[Tensor, Tensor]:
     """Attention from each pronoun to each word of its window (item head word), and rows lost with the sink."""
-    pattern, rows_kept = remove_sink(batch.pattern) if sink_removed else (batch.pattern, None)
-    words = batch.words
     per_prompt = [[q for q in questions if q.prompt == prompt] for prompt in range(len(batch.windows))]
     scores, lost = [], []
     for prompt, asked in enumerate(per_prompt):
         if not asked:
             continue
-        own = words[prompt, [q.item.pronoun - q.first_word for q in asked]]  # item position
-        scores.append(pool(pattern[prompt, None], own[None], words[prompt, None])[0].transpose(0, 1))
-        gone = torch.zeros_like(pattern[prompt, ..., 0]) if rows_kept is None else (~rows_kept[prompt]).to(pattern)
+        own = batch.words[prompt, [q.item.pronoun - q.first_word for q in asked]]  # item position
+        rows = own.any(0)  # the pronouns' pieces: no other row is needed
+        pattern, own = batch.pattern[prompt, None, :, rows], own[:, rows]
+        gone = torch.zeros_like(pattern[0, ..., 0])
+        if sink_removed:
+            pattern, kept = remove_sink(pattern)
+            gone = (~kept[0]).to(pattern)
+        scores.append(pool(pattern, own[None], batch.words[prompt, None])[0].transpose(0, 1))
         lost.append((gone @ own.T > 0).T)
     return torch.cat(scores), torch.cat(lost)
 

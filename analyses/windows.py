@@ -168,17 +168,17 @@ def read_batch(model: Transformer, shown: list[Window]) -> Batch:
     (stack,) = model.config.stacks
     tokens = TokenBatch.from_rows([window.ids for window in shown])
     out = run(model, tokens, capture=f"{stack}.*.attn.pattern")
-    content, scored = torch.zeros_like(tokens.mask), torch.zeros_like(tokens.mask)
+    width, device = tokens.ids.shape[1], model.device
+    content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
-        for at, (word, special) in enumerate(zip(window.word_of, window.special, strict=True)):
-            content[row, at] = not special
-            scored[row, at] = not special and (word == NO_WORD or word >= window.scored_from)
-    device = model.device
+        ordinary, words = ~torch.tensor(window.special), torch.tensor(window.word_of)
+        content[row, : len(words)] = ordinary
+        scored[row, : len(words)] = ordinary & ((words == NO_WORD) | (words >= window.scored_from))
     visible = Sight.of(out.tokens, causal=model.config.last.causal).mask()[:, 0].expand(len(shown), -1, -1)
     return Batch(
         windows=shown,
         tokens=out.tokens,
-        pattern=torch.cat(list(out.activations.values()), 1),
+        pattern=torch.cat(list(out.activations.values()), 1).float(),  # sums over rows want more than 8 bits
         rows=Rows(out.tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
     )

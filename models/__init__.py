@@ -34,6 +34,8 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
 
 def _device(device: str | torch.device) -> torch.device:
     try:
+        if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
+            raise NotImplementedError("models run on cpu, cuda, mps or xpu")
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]

@@ -114,7 +114,8 @@ class Pairs:
                 usable.append(found)
                 kept.append(place)
         if not usable:
-            raise InputError(f"no usable pair among {len(clean)}: {dict(left_out)}")
+            reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
+            raise InputError(f"none of the {len(clean)} pairs can be used: {reasons}")
         cleans, corrupts, rights, wrongs = zip(*usable, strict=True)
         batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
         return Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept)).to(model.device)
