@@ -53,3 +53,17 @@ def test_importing_is_light(statement):
     loaded = loaded_by(statement)
     assert "torch" in loaded
     assert not loaded & set(HEAVY)
+
+
+def test_the_installed_command_is_not_shadowed_by_folders_of_the_same_names(tmp_path):
+    for name in ("models", "analyses", "interp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the folder of the user was imported')\n")
+    command = Path(sys.executable).with_name("interp")
+    if not command.exists():
+        pytest.skip("needs the installed command `interp`, which is not there")
+    done = subprocess.run(
+        [command, "report", "--model", "nowhere"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith('interp: no model directory "nowhere"')
