@@ -41,7 +41,7 @@ def estimate(
         seed: of the resampling.
     """
     full = np.stack(np.broadcast_arrays(totals, weights, baseline_totals, baseline_weights)).astype(float)
-    full = full[:, full[1].sum(1) > 0]  # groups without any document
+    full = full[:, (full[1] != 0).any(1)]  # groups without any document; weights of either sign count
     n_groups = full.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         (value, baseline), error = _ratios(full.sum(1), _products(full).sum(1), n_groups)
@@ -51,7 +51,7 @@ def estimate(
             return Estimate(value, baseline, gain, missing, missing, missing)
         low_t, high_t = _studentised_quantiles(full, gain, error, seed)
         p = stats.t.sf(gain / error, n_groups - 1)
-    p = np.where(error == 0, np.where(gain > 0, 0.0, 1.0), p)  # every group says exactly the same
+    p = np.where(error == 0, 0.5 - 0.5 * np.sign(gain), p)  # every group says exactly the same: sure, or nothing there
     p = np.where(np.isnan(gain), np.nan, p)
     return Estimate(value, baseline, gain, gain - high_t * error, gain - low_t * error, p)
 
