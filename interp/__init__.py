@@ -13,6 +13,7 @@ from interp.config import StackConfig, TransformerConfig
 from interp.edits import patch, put, scale, zero
 from interp.errors import InputError
 from interp.generate import generate
+from interp.patching import Pairs, Sweep, logit_difference, sweep
 from interp.places import Site, sites
 from interp.running import Run, run
 from interp.tokens import TokenBatch, Tokenizer
@@ -22,18 +23,22 @@ __all__ = [
     "AnnotatedText",
     "InputError",
     "Mention",
+    "Pairs",
     "Run",
     "Site",
     "StackConfig",
+    "Sweep",
     "TokenBatch",
     "Tokenizer",
     "Transformer",
     "TransformerConfig",
     "generate",
+    "logit_difference",
     "patch",
     "put",
     "run",
     "scale",
     "sites",
+    "sweep",
     "zero",
 ]

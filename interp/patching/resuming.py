@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.patching.metrics import Readout
-from interp.running import run
+from interp.places import matching
 from interp.sight import Sight
+from interp.tap import Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Attention, Block, Stack, Transformer
 
@@ -48,7 +49,10 @@ class PlainRun:
         stack = model.last
         kept = ("resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "attn.q", "attn.k", "attn.v", "attn.z")
         known = {site for site in kept if site != "mlp_out" or stack.blocks[0].mlp is not None}
-        seen = run(model, batch, capture=[f"{name}.*.{site}" for site in known]).activations
+        tap = Tap(capture=frozenset(matching(model, [f"{name}.*.{site}" for site in known])))
+        with torch.no_grad():
+            stack(batch, tap.at(name))  # the metrics say which logits they need; the rest is never computed
+        seen = tap.seen
         n_layers = range(model.config.n_layers)
 
         def layers(site: str) -> list[Tensor]:

@@ -68,13 +68,30 @@ def sweep(
         InputError: no such site or axis, a metric that returns no number a prompt, a budget too small for one cell.
     """
     by = tuple(by)
-    place = check_site(model, site, by)
+    check_site(model, site, by)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
     plain, other = PlainRun.of(model, base), PlainRun.of(model, source)
-    plain_values, other_values = (_values(model, each, readouts) for each in (plain, other))
+    plain_values, other_values = (read_values(model, each, readouts) for each in (plain, other))
     clean, corrupt = (other_values, plain_values) if direction == "denoise" else (plain_values, other_values)
-    width, causal = base.ids.shape[1], model.last.config.causal
+    values = swept(model, pairs, plain, other, readouts, plain_values, site, by, budget)
+    return Sweep(site, direction, by, values, clean, corrupt)
+
+
+def swept(
+    model: Transformer,
+    pairs: Pairs,
+    plain: PlainRun,
+    other: PlainRun,
+    readouts: Sequence[Readout],
+    plain_values: dict[str, Tensor],
+    site: str,
+    by: tuple[str, ...],
+    budget: int,
+) -> dict[str, Tensor]:
+    """Metrics, `*by prompt`, of `plain` with what `other` has at each cell: another prompt's run, or a replacement."""
+    place = check_site(model, site, by)
+    width, causal = plain.batch.ids.shape[1], model.last.config.causal
     counted = dict(zip(place.axes, place.sizes, strict=True))
     sizes = [model.config.n_layers, *(counted[axis] or width for axis in by[1:])]
     # cells that no change can reach keep the plain run's value
@@ -90,10 +107,10 @@ def sweep(
             for where in _wheres(site, by, group, causal):
                 part.fill(values, where, _first_reached(where, group, causal), budget)
     _blank_beyond(values, by, pairs)
-    return Sweep(site, direction, by, values, clean, corrupt)
+    return values
 
 
-def _values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> dict[str, Tensor]:
+def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> dict[str, Tensor]:
     """The metrics of an unpatched run, checked: every metric must give one number a prompt."""
     final = model.last.norm(plain.resid[-1])
     prompt = torch.arange(len(final), device=final.device)[:, None]
