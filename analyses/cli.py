@@ -25,6 +25,24 @@ _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 _USAGE, _INTERRUPTED = 2, 130  # exit codes
 
 
+class Metric(StrEnum):
+    """What a patch is measured by."""
+
+    LOGIT_DIFFERENCE = "logit_difference"
+    LOG_PROBABILITY = "log_probability"
+    PROBABILITY = "probability"
+    RANK = "rank"
+    KL_DIVERGENCE = "kl_divergence"
+
+
+class Directions(StrEnum):
+    """Which way activations are put."""
+
+    DENOISE = "denoise"
+    NOISE = "noise"
+    BOTH = "both"
+
+
 class Dtype(StrEnum):
     """Number formats that a model can be loaded in."""
 
@@ -127,6 +145,65 @@ def generate(
             )
         ids = continue_text(loaded, prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         typer.echo(loaded.tokenizer.decode(ids[0].tolist()))
+
+
+@app.command()
+def patch(
+    *,
+    clean: Annotated[str | None, typer.Option(help="A prompt.")] = None,
+    corrupt: Annotated[str | None, typer.Option(help="The same with a few other words, token for token.")] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(help="What continues the clean prompt. A bare word gets a space before it, as shells strip it."),
+    ] = None,
+    wrong: Annotated[str | None, typer.Option(help="What continues the corrupted prompt, likewise.")] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="A CSV file with columns clean, corrupt, answer, wrong instead.")
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not align, and count them.")] = False,
+    as_typed: Annotated[bool, typer.Option("--as-typed", help="Put no space before answers.")] = False,
+    site: Annotated[
+        str,
+        typer.Option(help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, q, k, v, pattern or scores."),
+    ] = "z",
+    by_position: Annotated[
+        bool, typer.Option("--by-position", help="Patch positions one by one; of patterns, query and key.")
+    ] = False,
+    direction: Annotated[
+        Directions, typer.Option(help="denoise: clean into corrupted; noise: corrupted into clean.")
+    ] = Directions.BOTH,
+    metric: Annotated[list[Metric], typer.Option(help="May be repeated.")] = [Metric.LOGIT_DIFFERENCE],  # noqa: B006
+    model: Model = "default",
+    out: Out = Path("patch"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Which part of the model carries the difference between two prompts?"""
+    with _one_line():
+        from analyses import patching
+
+        prompts = patching.read_prompts({"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}, pairs)
+        with _progress() as progress:
+            progress("loading the model", 0)
+            loaded = _load(model, device, dtype)
+            progress("patching", 0)
+            patching.build(
+                loaded,
+                prompts,
+                out,
+                site,
+                by_position=by_position,
+                directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
+                metrics=[each.value for each in metric],
+                drop=drop,
+                as_typed=as_typed,
+                source=pairs,
+                seed=seed,
+                command=shlex.join(["interp", *sys.argv[1:]]),
+                name=_title(model),
+            )
+    typer.echo(f"wrote {out / 'tables'} and {out / 'figures'}; beside them run.json")
 
 
 def _title(model: str) -> str:

@@ -203,7 +203,7 @@ def _facts(model: Transformer, corpora: Sequence[Corpus], results: Sequence[Resu
     used = {result.corpus.name: result.corpus for result in results}
     read = {**{corpus.name: corpus for corpus in corpora}, **used}
     return {
-        "model": _model_facts(model),
+        "model": model_facts(model),
         "corpora": [
             {
                 "name": corpus.name,
@@ -225,7 +225,8 @@ def _facts(model: Transformer, corpora: Sequence[Corpus], results: Sequence[Resu
     }
 
 
-def _model_facts(model: Transformer) -> dict[str, Any]:
+def model_facts(model: Transformer) -> dict[str, Any]:
+    """What run.json says of a model: shape, size, precision, and the hash of its weights."""
     weight = model.last.embed.token.weight
     source = getattr(model, "source", None)
     return {

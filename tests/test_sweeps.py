@@ -21,7 +21,7 @@ from interp.patching import (
 LENGTHS, FIRSTS = (9, 9, 7, 9, 7), (3, 3, 2, 5, 2)
 BY_ROW = [("layer",), ("layer", "position")]
 BY_HEAD = [*BY_ROW, ("layer", "head"), ("layer", "head", "position"), ("layer", "position", "head")]
-BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key"), ("layer", "head", "query", "key")]
+BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key"), ("layer", "query", "key")]
 CELLS = [
     *((site, by) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out") for by in BY_ROW),
     *((site, by) for site in ("z", "q", "k", "v") for by in BY_HEAD),
@@ -79,6 +79,15 @@ def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):
         torch.testing.assert_close(fast.corrupt[name], plain.corrupt[name], rtol=1e-10, atol=1e-10)
     effect = fast.effect("logit_difference").nan_to_num()
     assert effect.abs().max() > 1e-3  # a sweep that found nothing would prove nothing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", ["pattern", "scores"])
+@pytest.mark.parametrize("kind", ["grouped queries", "post-norm encoder"])
+def test_every_entry_of_every_head_equals_one_plain_forward_pass(kind, site):
+    model, pairs, by = build(kind, torch.float64), ragged_pairs(), ("layer", "head", "query", "key")
+    fast, plain = (each(model, pairs, logit_difference(), site, by) for each in (sweep, sweep_by_forward))
+    torch.testing.assert_close(fast.values, plain.values, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 @pytest.mark.parametrize("site", ["z", "resid_pre", "k", "pattern"])

@@ -7,15 +7,20 @@ from analyses.figures.attention import attention_over_words, best_heads
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.style import head_name, measure_name
+from analyses.figures.sweeps import cell_map, entry_maps, sweep_figures, top_cells
 
 __all__ = [
     "Quantity",
     "attention_over_words",
     "best_heads",
+    "cell_map",
     "distance_by_layer",
     "effect_grid",
+    "entry_maps",
     "gain_intervals",
     "head_grid",
     "head_name",
     "measure_name",
+    "sweep_figures",
+    "top_cells",
 ]

@@ -1,0 +1,271 @@
+"""`interp patch`: the same numbers as a sweep, refusals in one line, and figures that say where."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.collections import QuadMesh
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from analyses import cli, figures, patching
+from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp.patching import Pairs, logit_difference, sweep
+
+WORDS = ["Tim", "Sue", "saw", "the", "dog", "because", "He", "She"]
+ROWS = [
+    ("Tim saw", "Sue saw", "He", "She"),
+    ("the dog saw Tim", "the dog saw Sue", "He", "She"),
+    ("saw Tim because", "saw Sue because", "He", "She"),
+    ("because Tim saw the", "because Sue saw the", "He", "She"),
+]
+HEADER = ["clean", "corrupt", "answer", "wrong"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    vocabulary = {word: at for at, word in enumerate(["<unk>", *WORDS])}
+    backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    torch.manual_seed(0)
+    stack = StackConfig(2, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
+    return Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+
+
+def table(rows=ROWS) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=HEADER)
+
+
+@pytest.fixture
+def pairs(model) -> Pairs:
+    return patching.make_pairs(model, table())
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_load", lambda *_: model)
+    return tmp_path
+
+
+def command(*arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["patch", *arguments])
+    return ended.value.code
+
+
+def refusal(capsys, *arguments: str) -> str:
+    assert command(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("interp: ")
+    return line
+
+
+ONE = ["--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"]
+
+
+# The table.
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_effects_are_the_means_of_the_sweep(model, pairs, direction):
+    cells = patching.measure(model, pairs, by_position=True, directions=[direction])
+    found = sweep(model, pairs, logit_difference(), "z", ("layer", "head", "position"), direction)
+    expected = found.effect().nanmean(-1)
+    assert len(cells) == expected.numel()
+    for row in cells.to_dict("records"):
+        assert row["effect"] == pytest.approx(float(expected[row["layer"], row["head"], row["position"]]), abs=1e-6)
+    assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
+
+
+def test_shares_keep_prompts_that_differ_the_other_way():
+    found = patching._estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
+    assert found["share"] == pytest.approx([0.5])
+    assert found["effect"] == pytest.approx([2.0])
+
+
+def test_a_whole_difference_below_zero_gives_the_same_share():
+    values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
+    up, down = (patching._estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
+    for name in ("share", "share_low", "share_high"):
+        assert down[name] == pytest.approx(up[name])
+
+
+def test_the_whole_stream_carries_everything(model, pairs):
+    cells = patching.measure(model, pairs, "resid_pre", metrics=["logit_difference", "kl_divergence"])
+    np.testing.assert_allclose(cells["share"].dropna(), 1, atol=1e-4)
+    assert cells["head"].isna().all()
+    assert cells["position"].isna().all()
+
+
+def test_a_single_pair_has_no_interval(model):
+    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:1])), by_position=True)
+    assert cells[["ci_low", "ci_high", "p", "q", "share_low"]].isna().all(axis=None)
+    assert set(cells["n"]) == {1}
+    assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
+    assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
+
+
+def test_cells_that_change_nothing_are_not_tested(model):
+    pairs = patching.make_pairs(model, table([("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3))
+    cells = patching.measure(model, pairs, by_position=True)
+    before = cells[cells["position"] < 3]
+    assert (before["effect"] == 0).all()
+    assert before["p"].isna().all()
+
+
+def test_labels_are_missing_where_prompts_differ(model, pairs):
+    cells = patching.measure(model, pairs, "v", by_position=True)
+    assert cells["token"].isna().all()
+
+
+def test_a_share_of_noise_is_refused_and_said(model):
+    both = patching.make_pairs(model, table([*ROWS, *[(b, a, r, w) for a, b, r, w in ROWS]]))
+    cells = patching.measure(model, both)
+    assert cells["share"].isna().all()
+    assert "too little" in cells.attrs["share_refused"]["logit_difference"]
+
+
+def test_a_bare_word_gets_its_space():
+    assert patching.with_space("Lily was sad because", "she") == " she"
+    assert patching.with_space("Lily was sad because ", "she") == "she"
+    assert patching.with_space("Lily was sad because", " she") == " she"
+    assert patching.with_space("Lily was sad", ", she") == ", she"
+
+
+# Figures.
+
+
+@pytest.mark.parametrize(
+    ("site", "by_position", "kinds"),
+    [
+        ("z", False, {"cells", "top"}),
+        ("z", True, {"cells", "top"}),
+        ("resid_pre", True, {"cells", "top"}),
+        ("attn_out", False, {"top"}),
+        ("pattern", True, {"cells", "top"}),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 4])
+def test_every_sweep_has_its_figures(model, site, by_position, kinds, count):
+    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:count])), site, by_position=by_position)
+    drawn = figures.sweep_figures(cells, "logit_difference")
+    assert set(drawn) == kinds
+    for figure in drawn.values():
+        assert figure.get_suptitle().endswith("?")
+        figure.draw_without_rendering()
+        texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+        assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
+
+
+def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
+    cells = patching.measure(model, pairs, "resid_pre", by_position=True)
+    figure = figures.cell_map(cells, "logit_difference")
+    meshes = [each for ax in figure.axes[:2] for each in ax.collections if isinstance(each, QuadMesh)]
+    assert meshes[0].norm is meshes[1].norm
+    quantity = "share" if cells["share"].notna().any() else "effect"
+    shown = np.asarray(meshes[0].get_array(), dtype=float).ravel()
+    np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
+
+
+def test_the_corrupted_token_stands_below_the_clean_one(model):
+    cells = patching.measure(model, patching.make_pairs(model, table(ROWS[:1])), "resid_pre", by_position=True)
+    labels = [each.get_text() for each in figures.cell_map(cells, "logit_difference").axes[0].get_xticklabels()]
+    assert labels == ["Tim\nSue", "saw"]
+
+
+# The command.
+
+
+def test_it_writes_tables_figures_and_what_they_were_made_from(here, capsys):
+    assert not command(*ONE, "--metric", "rank", "--metric", "kl_divergence", "--by-position")
+    assert "wrote" in capsys.readouterr().out
+    cells = pd.read_parquet(here / "patch/tables/cells.parquet")
+    assert set(cells["metric"]) == {"rank", "kl_divergence"}
+    assert set(cells["direction"]) == {"denoise", "noise"}
+    facts = json.loads((here / "patch/run.json").read_text())
+    assert facts["prompts"]["pairs"] == 1
+    assert all((here / "patch" / name).is_file() for name in facts["files"])
+    assert (here / "patch/figures/cells-kl_divergence.png").is_file()
+
+
+def test_a_file_whose_rows_do_not_align_names_the_row_and_drop_counts_it(here, capsys):
+    table([*ROWS, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
+    assert "row 5 of pairs.csv" in refusal(capsys, "--pairs", "pairs.csv")
+    assert os.listdir(here) == ["pairs.csv"]
+    assert not command("--pairs", "pairs.csv", "--drop")
+    assert json.loads((here / "patch/run.json").read_text())["prompts"]["left_out"] == {"the prompts do not align": 1}
+    assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "empty"),
+        ("clean,corrupt,answer,wrong\n", "no rows"),
+        ("clean,corrupted,answer,wrong\na,b,c,d\n", "it has clean, corrupted"),
+        ("clean,corrupt,answer,wrong\na,b,b,c,d\n", "quotes"),
+        ("clean,corrupt,answer,wrong\na,b,c,d\na,b,b,c,d\n", "CSV"),
+        (b"\xff\xfe\x00", "CSV"),
+    ],
+)
+def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, says):
+    (here / "pairs.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert says in refusal(capsys, "--pairs", "pairs.csv")
+    assert os.listdir(here) == ["pairs.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([*ONE[:6]], "--wrong is not given"),
+        ([*ONE, "--pairs", "pairs.csv"], "got --pairs"),
+        (["--pairs", "nowhere.csv"], "nowhere.csv"),
+        ([*ONE, "--corrupt", "Sue saw the"], "do not align"),
+        ([*ONE, "--corrupt", "Tim saw"], "identical"),
+        ([*ONE, "--wrong", "He"], "no differing piece"),
+        ([*ONE, "--site", "zz"], "expected one of resid_pre"),
+        ([*ONE, "--metric", "loss"], "loss"),
+        ([*ONE, "--direction", "up"], "up"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
+    assert says in refusal(capsys, *arguments)
+    assert not os.listdir(here)
+
+
+def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, minilm):
+    from models import load
+
+    encoder = load(str(minilm))
+    monkeypatch.setattr(cli, "_load", lambda *_: encoder)
+    assert "no output layer" in refusal(capsys, *ONE)
+    assert not os.listdir(here)
+
+
+def test_an_unknown_metric_names_the_known(model, pairs):
+    with pytest.raises(InputError, match="kl_divergence"):
+        patching.measure(model, pairs, metrics=["loss"])
+
+
+def test_the_command_s_metrics_are_the_table_s():
+    assert [each.value for each in cli.Metric] == list(patching.METRICS)
+
+
+def test_real_pronouns_follow_the_name(tmp_path, stories):
+    code = command(
+        *("--clean", "Lily was sad because", "--corrupt", "Tim was sad because", "--answer", "she", "--wrong", "he"),
+        *("--model", str(stories), "--out", str(tmp_path / "out"), "--site", "resid_pre", "--by-position"),
+    )
+    assert not code
+    cells = pd.read_parquet(tmp_path / "out/tables/cells.parquet")
+    first = cells[(cells["layer"] == 0) & (cells["direction"] == "denoise")].set_index("token")["share"]
+    first.index = first.index.str.strip()
+    assert first["Lily"] == pytest.approx(1, abs=1e-4)
+    assert first.drop("Lily").abs().max() < 1e-4
