@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.cache import Past
+from interp.cache import Growing
 from interp.config import Rotary, StackConfig, TransformerConfig
 from interp.parts import Embedding, build_mlp, build_norm, rotate
 from interp.sight import Sight
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
         self.out = nn.Linear(config.n_heads * config.d_head, config.d_model, bias=config.attention_bias)
 
-    def forward(self, x: Stream, sight: Sight, tap: Tap, past: Past | None = None) -> Stream:
+    def forward(self, x: Stream, sight: Sight, tap: Tap, past: Growing | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
         q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
@@ -181,7 +181,7 @@ class Block(nn.Module):
         self.mlp = build_mlp(config)
         self.norm_mlp = nn.Identity() if self.mlp is None else build_norm(config)
 
-    def forward(self, residual: Stream, sight: Sight, tap: Tap, past: Past | None = None) -> Stream:
+    def forward(self, residual: Stream, sight: Sight, tap: Tap, past: Growing | None = None) -> Stream:
         """The stream after this block."""
         residual = tap("resid_pre", residual)
         attn_out = self.attn(self.wiring.read(self.norm_attn, residual), sight, tap.at("attn"), past)
@@ -230,7 +230,7 @@ class Stack(nn.Module):
         *,
         tap: Tap = UNTAPPED,
         start: int = 0,
-        past: Sequence[Past] | None = None,
+        past: Sequence[Growing] | None = None,
     ) -> Stream:
         """Continue from the stream that enters block `start`, on earlier positions' keys and values where given."""
         for layer in range(start, len(self.blocks)):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, patch, put, run, scale, sites, zero
-from interp.cache import Frozen, growing_cache
+from interp.cache import growing_cache
 from interp.config import RMSNorm, Rotary
 from interp.parts import build_norm, rotate, sinusoids
 from interp.sight import Sight
@@ -220,11 +220,8 @@ def test_the_cache_continues_where_a_run_stopped(name, first, batch):
     growing = growing_cache(stack.config)
     start = TokenBatch(batch.ids[:, :first], batch.mask[:, :first], batch.positions[:, :first])
     stack.resume(residual[:, :first], Sight.of(start, causal=True), past=growing)
-    frozen = [Frozen(past.k, past.v) for past in growing]
-    cells = torch.stack([residual[:, first:], residual[:, first:]])
-    rest = stack.resume(cells, Sight.of(batch, causal=True, first=first), past=frozen)
-    for cell in rest:
-        same(cell[batch.mask[:, first:]], whole[:, first:][batch.mask[:, first:]])
+    rest = stack.resume(residual[:, first:], Sight.of(batch, causal=True, first=first), past=growing)
+    same(rest[batch.mask[:, first:]], whole[:, first:][batch.mask[:, first:]])
 
 
 # --- per-head weights
