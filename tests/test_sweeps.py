@@ -20,8 +20,8 @@ from interp.patching import (
 
 LENGTHS, FIRSTS = (9, 9, 7, 9, 7), (3, 3, 2, 5, 2)
 BY_ROW = [("layer",), ("layer", "position")]
-BY_HEAD = [*BY_ROW, ("layer", "head"), ("layer", "head", "position"), ("layer", "position", "head")]
-BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key"), ("layer", "query", "key")]
+BY_HEAD = [*BY_ROW, ("layer", "head"), ("layer", "head", "position")]
+BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key")]
 CELLS = [
     *((site, by) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out") for by in BY_ROW),
     *((site, by) for site in ("z", "q", "k", "v") for by in BY_HEAD),
@@ -96,6 +96,16 @@ def test_in_float32_cells_agree_to_rounding(kind, site):
     model, pairs = build(kind, torch.float32), ragged_pairs()
     fast, plain = (each(model, pairs, logit_difference(), site, ("layer",)) for each in (sweep, sweep_by_forward))
     torch.testing.assert_close(fast.values, plain.values, rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_the_axes_is_that_of_the_table():
+    model, pairs = build("pre", torch.float64), ragged_pairs()
+    one, other = (
+        sweep(model, pairs, logit_difference(), "z", ("layer", *by))
+        for by in [("head", "position"), ("position", "head")]
+    )
+    values = one.values["logit_difference"].transpose(1, 2)
+    torch.testing.assert_close(other.values["logit_difference"], values, equal_nan=True)
 
 
 def test_all_metrics_in_one_sweep_equal_each_alone():
