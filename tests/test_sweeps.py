@@ -14,6 +14,7 @@ from interp.patching import (
     logit_difference,
     probability,
     rank,
+    resuming,
     sweep,
     sweep_by_forward,
 )
@@ -96,6 +97,17 @@ def test_in_float32_cells_agree_to_rounding(kind, site):
     model, pairs = build(kind, torch.float32), ragged_pairs()
     fast, plain = (each(model, pairs, logit_difference(), site, ("layer",)) for each in (sweep, sweep_by_forward))
     torch.testing.assert_close(fast.values, plain.values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("site", "by"), [("z", ("layer", "head", "position")), ("resid_pre", ("layer",)), ("k", ("layer",))]
+)
+@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+def test_the_fused_kernel_for_long_prompts_gives_the_same_cells(kind, site, by, monkeypatch):
+    monkeypatch.setattr(resuming, "_SMALL_ROWS", 0)  # every prompt counts as long
+    model, pairs = build(kind, torch.float64), ragged_pairs()
+    fast, plain = (each(model, pairs, logit_difference(), site, by) for each in (sweep, sweep_by_forward))
+    torch.testing.assert_close(fast.values, plain.values, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def test_the_order_of_the_axes_is_that_of_the_table():

@@ -12,8 +12,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.patching.resuming import PlainRun
-from interp.sight import Sight
+from interp.patching.resuming import PlainRun, sight_of
 from interp.transformer import Attention, Block, Transformer
 
 Stream = Float[Tensor, "cell prompt position d_model"]
@@ -34,12 +33,7 @@ class Entrance:
 
     def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, site: str):
         self.model, self.base, self.source, self.site = model, base, source, site
-        causal = model.last.config.causal
-        batch = base.batch
-        # right padding is seen by no causal query
-        padding = None if causal or not batch.padded else batch.mask
-        sight = Sight.of(batch, causal=causal)
-        self.sight = Sight(sight.positions, sight.columns, sight.n_keys, causal, padding, True)
+        self.sight = sight_of(model, base.batch)
         self._cached: tuple[int, dict[str, Tensor]] = (-1, {})
 
     def cells(self, layer: int, where: Where, first: int) -> tuple[int, Stream]:

@@ -6,10 +6,9 @@ by all cells. In the last block only keys and values are needed at every positio
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from interp.places import matching
 from interp.sight import Sight
 from interp.tap import Tap
 from interp.tokens import TokenBatch
-from interp.transformer import Attention, Block, Stack, Transformer
+from interp.transformer import Attention, Block, Stack, Transformer, fused_attention
 
 Cells = Float[Tensor, "cell prompt position d_model"]
 _SMALL_ROWS = 4096  # query x key entries of one head up to which explicit scores beat the fused kernel
@@ -86,6 +85,12 @@ class PlainRun:
         return PlainRun(batch, *map(some, fields))
 
 
+def sight_of(model: Transformer, batch: TokenBatch, first: int = 0) -> Sight:
+    """Who sees whom among pairs, whose padding is all on the right: no causal query sees it, so it needs no mask."""
+    sight = Sight.of(batch, causal=model.last.config.causal, first=first)
+    return replace(sight, padding=None) if sight.causal else sight
+
+
 @dataclass(frozen=True)
 class Boarding:
     """Cells that join a pass where their change enters: the stream into block `layer`, from the pass's `first` on."""
@@ -102,11 +107,7 @@ class Pass:
         self.stack: Stack = model.last
         causal = self.stack.config.causal
         self.first = first if causal else 0
-        # a causal query sees no padding on its right, and in pairs all padding is there: no mask is needed for it
-        batch = plain.batch
-        padding = None if causal or not batch.padded else batch.mask
-        sight = Sight.of(batch, causal=causal, first=self.first)
-        self.sight = Sight(sight.positions, sight.columns, sight.n_keys, causal, padding, True)
+        self.sight = sight_of(model, plain.batch, self.first)
         reads = torch.cat([readout.positions for readout in readouts], 1)
         self.unreached = reads < self.first  # read before the first change: as the plain run left it
         self.plain_reads = plain.resid[-1].gather(1, reads[..., None].expand(-1, -1, plain.resid[-1].shape[-1]))
@@ -162,20 +163,11 @@ class Pass:
         if q.shape[2] * sight.n_keys > _SMALL_ROWS:
             k = torch.cat([past_k.expand(k.shape[0], *past_k.shape), k], 2)
             v = torch.cat([past_v.expand(v.shape[0], *past_v.shape), v], 2)
-            return attend_fused(q, k, v, sight, attn.config.score_scale)
+            q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
+            return fused_attention(q, k, v, sight, attn.config.score_scale).transpose(-2, -3)
         if shared > 1:
             k, v, past_k, past_v = (part.repeat_interleave(shared, -2) for part in (k, v, past_k, past_v))
         return attend_sharing(q, k, v, past_k, past_v, sight, attn.config.score_scale)
-
-
-def attend_fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
-    """All keys copied for each cell, through the fused kernel: for many queries."""
-    mask, triangular = sight.for_kernel(q.shape[:2])
-    q, k, v = (part.flatten(0, 1).transpose(1, 2) for part in (q, k, v))
-    z = F.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=triangular, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
-    return z.transpose(1, 2).unflatten(0, (-1, len(sight.positions)))
 
 
 def attend_sharing(
