@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from interp.cache import Growing
 from interp.config import Rotary, StackConfig, TransformerConfig
-from interp.parts import Embedding, build_mlp, build_norm, rotate
+from interp.parts import Embedding, Linear, build_mlp, build_norm, rotate
 from interp.sight import Sight
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
@@ -38,8 +38,8 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         heads = config.n_heads + 2 * config.kv_heads
-        self.qkv = nn.Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
-        self.out = nn.Linear(config.n_heads * config.d_head, config.d_model, bias=config.attention_bias)
+        self.qkv = Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
+        self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Stream, sight: Sight, tap: Tap, past: Growing | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
@@ -118,12 +118,12 @@ class Attention(nn.Module):
     @property
     def W_O(self) -> Float[Tensor, "head d_head d_model"]:
         """What each head writes into the residual stream."""
-        return self.out.weight.view(self.config.d_model, self.config.n_heads, self.config.d_head).permute(1, 2, 0)
+        return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
 
     def _rows(self, first: int, count: int) -> Tensor:
         d_head = self.config.d_head
         rows = self.qkv.weight[first * d_head : (first + count) * d_head]
-        return rows.view(count, d_head, self.config.d_model).transpose(1, 2)
+        return rows.unflatten(0, (count, d_head)).transpose(1, 2)
 
 
 def fused_attention(

@@ -12,10 +12,9 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.patching.resuming import PlainRun, sight_of
+from interp.patching.resuming import Boarding, Lane, PlainRun, sight_of
 from interp.transformer import Attention, Block, Transformer
 
-Stream = Float[Tensor, "cell prompt position d_model"]
 STREAM_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 
 
@@ -36,68 +35,53 @@ class Entrance:
         self.sight = sight_of(model, base.batch)
         self._cached: tuple[int, dict[str, Tensor]] = (-1, {})
 
-    def cells(self, layer: int, where: Where, first: int) -> tuple[int, Stream]:
-        """The layer boundary at which the cells board, and the stream there from position `first` on."""
+    def board(self, lane: Lane, layer: int, where: Where, heads: slice = slice(None)) -> Boarding:
+        """The cells of `where` in one layer, of `heads` alone where each head is one, as they join their lane."""
         block: Block = self.model.last.blocks[layer]
+        rows = self._rows_changed(where, lane.first)
+        start = rows.start
         if self.site in STREAM_SITES:
-            boundary, stream = self._stream(block, layer, where)
-            return boundary, stream[None, :, first:]
-        rows = self._rows_changed(where, first)
+            boundary, attended, stream = self._stream(block, layer)
+            return Boarding(lane, boundary, attended, start, stream[None, :, rows])
+        n_cells = self.n_heads()
         dz = self._dz(block.attn, layer, where)[:, :, rows]  # head prompt row d_head
-        W_O = block.attn.W_O
-        written = einsum(dz, W_O, "head prompt row d_head, head d_head d_model -> head prompt row d_model")
-        if not where.by_head:
-            written = written.sum(0, keepdim=True)
-        elif len(written) != (n_cells := self._n_cells(block.attn)):
-            written = written.unflatten(0, (n_cells, -1)).sum(1)  # query heads that share a key/value head go together
+        # query heads that share a patched key or value go together
+        dz, W_O = dz.unflatten(0, (n_cells, -1)), block.attn.W_O.unflatten(0, (n_cells, -1))
+        if where.by_head:
+            into = "cell shared prompt row d_head, cell shared d_head d_model -> cell prompt row d_model"
+            written = einsum(dz[heads], W_O[heads], into)
+        else:
+            into = "cell shared prompt row d_head, cell shared d_head d_model -> prompt row d_model"
+            written = einsum(dz, W_O, into)[None]
         attn_out = self.base.attn_out[layer][:, rows] + written
         mid = block.wiring.add(block.norm_attn, self.base.resid[layer][:, rows], attn_out)
-        return layer + 1, self._widen(layer, block.feed_forward(mid), rows, first)
+        return Boarding(lane, layer, True, start, mid)
 
     def n_heads(self) -> int:
         """How many heads the site's head axis has."""
-        return self._n_cells(self.model.last.blocks[0].attn)
+        config = self.model.last.config
+        return config.kv_heads if self.site in {"k", "v"} else config.n_heads
 
-    def _n_cells(self, attn: Attention) -> int:
-        return attn.config.kv_heads if self.site in {"k", "v"} else attn.config.n_heads
+    def _stream(self, block: Block, layer: int) -> tuple[int, bool, Float[Tensor, "prompt position d_model"]]:
+        """Where the site lies in the stream itself: the layer in which it boards, whether in its middle, and with what.
 
-    def _widen(
-        self, layer: int, after: Float[Tensor, "cell prompt row d_model"], rows: slice, first: int
-    ) -> Float[Tensor, "cell prompt position d_model"]:
-        """The stream out of the layer from `first` on: changed rows among those that are as they were."""
-        plain = self.base.resid[layer + 1]
-        start, stop, _ = rows.indices(plain.shape[1])
-        if start == first and stop == plain.shape[1]:
-            return after
-        stream = plain[:, first:].expand(len(after), -1, -1, -1).clone()
-        stream[:, :, start - first : stop - first] = after
-        return stream
-
-    def _stream(self, block: Block, layer: int, where: Where) -> tuple[int, Tensor]:
-        """Boundary and whole stream where the site lies in the stream itself."""
-        base, source, at = self.base, self.source, where.position
-
-        def patched(theirs: Tensor, ours: Tensor) -> Tensor:
-            if at is None:
-                return theirs
-            out = ours.clone()
-            out[:, at] = theirs[:, at]
-            return out
-
-        if self.site == "resid_pre":
-            return layer, patched(source.resid[layer], base.resid[layer])
-        if self.site == "resid_post":
-            return layer + 1, patched(source.resid[layer + 1], base.resid[layer + 1])
-        if self.site == "mlp_out":
-            after = block.wiring.add(block.norm_mlp, base.mid[layer], source.mlp_out[layer])
-        elif self.site == "resid_mid":
-            after = block.feed_forward(source.mid[layer])
-        else:
-            after = block.feed_forward(block.wiring.add(block.norm_attn, base.resid[layer], source.attn_out[layer]))
-        return layer + 1, patched(after, base.resid[layer + 1])
+        Position by position: a patched row is that of the whole patch.
+        """
+        base, source = self.base, self.source
+        match self.site:
+            case "resid_pre":
+                return layer, False, source.resid[layer]
+            case "resid_post":
+                return layer + 1, False, source.resid[layer + 1]
+            case "resid_mid":
+                return layer, True, source.mid[layer]
+            case "attn_out":
+                return layer, True, block.wiring.add(block.norm_attn, base.resid[layer], source.attn_out[layer])
+            case _:
+                return layer + 1, False, block.wiring.add(block.norm_mlp, base.mid[layer], source.mlp_out[layer])
 
     def _rows_changed(self, where: Where, first: int) -> slice:
-        """Positions from `first` on whose `z` the patch can change."""
+        """Positions from `first` on at which the patch changes the stream of its own layer."""
         by_row = where.position is not None and self.site not in {"k", "v"}
         return slice(where.position, (where.position or 0) + 1) if by_row else slice(first, None)
 

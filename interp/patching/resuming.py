@@ -1,11 +1,12 @@
 """From a changed residual stream to the metric, computing only what the change can reach.
 
-A pass carries a batch of cells, `cell prompt position d_model`, over the positions from `first` on. Below the change,
-and in a causal stack before it, everything is as the plain run left it: earlier keys and values are that run's, shared
-by all cells. In the last block only keys and values are needed at every position, and the rest where the metric reads.
+Cells that change the same prompts from the same position on share a lane. What lies below the change, and in a causal
+stack before it, is as the plain run left it: earlier keys and values are that run's, shared by all cells of the lane.
+Linear layers see the rows of all lanes at once, attention sees lane by lane. In the last block only keys and values
+are needed at every position, and the rest where the metric reads.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from interp.tokens import TokenBatch
 from interp.transformer import Attention, Block, Stack, Transformer, fused_attention
 
 Cells = Float[Tensor, "cell prompt position d_model"]
+Rows = Float[Tensor, "row d_model"]  # of all lanes, one after the other
 _SMALL_ROWS = 4096  # query x key entries of one head up to which explicit scores beat the fused kernel
 
 
@@ -72,15 +74,24 @@ class PlainRun:
             z=layers("attn.z"),
         )
 
-    def take(self, prompts: Int[Tensor, " prompt"], n_positions: int) -> "PlainRun":
-        """Some of the prompts, and of them the first positions."""
+    @staticmethod
+    def of_both(model: Transformer, one: TokenBatch, other: TokenBatch) -> "tuple[PlainRun, PlainRun]":
+        """Two batches of one shape, run as one."""
+        parts = zip((one.ids, one.mask, one.positions), (other.ids, other.mask, other.positions), strict=True)
+        both = PlainRun.of(model, TokenBatch(*(torch.cat(pair) for pair in parts)))
+        return both._part(slice(None, len(one.ids)), None), both._part(slice(len(one.ids), None), None)
 
+    def take(self, prompts: Int[Tensor, " prompt"], n_positions: int) -> "PlainRun":
+        """Some of the prompts, each once and in order, and of them the first positions."""
+        if (len(prompts), n_positions) == self.batch.ids.shape:
+            return self
+        return self._part(prompts, n_positions)
+
+    def _part(self, prompts: Int[Tensor, " prompt"] | slice, n_positions: int | None) -> "PlainRun":
         def some(parts: list[Tensor]) -> list[Tensor]:
             return [part[prompts, :n_positions] for part in parts]
 
-        batch = TokenBatch(
-            *(part[prompts, :n_positions] for part in (self.batch.ids, self.batch.mask, self.batch.positions))
-        )
+        batch = TokenBatch(*some([self.batch.ids, self.batch.mask, self.batch.positions]))
         fields = (self.resid, self.mid, self.attn_out, self.mlp_out, self.q, self.k, self.v, self.z)
         return PlainRun(batch, *map(some, fields))
 
@@ -91,83 +102,205 @@ def sight_of(model: Transformer, batch: TokenBatch, first: int = 0) -> Sight:
     return replace(sight, padding=None) if sight.causal else sight
 
 
-@dataclass(frozen=True)
-class Boarding:
-    """Cells that join a pass where their change enters: the stream into block `layer`, from the pass's `first` on."""
-
-    layer: int
-    stream: Cells
-
-
-class Pass:
-    """One journey from the first boarding to the metrics, for some prompts and the positions from `first` on."""
+class Lane:
+    """The cells that change some prompts from one position on, and what is read of them in the end."""
 
     def __init__(self, model: Transformer, plain: PlainRun, first: int, readouts: Sequence[Readout]):
-        self.model, self.plain, self.readouts = model, plain, readouts
-        self.stack: Stack = model.last
-        causal = self.stack.config.causal
-        self.first = first if causal else 0
+        self.plain, self.readouts = plain, readouts
+        self.first = first if model.last.config.causal else 0
         self.sight = sight_of(model, plain.batch, self.first)
+        self.shape = (len(plain.batch.ids), plain.batch.ids.shape[1] - self.first)  # prompts, positions
         reads = torch.cat([readout.positions for readout in readouts], 1)
         self.unreached = reads < self.first  # read before the first change: as the plain run left it
         self.plain_reads = plain.resid[-1].gather(1, reads[..., None].expand(-1, -1, plain.resid[-1].shape[-1]))
         self.reads = reads.clamp(min=self.first)
 
-    def run(self, boardings: Iterator[Boarding] | Sequence[Boarding]) -> list[Float[Tensor, "cell prompt"]]:
-        """Metrics of all cells, in the order in which they board; boardings come in the order of their layers."""
-        waiting = list(boardings)
-        n_layers = len(self.stack.blocks)
-        riding: Cells | None = None
-        for layer in range(min(boarding.layer for boarding in waiting), n_layers):
-            joining = [boarding.stream for boarding in waiting if boarding.layer == layer]
-            riding = torch.cat(joining if riding is None else [riding, *joining])
-            if layer == n_layers - 1:
-                riding = self._last_block(self.stack.blocks[layer], riding)
-            else:
-                riding = self._block(self.stack.blocks[layer], layer, riding)
-        late = [self._gather(boarding.stream) for boarding in waiting if boarding.layer == n_layers]
-        arrived = torch.cat(late if riding is None else [riding, *late])
-        final = self.stack.norm(torch.where(self.unreached[..., None], self.plain_reads, arrived))
-        found, at = [], 0
-        for readout in self.readouts:
-            found.append(readout.of(self.model, final[..., at : at + readout.positions.shape[1], :]))
-            at += readout.positions.shape[1]
-        return found
-
-    def _block(self, block: Block, layer: int, x: Cells) -> Cells:
-        attn = block.attn
-        q, k, v = attn.project(block.wiring.read(block.norm_attn, x))
-        q, k = attn.rotate(q, self.sight.positions), attn.rotate(k, self.sight.positions)
-        z = self._attend(attn, layer, q, k, v, self.sight)
-        return block.feed_forward(block.wiring.add(block.norm_attn, x, attn.out(z.flatten(-2))))
-
-    def _last_block(self, block: Block, x: Cells) -> Float[Tensor, "cell prompt read d_model"]:
-        """Keys and values everywhere; queries and what follows only where the metrics read."""
-        attn, layer = block.attn, len(self.stack.blocks) - 1
-        normed = block.wiring.read(block.norm_attn, x)
-        sight = self.sight.at(self.reads)
-        q = attn.rotate(attn.project_queries(self._gather(normed)), sight.positions)
-        k, v = attn.project_keys_values(normed)
-        z = self._attend(attn, layer, q, attn.rotate(k, self.sight.positions), v, sight)
-        return block.feed_forward(block.wiring.add(block.norm_attn, self._gather(x), attn.out(z.flatten(-2))))
-
-    def _gather(self, x: Cells) -> Float[Tensor, "cell prompt read d_model"]:
+    def at_reads(self, x: Cells) -> Float[Tensor, "cell prompt read d_model"]:
         """The read positions of each prompt; `x` begins at `first`."""
         index = (self.reads - self.first)[None, :, :, None]
         return x.gather(2, index.expand(x.shape[0], -1, -1, x.shape[-1]))
 
-    def _attend(self, attn: Attention, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self,
+        attn: Attention,
+        layer: int,
+        q: Float[Tensor, "cell prompt query head d_head"],
+        k: Float[Tensor, "cell prompt key kv_head d_head"],
+        v: Float[Tensor, "cell prompt key kv_head d_head"],
+        sight: Sight,
+    ) -> Float[Tensor, "cell prompt query head d_head"]:
         """The mix of values for the cells' queries, from the plain run's earlier positions and their own."""
-        past_k, past_v = self.plain.k[layer][:, : self.first], self.plain.v[layer][:, : self.first]
-        shared = attn.config.n_heads // attn.config.kv_heads
+        q, k = attn.rotate(q, sight.positions), attn.rotate(k, self.sight.positions)
+        past_k, past_v = (part[layer][:, : self.first] for part in (self.plain.k, self.plain.v))
         if q.shape[2] * sight.n_keys > _SMALL_ROWS:
             k = torch.cat([past_k.expand(k.shape[0], *past_k.shape), k], 2)
             v = torch.cat([past_v.expand(v.shape[0], *past_v.shape), v], 2)
             q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
             return fused_attention(q, k, v, sight, attn.config.score_scale).transpose(-2, -3)
-        if shared > 1:
+        if (shared := attn.config.n_heads // attn.config.kv_heads) > 1:
             k, v, past_k, past_v = (part.repeat_interleave(shared, -2) for part in (k, v, past_k, past_v))
         return attend_sharing(q, k, v, past_k, past_v, sight, attn.config.score_scale)
+
+    def measure(self, model: Transformer, arrived: Float[Tensor, "cell prompt read d_model"]) -> list[Tensor]:
+        """Metrics, `cell prompt` each, from the stream out of the last block at the read positions."""
+        final = model.last.norm(torch.where(self.unreached[..., None], self.plain_reads, arrived))
+        found, at = [], 0
+        for readout in self.readouts:
+            found.append(readout.of(model, final[..., at : at + readout.positions.shape[1], :]))
+            at += readout.positions.shape[1]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Boarding:
+    """Cells that join their lane where their change enters.
+
+    `rows` are the changed part of the stream, from position `start` on: into block `layer` or, once `attended`,
+    between its attention and its feed-forward. All other rows are there as the plain run left them.
+    """
+
+    lane: Lane
+    layer: int
+    attended: bool
+    start: int
+    rows: Float[Tensor, "cell prompt row d_model"]
+
+    def among(
+        self, plain: Float[Tensor, "prompt whole d_model"], rows: Float[Tensor, "cell prompt row d_model"]
+    ) -> Cells:
+        """All rows of the lane: the changed ones, as they are by now, among `plain` ones."""
+        begin, end = self.start - self.lane.first, self.start - self.lane.first + rows.shape[2]
+        if end - begin == self.lane.shape[1]:
+            return rows
+        stream = plain[:, self.lane.first :].expand(len(rows), -1, -1, -1).clone()
+        stream[:, :, begin:end] = rows
+        return stream
+
+    def is_read(self) -> bool:
+        """Whether any changed row is read, were it the last layer's."""
+        reads = self.lane.reads
+        return bool(((reads >= self.start) & (reads < self.start + self.rows.shape[2])).any())
+
+
+@torch.no_grad()
+def travel(model: Transformer, boardings: Sequence[Boarding]) -> list[list[Float[Tensor, "cell prompt"]]]:
+    """One pass through the stack that takes all cells to the metrics: for each boarding, each of its lane's metrics."""
+    journey, n_layers = _Journey(model, boardings), model.config.n_layers
+    for layer in range(min(boarding.layer for boarding in boardings), n_layers - 1):
+        journey.block(layer)
+    journey.last_block()
+    return journey.measure()
+
+
+class _Journey:
+    """Rows on their way, lane after lane; within a lane cell after cell, in the order in which they boarded."""
+
+    def __init__(self, model: Transformer, boardings: Sequence[Boarding]):
+        self.model, self.boardings = model, boardings
+        self.stack: Stack = model.last
+        self.aboard: dict[Lane, list[Boarding]] = {boarding.lane: [] for boarding in boardings}
+        self.rows: Rows = model.last.embed.token.weight.new_empty(0, model.config.d_model)
+        self.arrived: dict[Boarding, Float[Tensor, "cell prompt read d_model"]] = {}
+
+    def block(self, layer: int) -> None:
+        """One block for all that ride, and its feed-forward for those that join in its middle."""
+        block = self.stack.blocks[layer]
+        self._join({one: one.among(one.lane.plain.resid[layer], one.rows) for one in self._joining(layer, False)})
+        joining = self._joining(layer, True)
+        mids = [one.rows.flatten(0, 2) for one in joining]
+        if riding := len(self.rows):
+            mids = [self._attention(block, layer), *mids]
+        if not mids:
+            return
+        after = block.feed_forward(_cat(mids))
+        self.rows, joined = after[:riding], after[riding:].split([len(one.rows.flatten(0, 2)) for one in joining])
+        plain = [one.lane.plain.resid[layer + 1] for one in joining]
+        wide = zip(joining, plain, joined, strict=True)
+        self._join({one: one.among(resid, rows.view_as(one.rows)) for one, resid, rows in wide})
+
+    def last_block(self) -> None:
+        """The last block: keys and values everywhere, queries and what follows only where the metrics read."""
+        layer = len(self.stack.blocks) - 1
+        block = self.stack.blocks[layer]
+        self._join({one: one.among(one.lane.plain.resid[layer], one.rows) for one in self._joining(layer, False)})
+        joining = [one for one in self._joining(layer, True) if one.is_read()]
+        mids = [one.lane.at_reads(one.among(one.lane.plain.mid[layer], one.rows)).flatten(0, 2) for one in joining]
+        if len(self.rows):
+            mids = [self._attention_at_reads(block, layer), *mids]
+        if not mids:
+            return
+        after = block.feed_forward(_cat(mids))
+        arriving = [*(one for lane in self.aboard.values() for one in lane), *joining]
+        shapes = [(len(one.rows), *one.lane.reads.shape) for one in arriving]
+        parts = after.split([cells * prompts * reads for cells, prompts, reads in shapes])
+        self.arrived = {one: part.view(*shape, -1) for one, part, shape in zip(arriving, parts, shapes, strict=True)}
+
+    def measure(self) -> list[list[Float[Tensor, "cell prompt"]]]:
+        """Metrics of every boarding, in the order in which they were given."""
+        found: dict[Boarding, list[Tensor]] = {}
+        for lane in self.aboard:
+            members = [one for one in self.boardings if one.lane is lane]
+            values = lane.measure(self.model, torch.cat([self._arrived(one) for one in members]))
+            sizes = [len(one.rows) for one in members]
+            for one, *own in zip(members, *(value.split(sizes) for value in values), strict=True):
+                found[one] = own
+        return [found[one] for one in self.boardings]
+
+    def _arrived(self, one: Boarding) -> Float[Tensor, "cell prompt read d_model"]:
+        """The stream out of the last block where the metrics read."""
+        if one in self.arrived:
+            return self.arrived[one]
+        if one.layer == len(self.stack.blocks):
+            return one.lane.at_reads(one.among(one.lane.plain.resid[-1], one.rows))
+        return one.lane.plain_reads.expand(len(one.rows), -1, -1, -1)  # changed in the last block where nothing is read
+
+    def _joining(self, layer: int, attended: bool) -> list[Boarding]:
+        return [one for one in self.boardings if (one.layer, one.attended) == (layer, attended)]
+
+    def _join(self, joining: dict[Boarding, Cells]) -> None:
+        """Put new cells behind those of their lane."""
+        if not joining:
+            return
+        pieces = []
+        for lane, own in zip(self.aboard, self._by_lane(self.rows), strict=True):
+            members = [one for one in joining if one.lane is lane]
+            pieces += [own.flatten(0, 2), *(joining[one].flatten(0, 2) for one in members)]
+            self.aboard[lane] += members
+        self.rows = torch.cat(pieces)
+
+    def _by_lane(self, rows: Float[Tensor, "row ..."]) -> list[Float[Tensor, "cell prompt position ..."]]:
+        """Rows of all lanes as each lane's cells."""
+        shapes = [(sum(len(one.rows) for one in aboard), *lane.shape) for lane, aboard in self.aboard.items()]
+        parts = rows.split([cells * prompts * positions for cells, prompts, positions in shapes])
+        return [part.view(*shape, *rows.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _attention(self, block: Block, layer: int) -> Rows:
+        """The stream after the block's attention."""
+        projected = block.attn.project(block.wiring.read(block.norm_attn, self.rows))
+        by_lane = zip(self.aboard, *map(self._by_lane, projected), strict=True)
+        z = [lane.attend(block.attn, layer, q, k, v, lane.sight).flatten(0, 2) for lane, q, k, v in by_lane]
+        return block.wiring.add(block.norm_attn, self.rows, block.attn.out(_cat(z).flatten(-2)))
+
+    def _attention_at_reads(self, block: Block, layer: int) -> Rows:
+        """The stream after the block's attention where the metrics read."""
+        normed = block.wiring.read(block.norm_attn, self.rows)
+        asking, residual = (
+            [lane.at_reads(part) for lane, part in zip(self.aboard, self._by_lane(rows), strict=True)]
+            for rows in (normed, self.rows)
+        )
+        q = block.attn.project_queries(_cat([part.flatten(0, 2) for part in asking]))
+        q = q.split([part.shape[:3].numel() for part in asking])
+        k, v = map(self._by_lane, block.attn.project_keys_values(normed))
+        z = []
+        for lane, part, own_q, own_k, own_v in zip(self.aboard, asking, q, k, v, strict=True):
+            own = own_q.unflatten(0, part.shape[:3]), own_k, own_v
+            z.append(lane.attend(block.attn, layer, *own, lane.sight.at(lane.reads)).flatten(0, 2))
+        residual = _cat([part.flatten(0, 2) for part in residual])
+        return block.wiring.add(block.norm_attn, residual, block.attn.out(_cat(z).flatten(-2)))
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])
 
 
 def attend_sharing(

@@ -1,17 +1,18 @@
 """Exact sweeps: every cell of a site patched, at a fraction of one forward pass a cell.
 
 A cell at layer l and position p leaves everything below l, and in a causal stack before p, as it was. So a cell starts
-from the stream at its own layer, cells of one pass share what lies before their positions, later layers' cells board
-the pass as it reaches them, and the last block is computed only where the metrics read. `sweep_by_forward` is the plain
-way; both give the same numbers.
+from the stream at its own layer, cells that change the same positions share a lane, lanes and layers go through in one
+pass as long as they fill it, and the last block is computed only where the metrics read. `sweep_by_forward` is the
+plain way; both give the same numbers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
+from math import ceil, prod
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
@@ -20,13 +21,11 @@ from interp.patching.metrics import Metric, Readout
 from interp.patching.oracle import check_site
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction, Sweep
-from interp.patching.resuming import Boarding, Pass, PlainRun
+from interp.patching.resuming import Boarding, Lane, PlainRun, travel
 from interp.transformer import Transformer
 
 BUDGET = 2 << 30  # bytes of activations that one pass may hold, by default
-# rows (cells x prompts x positions) that a pass carries: more than the first fill the machine, more than the second
-# fall out of the processor's caches
-_FULL, _MOST = 512, 1536
+MOST_ROWS = 1536  # cells x prompts x positions of a pass: enough to fill the machine, few enough for its caches
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def sweep(
     check_site(model, site, by)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-    plain, other = PlainRun.of(model, base), PlainRun.of(model, source)
+    plain, other = PlainRun.of_both(model, base, source)
     plain_values, other_values = (read_values(model, each, readouts) for each in (plain, other))
     clean, corrupt = (other_values, plain_values) if direction == "denoise" else (plain_values, other_values)
     values = swept(model, pairs, plain, other, readouts, plain_values, site, by, budget)
@@ -96,16 +95,17 @@ def swept(
     sizes = [model.config.n_layers, *(counted[axis] or width for axis in by[1:])]
     # cells that no change can reach keep the plain run's value
     values = {name: value.expand(*sizes, -1).clone() for name, value in plain_values.items()}
-    for group in _groups(pairs, causal):
-        for prompts in group.prompts.split(_prompts_a_pass(model, group, budget)):
-            part = _Part(
-                by=by,
-                prompts=prompts,
-                entrance=Entrance(model, plain.take(prompts, group.length), other.take(prompts, group.length), site),
-                readouts=[readout.take(prompts) for readout in readouts],
-            )
-            for where in _wheres(site, by, group, causal):
-                part.fill(values, where, _first_reached(where, group, causal), budget)
+    most = _most_rows(model, pairs, budget, causal)
+    parts = (
+        _Part.of(model, (plain, other), group, readouts, site, by) for group in _groups(pairs, causal, at_once=most)
+    )
+    every = (some for part in parts for some in part.every(causal, most))
+    for bunch in _bunches(every, most):
+        for layers in _together(model.config.n_layers, most // sum(some.rows for some in bunch)):
+            aboard = [(some, layer) for layer in layers for some in bunch]
+            found = travel(model, [some.board(layer) for some, layer in aboard])
+            for (some, layer), own in zip(aboard, found, strict=True):
+                some.put(values, layer, own)
     _blank_beyond(values, by, pairs)
     return values
 
@@ -131,13 +131,18 @@ def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]
     return found
 
 
-def _groups(pairs: Pairs, causal: bool) -> Iterator[_Group]:
-    """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change."""
+def _groups(pairs: Pairs, causal: bool, at_once: int | None = None) -> Iterator[_Group]:
+    """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
+
+    With `at_once`, of as many prompts as make so many changed positions.
+    """
     first = pairs.first_changed if causal else torch.zeros_like(pairs.last)
     keys = torch.stack([first, pairs.last + 1], 1)
     for key in keys.unique(dim=0):
         start, length = key.tolist()
-        yield _Group((keys == key).all(1).nonzero()[:, 0], start, length)
+        together = (keys == key).all(1).nonzero()[:, 0]
+        for prompts in together.split(len(together) if at_once is None else max(1, at_once // (length - start))):
+            yield _Group(prompts, start, length)
 
 
 def _wheres(site: str, by: tuple[str, ...], group: _Group, causal: bool) -> Iterator[Where]:
@@ -165,60 +170,105 @@ class _Part:
     """Prompts that go through together, and what is read of them."""
 
     by: tuple[str, ...]
-    prompts: Int[Tensor, " prompt"]
+    group: _Group
     entrance: Entrance
     readouts: list[Readout]
 
-    def fill(self, values: dict[str, Tensor], where: Where, first: int, budget: int) -> None:
-        """Run the cells of `where`, of all layers and heads, and put their metrics in place."""
-        if all(bool((readout.positions < first).all()) for readout in self.readouts):
-            return
-        entrance = self.entrance
-        cells = entrance.n_heads() if where.by_head else 1
-        length = entrance.base.batch.ids.shape[1]
-        most = _rows_within(entrance.model, length, budget)
-        rows = len(self.prompts) * (length - first)  # of one cell
-        n_layers = entrance.model.config.n_layers
-        at_once = max(1, min(n_layers, _FULL // (cells * rows)))
-        for start in range(0, n_layers, at_once):
-            layers = range(start, min(start + at_once, n_layers))
-            journey = Pass(entrance.model, entrance.base, first, self.readouts)
-            chunk = cells if len(layers) > 1 else max(1, min(cells, max(most, 1) // rows, max(1, _MOST // rows)))
-            boardings = [Boarding(*entrance.cells(layer, where, journey.first)) for layer in layers]
-            for begin in range(0, cells, chunk):
-                some = [Boarding(boarding.layer, boarding.stream[begin : begin + chunk]) for boarding in boardings]
-                found = journey.run(some)
-                for readout, value in zip(self.readouts, found, strict=True):
-                    self._put(values[readout.name], value, where, layers, slice(begin, begin + chunk))
+    @staticmethod
+    def of(
+        model: Transformer,
+        runs: Sequence[PlainRun],
+        group: _Group,
+        readouts: Sequence[Readout],
+        site: str,
+        by: tuple[str, ...],
+    ) -> "_Part":
+        """The prompts of `group`."""
+        base, source = (run.take(group.prompts, group.length) for run in runs)
+        return _Part(
+            by, group, Entrance(model, base, source, site), [readout.take(group.prompts) for readout in readouts]
+        )
 
-    def _put(self, table: Tensor, value: Tensor, where: Where, layers: range, heads: slice) -> None:
-        """One pass's metrics (cell prompt, layer by layer) into the table of all cells."""
+    def every(self, causal: bool, most: int) -> "Iterator[_Some]":
+        """All cells of a layer that can have an effect, lane by lane, at most so many rows of them at a time."""
+        entrance, lanes = self.entrance, {}
+        for where in _wheres(entrance.site, self.by, self.group, causal):
+            first = _first_reached(where, self.group, causal)
+            if all(bool((readout.positions < first).all()) for readout in self.readouts):
+                continue
+            if first not in lanes:
+                lanes[first] = Lane(entrance.model, entrance.base, first, self.readouts)
+            n_cells = entrance.n_heads() if where.by_head else 1
+            step = max(1, most // prod(lanes[first].shape))
+            for begin in range(0, n_cells, step):
+                yield _Some(self, lanes[first], where, range(begin, min(begin + step, n_cells)))
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Cells of a layer that board together: those of `where`, of some heads where each head is one."""
+
+    part: _Part
+    lane: Lane
+    where: Where
+    heads: range
+
+    @property
+    def rows(self) -> int:
+        """Cells x prompts x positions that they add to a pass."""
+        return len(self.heads) * prod(self.lane.shape)
+
+    def board(self, layer: int) -> Boarding:
+        """The cells of one layer."""
+        return self.part.entrance.board(self.lane, layer, self.where, slice(self.heads.start, self.heads.stop))
+
+    def put(self, values: dict[str, Tensor], layer: int, found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
+        """The cells' metrics into the tables of all cells."""
+        where, by, prompts = self.where, self.part.by, self.part.group.prompts
+        heads = slice(self.heads.start, self.heads.stop)
         at = {"position": where.position, "query": where.position, "key": where.key, "head": heads}
-        per_layer = value.unflatten(0, (len(layers), -1))
-        for layer, own in zip(layers, per_layer, strict=True):
-            place = table[(layer, *(at[axis] for axis in self.by[1:]))]
-            place[..., self.prompts] = own if where.by_head else own[0]
+        for readout, value in zip(self.part.readouts, found, strict=True):
+            place = values[readout.name][(layer, *(at[axis] for axis in by[1:]))]
+            place[..., prompts] = value if where.by_head else value[0]
 
 
-def _rows_within(model: Transformer, length: int, budget: int) -> int:
-    """How many rows (cells x prompts x positions) a pass may carry within the budget."""
+def _bunches(every: Iterable[_Some], most: int) -> Iterator[list[_Some]]:
+    """Cells in bunches that fill a pass."""
+    bunch: list[_Some] = []
+    for some in every:
+        if bunch and sum(one.rows for one in bunch) + some.rows > most:
+            yield bunch
+            bunch = []
+        bunch.append(some)
+    if bunch:
+        yield bunch
+
+
+def _together(n_layers: int, at_once: int) -> Iterator[range]:
+    """Layers whose cells share a pass, about as many each time: those of later layers board as it reaches them."""
+    n_passes = ceil(n_layers / max(1, at_once))
+    edges = [n_layers * at // n_passes for at in range(n_passes + 1)]
+    return (range(start, stop) for start, stop in pairwise(edges))
+
+
+def _most_rows(model: Transformer, pairs: Pairs, budget: int, causal: bool) -> int:
+    """How many rows (cells x prompts x positions) a pass carries.
+
+    Raises:
+        InputError: not even one cell of one prompt fits into the budget.
+    """
     config = model.last.config
     wide = 2 * config.d_mlp * (2 if hasattr(config.mlp, "activation") else 0)
     width = 6 * config.d_model + wide + 2 * (config.n_heads + 2 * config.kv_heads) * config.d_head
-    scores = 3 * config.n_heads * length
-    return budget // ((width + scores) * torch.finfo(model.last.embed.token.weight.dtype).bits * 8 // 64)
-
-
-def _prompts_a_pass(model: Transformer, group: _Group, budget: int) -> int:
-    """How many prompts go through together: one cell of them must fit."""
-    rows = group.length - group.first
-    most = _rows_within(model, group.length, budget)
-    if most < rows:
+    length = int(pairs.last.max()) + 1
+    row = (width + 3 * config.n_heads * length) * model.last.embed.token.weight.element_size()
+    needed = max(group.length - group.first for group in _groups(pairs, causal))
+    if budget < needed * row:
         raise InputError(
-            f"a budget of {budget} bytes is too small for one cell of {rows} positions: "
-            f"expected at least {budget // max(most, 1) * rows} bytes"
+            f"a budget of {budget} bytes is too small for one cell of {needed} positions: "
+            f"expected at least {needed * row} bytes"
         )
-    return max(1, min(most, _MOST) // rows)
+    return max(needed, min(MOST_ROWS, budget // row))
 
 
 def _blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs) -> None:
