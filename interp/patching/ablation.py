@@ -108,7 +108,7 @@ def ablate(
     ]  # the stream has one entry more than there are layers
     layers = [*kept[:skipped], *layers, *kept[skipped + len(layers) :]]
     ablated = replace(plain, **{field: layers})
-    return Ablation(site, kind, by, swept(model, alone, plain, ablated, readouts, values, site, by, budget), values)
+    return Ablation(site, kind, by, swept(model, alone, (plain, ablated), readouts, values, site, by, budget), values)
 
 
 def ablate_cells(

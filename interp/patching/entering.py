@@ -35,7 +35,7 @@ class Entrance:
         self.sight = sight_of(model, base.batch)
         self._cached: tuple[int, dict[str, Tensor]] = (-1, {})
 
-    def board(self, lane: Lane, layer: int, where: Where, heads: slice = slice(None)) -> Boarding:
+    def board(self, lane: Lane, layer: int, where: Where, heads: list[int]) -> Boarding:
         """The cells of `where` in one layer, of `heads` alone where each head is one, as they join their lane."""
         block: Block = self.model.last.blocks[layer]
         rows = self._rows_changed(where, lane.first)
@@ -49,7 +49,9 @@ class Entrance:
         dz, W_O = dz.unflatten(0, (n_cells, -1)), block.attn.W_O.unflatten(0, (n_cells, -1))
         if where.by_head:
             into = "cell shared prompt row d_head, cell shared d_head d_model -> cell prompt row d_model"
-            written = einsum(dz[heads], W_O[heads], into)
+            if len(heads) < n_cells:
+                dz, W_O = dz[heads], W_O[heads]
+            written = einsum(dz, W_O, into)
         else:
             into = "cell shared prompt row d_head, cell shared d_head d_model -> prompt row d_model"
             written = einsum(dz, W_O, into)[None]
@@ -61,6 +63,10 @@ class Entrance:
         """How many heads the site's head axis has."""
         config = self.model.last.config
         return config.kv_heads if self.site in {"k", "v"} else config.n_heads
+
+    def forget(self) -> None:
+        """Drop what the cells of the last layer shared."""
+        self._cached = (-1, {})
 
     def _stream(self, block: Block, layer: int) -> tuple[int, bool, Float[Tensor, "prompt position d_model"]]:
         """Where the site lies in the stream itself: the layer in which it boards, whether in its middle, and with what.

@@ -67,6 +67,16 @@ class Pairs:
         right, wrong = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
         return replace(self, clean=self.clean.to(device), corrupt=self.corrupt.to(device), right=right, wrong=wrong)
 
+    def take(self, prompts: Int[Tensor, " some"]) -> "Pairs":
+        """Some of the pairs."""
+        clean, corrupt = (
+            TokenBatch(*(part[prompts] for part in (batch.ids, batch.mask, batch.positions)))
+            for batch in (self.clean, self.corrupt)
+        )
+        right, wrong = (None if answer is None else answer[prompts] for answer in (self.right, self.wrong))
+        kept = tuple(self.kept[at] for at in prompts.tolist()) if self.kept else ()
+        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, kept=kept)
+
     def swapped(self) -> "Pairs":
         """Clean and corrupted, right and wrong, exchanged."""
         return replace(self, clean=self.corrupt, corrupt=self.clean, right=self.wrong, wrong=self.right)

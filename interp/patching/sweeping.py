@@ -6,13 +6,13 @@ pass as long as they fill it, and the last block is computed only where the metr
 plain way; both give the same numbers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import ceil, prod
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
@@ -26,15 +26,6 @@ from interp.transformer import Transformer
 
 BUDGET = 2 << 30  # bytes of activations that one pass may hold, by default
 MOST_ROWS = 1536  # cells x prompts x positions of a pass: enough to fill the machine, few enough for its caches
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Prompts that are swept together: those with the same first changed position and the same length."""
-
-    prompts: Int[Tensor, " prompt"]
-    first: int
-    length: int
 
 
 @torch.no_grad()
@@ -69,43 +60,48 @@ def sweep(
     by = tuple(by)
     check_site(model, site, by)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
-    base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-    plain, other = PlainRun.of_both(model, base, source)
-    plain_values, other_values = (read_values(model, each, readouts) for each in (plain, other))
-    clean, corrupt = (other_values, plain_values) if direction == "denoise" else (plain_values, other_values)
-    values = swept(model, pairs, plain, other, readouts, plain_values, site, by, budget)
-    return Sweep(site, direction, by, values, clean, corrupt)
+    swept_parts, ends = [], []
+    for prompts in _in_memory(model, pairs, budget):
+        some = pairs.take(prompts)
+        base, source = (some.corrupt, some.clean) if direction == "denoise" else (some.clean, some.corrupt)
+        runs = PlainRun.of_both(model, base, source)
+        read = [readout.take(prompts) for readout in readouts]
+        own, other = (read_values(model, run, read) for run in runs)
+        swept_parts.append(swept(model, some, runs, read, own, site, by, budget))
+        ends.append((other, own) if direction == "denoise" else (own, other))
+    clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
+    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt)
 
 
 def swept(
     model: Transformer,
     pairs: Pairs,
-    plain: PlainRun,
-    other: PlainRun,
+    runs: tuple[PlainRun, PlainRun],
     readouts: Sequence[Readout],
     plain_values: dict[str, Tensor],
     site: str,
     by: tuple[str, ...],
     budget: int,
+    wanted: Bool[Tensor, "*cells"] | None = None,
 ) -> dict[str, Tensor]:
-    """Metrics, `*by prompt`, of `plain` with what `other` has at each cell: another prompt's run, or a replacement."""
-    place = check_site(model, site, by)
-    width, causal = plain.batch.ids.shape[1], model.last.config.causal
+    """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
+
+    The second is another prompt's run, or holds what an ablation puts there. Cells that are not `wanted` (all are by
+    default), and those that no change can reach, keep the plain run's value.
+    """
+    place, width = check_site(model, site, by), pairs.clean.ids.shape[1]
     counted = dict(zip(place.axes, place.sizes, strict=True))
     sizes = [model.config.n_layers, *(counted[axis] or width for axis in by[1:])]
-    # cells that no change can reach keep the plain run's value
     values = {name: value.expand(*sizes, -1).clone() for name, value in plain_values.items()}
-    most = _most_rows(model, pairs, budget, causal)
-    parts = (
-        _Part.of(model, (plain, other), group, readouts, site, by) for group in _groups(pairs, causal, at_once=most)
-    )
-    every = (some for part in parts for some in part.every(causal, most))
-    for bunch in _bunches(every, most):
-        for layers in _together(model.config.n_layers, most // sum(some.rows for some in bunch)):
-            aboard = [(some, layer) for layer in layers for some in bunch]
-            found = travel(model, [some.board(layer) for some, layer in aboard])
-            for (some, layer), own in zip(aboard, found, strict=True):
-                some.put(values, layer, own)
+    most = _most_rows(model, pairs, budget)
+    parts = [_Part.of(model, runs, group, readouts, site, by) for group in _groups(model, pairs, most)]
+    lots = [lot for part in parts for lot in part.lots(most, torch.ones(sizes) if wanted is None else wanted)]
+    for bunch in _bunches(sorted(lots, key=lambda lot: lot.layer), most):
+        found = travel(model, [lot.board() for lot in bunch])
+        for lot, own in zip(bunch, found, strict=True):
+            lot.put(values, own)
+        for part in {lot.part for lot in bunch} - {bunch[-1].part}:
+            part.entrance.forget()
     _blank_beyond(values, by, pairs)
     return values
 
@@ -131,43 +127,50 @@ def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]
     return found
 
 
-def _groups(pairs: Pairs, causal: bool, at_once: int | None = None) -> Iterator[_Group]:
+@dataclass(frozen=True)
+class _Group:
+    """Prompts that are swept together: those with the same first changed position and the same length."""
+
+    prompts: Int[Tensor, " prompt"]
+    first: int
+    length: int
+    causal: bool
+
+    def wheres(self, site: str, by: tuple[str, ...]) -> Iterator[Where]:
+        """The cells of a layer that can have an effect, a head axis aside."""
+        rows = range(self.first, self.length) if {"position", "query"} & {*by} else [None]
+        # a changed query spreads its attention anew over all keys, also over those that are as they were
+        keys = range(self.length) if "key" in by else [None]
+        for row, key in product(rows, keys):
+            if self.causal and row is not None and key is not None and key > row:
+                continue
+            yield Where("head" in by, row, key)
+
+    def first_reached(self, where: Where) -> int:
+        """The first position whose stream the patch can change."""
+        if not self.causal:
+            return 0
+        return max(self.first, where.key or 0) if where.position is None else where.position
+
+
+def _groups(model: Transformer, pairs: Pairs, most: int) -> Iterator[_Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
-    With `at_once`, of as many prompts as make so many changed positions.
+    A group's changed positions fill one pass at most.
     """
+    causal = model.last.config.causal
     first = pairs.first_changed if causal else torch.zeros_like(pairs.last)
     keys = torch.stack([first, pairs.last + 1], 1)
     for key in keys.unique(dim=0):
         start, length = key.tolist()
         together = (keys == key).all(1).nonzero()[:, 0]
-        for prompts in together.split(len(together) if at_once is None else max(1, at_once // (length - start))):
-            yield _Group(prompts, start, length)
+        for prompts in together.split(max(1, most // (length - start))):
+            yield _Group(prompts, start, length, causal)
 
 
-def _wheres(site: str, by: tuple[str, ...], group: _Group, causal: bool) -> Iterator[Where]:
-    """The cells of a group that can have an effect, a head axis aside."""
-    changed = range(group.first, group.length)
-    everywhere = range(group.length)
-    rows = changed if {"position", "query"} & {*by} else [None]
-    # a changed query spreads its attention anew over all keys, also over those that are as they were
-    keys = everywhere if "key" in by else [None]
-    for row, key in product(rows, keys):
-        if causal and row is not None and key is not None and key > row:
-            continue
-        yield Where("head" in by, row, key)
-
-
-def _first_reached(where: Where, group: _Group, causal: bool) -> int:
-    """The first position whose stream the patch can change."""
-    if not causal:
-        return 0
-    return max(group.first, where.key or 0) if where.position is None else where.position
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Part:
-    """Prompts that go through together, and what is read of them."""
+    """A group of prompts, where patches enter their runs, and what is read of them."""
 
     by: tuple[str, ...]
     group: _Group
@@ -177,7 +180,7 @@ class _Part:
     @staticmethod
     def of(
         model: Transformer,
-        runs: Sequence[PlainRun],
+        runs: tuple[PlainRun, PlainRun],
         group: _Group,
         readouts: Sequence[Readout],
         site: str,
@@ -185,73 +188,90 @@ class _Part:
     ) -> "_Part":
         """The prompts of `group`."""
         base, source = (run.take(group.prompts, group.length) for run in runs)
-        return _Part(
-            by, group, Entrance(model, base, source, site), [readout.take(group.prompts) for readout in readouts]
-        )
+        reads = [readout.take(group.prompts) for readout in readouts]
+        return _Part(by, group, Entrance(model, base, source, site), reads)
 
-    def every(self, causal: bool, most: int) -> "Iterator[_Some]":
-        """All cells of a layer that can have an effect, lane by lane, at most so many rows of them at a time."""
+    def lots(self, most: int, wanted: Tensor) -> "Iterator[_Lot]":
+        """All wanted cells that can have an effect, at most so many rows of them at a time."""
         entrance, lanes = self.entrance, {}
-        for where in _wheres(entrance.site, self.by, self.group, causal):
-            first = _first_reached(where, self.group, causal)
+        for where in self.group.wheres(entrance.site, self.by):
+            first = self.group.first_reached(where)
             if all(bool((readout.positions < first).all()) for readout in self.readouts):
                 continue
             if first not in lanes:
                 lanes[first] = Lane(entrance.model, entrance.base, first, self.readouts)
-            n_cells = entrance.n_heads() if where.by_head else 1
             step = max(1, most // prod(lanes[first].shape))
-            for begin in range(0, n_cells, step):
-                yield _Some(self, lanes[first], where, range(begin, min(begin + step, n_cells)))
+            for layer in range(entrance.model.config.n_layers):
+                asked = wanted[self._at(layer, where, slice(None))]
+                heads = asked.nonzero()[:, 0].tolist() if where.by_head else [0] * bool(asked)
+                for begin in range(0, len(heads), step):
+                    yield _Lot(self, lanes[first], layer, where, heads[begin : begin + step])
+
+    def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
+        """Where in the table of all cells."""
+        at = {"position": where.position, "query": where.position, "key": where.key}
+        return (layer, *(heads if axis == "head" else at[axis] for axis in self.by[1:]))
+
+    def put(
+        self, values: dict[str, Tensor], layer: int, where: Where, heads: list[int], found: Sequence[Tensor]
+    ) -> None:
+        """Metrics, `cell prompt` each, into the tables of all cells."""
+        for readout, value in zip(self.readouts, found, strict=True):
+            rows = values[readout.name][self._at(layer, where, slice(None))]
+            if where.by_head:
+                rows[torch.tensor(heads, device=rows.device)[:, None], self.group.prompts] = value
+            else:
+                rows[self.group.prompts] = value[0]
 
 
 @dataclass(frozen=True)
-class _Some:
-    """Cells of a layer that board together: those of `where`, of some heads where each head is one."""
+class _Lot:
+    """Cells that board together: those of `where` in one layer, of some heads where each head is one."""
 
     part: _Part
     lane: Lane
+    layer: int
     where: Where
-    heads: range
+    heads: list[int]
 
     @property
     def rows(self) -> int:
         """Cells x prompts x positions that they add to a pass."""
         return len(self.heads) * prod(self.lane.shape)
 
-    def board(self, layer: int) -> Boarding:
-        """The cells of one layer."""
-        return self.part.entrance.board(self.lane, layer, self.where, slice(self.heads.start, self.heads.stop))
+    def board(self) -> Boarding:
+        """The cells as they join their lane."""
+        return self.part.entrance.board(self.lane, self.layer, self.where, self.heads)
 
-    def put(self, values: dict[str, Tensor], layer: int, found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
+    def put(self, values: dict[str, Tensor], found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
         """The cells' metrics into the tables of all cells."""
-        where, by, prompts = self.where, self.part.by, self.part.group.prompts
-        heads = slice(self.heads.start, self.heads.stop)
-        at = {"position": where.position, "query": where.position, "key": where.key, "head": heads}
-        for readout, value in zip(self.part.readouts, found, strict=True):
-            place = values[readout.name][(layer, *(at[axis] for axis in by[1:]))]
-            place[..., prompts] = value if where.by_head else value[0]
+        self.part.put(values, self.layer, self.where, self.heads, found)
 
 
-def _bunches(every: Iterable[_Some], most: int) -> Iterator[list[_Some]]:
-    """Cells in bunches that fill a pass."""
-    bunch: list[_Some] = []
-    for some in every:
-        if bunch and sum(one.rows for one in bunch) + some.rows > most:
+def _bunches(lots: Sequence[_Lot], most: int) -> Iterator[list[_Lot]]:
+    """Lots that share a pass, in their order, about as many rows each time."""
+    total = sum(lot.rows for lot in lots)
+    full = total / ceil(total / most) if lots else 0
+    bunch: list[_Lot] = []
+    for lot in lots:
+        rows = sum(one.rows for one in bunch)
+        if bunch and (rows >= full or rows + lot.rows > most):
             yield bunch
             bunch = []
-        bunch.append(some)
+        bunch.append(lot)
     if bunch:
         yield bunch
 
 
-def _together(n_layers: int, at_once: int) -> Iterator[range]:
-    """Layers whose cells share a pass, about as many each time: those of later layers board as it reaches them."""
-    n_passes = ceil(n_layers / max(1, at_once))
-    edges = [n_layers * at // n_passes for at in range(n_passes + 1)]
-    return (range(start, stop) for start, stop in pairwise(edges))
+def _in_memory(model: Transformer, pairs: Pairs, budget: int) -> tuple[Int[Tensor, " prompt"], ...]:
+    """Prompts whose two plain runs, kept whole and once more in parts, fit into the budget."""
+    config, length = model.last.config, pairs.clean.ids.shape[1]
+    kept = 5 * config.d_model + 2 * (config.n_heads + config.kv_heads) * config.d_head
+    prompt = 4 * config.n_layers * length * kept * model.last.embed.token.weight.element_size()
+    return torch.arange(len(pairs), device=pairs.last.device).split(max(1, budget // prompt))
 
 
-def _most_rows(model: Transformer, pairs: Pairs, budget: int, causal: bool) -> int:
+def _most_rows(model: Transformer, pairs: Pairs, budget: int) -> int:
     """How many rows (cells x prompts x positions) a pass carries.
 
     Raises:
@@ -262,13 +282,19 @@ def _most_rows(model: Transformer, pairs: Pairs, budget: int, causal: bool) -> i
     width = 6 * config.d_model + wide + 2 * (config.n_heads + 2 * config.kv_heads) * config.d_head
     length = int(pairs.last.max()) + 1
     row = (width + 3 * config.n_heads * length) * model.last.embed.token.weight.element_size()
-    needed = max(group.length - group.first for group in _groups(pairs, causal))
+    changed = pairs.last + 1 - (pairs.first_changed if config.causal else 0)
+    needed = int(changed.max())
     if budget < needed * row:
         raise InputError(
             f"a budget of {budget} bytes is too small for one cell of {needed} positions: "
             f"expected at least {needed * row} bytes"
         )
     return max(needed, min(MOST_ROWS, budget // row))
+
+
+def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tables of some prompts each, as one."""
+    return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
 
 
 def _blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs) -> None:
