@@ -24,8 +24,8 @@ from interp.patching import (
     sweep,
     unreliable,
 )
-from interp.patching.oracle import check_site
 from interp.patching.results import Direction
+from interp.patching.sweeping.oracle import check_site
 from interp.statistics import benjamini_hochberg, estimate
 
 METRICS: dict[str, Callable[[], Metric]] = {

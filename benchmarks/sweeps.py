@@ -37,7 +37,7 @@ from torch import Tensor
 
 from interp import Transformer, patch, run
 from interp.patching import Pairs, logit_difference, sweep
-from interp.patching.oracle import site_name
+from interp.patching.sweeping.oracle import site_name
 from models import load
 
 READ, FIRST = -1, 8

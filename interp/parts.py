@@ -111,7 +111,7 @@ def rotate(
 class Linear(nn.Linear):
     """A linear layer whose weight, shaped (out, in) as ever, lies input first in memory.
 
-    A product of few rows, of which a sweep has many, then runs up to 1.5 times as fast on a CPU, one of many 1.05 times.
+    A product of few rows, of which a sweep has many, is up to 1.5 times as fast then on a CPU, of many 1.05 times.
     """
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True):

@@ -68,7 +68,14 @@ class Attention(nn.Module):
         k, v = heads.split(self.config.kv_heads, -2)
         return k, v
 
-    def _project(self, x: Stream, heads: slice) -> Tensor:
+    def project_heads(
+        self, x: Stream, part: str, heads: Int[Tensor, " head"]
+    ) -> Float[Tensor, "*batch position head d_head"]:
+        """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; of `k` and `v`, key/value heads."""
+        n_q, n_kv = self.config.n_heads, self.config.kv_heads
+        return self._project(x, heads + {"q": 0, "k": n_q, "v": n_q + n_kv}[part])
+
+    def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
         weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
         bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
         return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))

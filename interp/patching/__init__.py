@@ -1,5 +1,7 @@
 """Activation patching: which part of a model carries the difference between two prompts."""
 
+from interp.patching.gradients.edges import Edge, Edges, edge_attribution
+from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
 from interp.patching.metrics import (
     Metric,
     function,
@@ -9,19 +11,30 @@ from interp.patching.metrics import (
     probability,
     rank,
 )
-from interp.patching.oracle import sweep_by_forward
 from interp.patching.pairs import Pairs
+from interp.patching.paths.oracle import Receiver, path_patch_by_forward
+from interp.patching.paths.path_patch import path_patch
 from interp.patching.results import Sweep, unreliable
-from interp.patching.sweeping import sweep
+from interp.patching.sweeping.oracle import sweep_by_forward
+from interp.patching.sweeping.sweep import sweep
 
 __all__ = [
+    "Edge",
+    "Edges",
+    "Magnitudes",
     "Metric",
     "Pairs",
+    "Receiver",
     "Sweep",
+    "atp_star",
+    "attribution_patching",
+    "edge_attribution",
     "function",
     "kl_divergence",
     "log_probability",
     "logit_difference",
+    "path_patch",
+    "path_patch_by_forward",
     "probability",
     "rank",
     "sweep",

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
-from interp.patching.oracle import check_site, site_name
 from interp.patching.pairs import Pairs
-from interp.patching.resuming import PlainRun
-from interp.patching.sweeping import BUDGET, read_values, swept
+from interp.patching.plain import PlainRun
+from interp.patching.sweeping.oracle import check_site, site_name
+from interp.patching.sweeping.sweep import BUDGET, read_values, swept
 from interp.places import sites
 from interp.running import Tokens, as_batch, run
 from interp.tap import Edit, Tap

@@ -7,99 +7,20 @@ are needed at every position, and the rest where the metric reads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from interp.patching.attending import attend
 from interp.patching.metrics import Readout
-from interp.places import matching
+from interp.patching.plain import PlainRun, sight_of
 from interp.sight import Sight
-from interp.tap import Tap
-from interp.tokens import TokenBatch
-from interp.transformer import Attention, Block, Stack, Transformer, fused_attention
+from interp.transformer import Attention, Block, Stack, Transformer
 
 Cells = Float[Tensor, "cell prompt position d_model"]
 Rows = Float[Tensor, "row d_model"]  # of all lanes, one after the other
-_SMALL_ROWS = 4096  # query x key entries of one head up to which explicit scores beat the fused kernel
-
-
-@dataclass(frozen=True)
-class PlainRun:
-    """A run of whole prompts with everything kept that a cell may leave as it was, layer by layer.
-
-    `resid` has one entry more than there are layers: the stream into each block, and out of the last. Queries and keys
-    are rotated; keys and values have one head a key/value head.
-    """
-
-    batch: TokenBatch
-    resid: list[Float[Tensor, "prompt position d_model"]]
-    mid: list[Float[Tensor, "prompt position d_model"]]
-    attn_out: list[Float[Tensor, "prompt position d_model"]]
-    mlp_out: list[Float[Tensor, "prompt position d_model"]]
-    q: list[Float[Tensor, "prompt position head d_head"]]
-    k: list[Float[Tensor, "prompt position kv_head d_head"]]
-    v: list[Float[Tensor, "prompt position kv_head d_head"]]
-    z: list[Float[Tensor, "prompt position head d_head"]]
-
-    @staticmethod
-    def of(model: Transformer, batch: TokenBatch) -> "PlainRun":
-        """Run the model's one stack and keep its activations."""
-        ((name, _),) = model.config.stacks.items()
-        stack = model.last
-        kept = ("resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "attn.q", "attn.k", "attn.v", "attn.z")
-        known = {site for site in kept if site != "mlp_out" or stack.blocks[0].mlp is not None}
-        tap = Tap(capture=frozenset(matching(model, [f"{name}.*.{site}" for site in known])))
-        with torch.no_grad():
-            stack(batch, tap.at(name))  # the metrics say which logits they need; the rest is never computed
-        seen = tap.seen
-        n_layers = range(model.config.n_layers)
-
-        def layers(site: str) -> list[Tensor]:
-            return [seen[f"{name}.{layer}.{site}"] for layer in n_layers] if site in known else []
-
-        def rotated(site: str) -> list[Tensor]:
-            return [block.attn.rotate(x, batch.positions) for block, x in zip(stack.blocks, layers(site), strict=True)]
-
-        return PlainRun(
-            batch=batch,
-            resid=[*layers("resid_pre"), seen[f"{name}.{n_layers[-1]}.resid_post"]],
-            mid=layers("resid_mid"),
-            attn_out=layers("attn_out"),
-            mlp_out=layers("mlp_out"),
-            q=rotated("attn.q"),
-            k=rotated("attn.k"),
-            v=layers("attn.v"),
-            z=layers("attn.z"),
-        )
-
-    @staticmethod
-    def of_both(model: Transformer, one: TokenBatch, other: TokenBatch) -> "tuple[PlainRun, PlainRun]":
-        """Two batches of one shape, run as one."""
-        parts = zip((one.ids, one.mask, one.positions), (other.ids, other.mask, other.positions), strict=True)
-        both = PlainRun.of(model, TokenBatch(*(torch.cat(pair) for pair in parts)))
-        return both._part(slice(None, len(one.ids)), None), both._part(slice(len(one.ids), None), None)
-
-    def take(self, prompts: Int[Tensor, " prompt"], n_positions: int) -> "PlainRun":
-        """Some of the prompts, each once and in order, and of them the first positions."""
-        if (len(prompts), n_positions) == self.batch.ids.shape:
-            return self
-        return self._part(prompts, n_positions)
-
-    def _part(self, prompts: Int[Tensor, " prompt"] | slice, n_positions: int | None) -> "PlainRun":
-        def some(parts: list[Tensor]) -> list[Tensor]:
-            return [part[prompts, :n_positions] for part in parts]
-
-        batch = TokenBatch(*some([self.batch.ids, self.batch.mask, self.batch.positions]))
-        fields = (self.resid, self.mid, self.attn_out, self.mlp_out, self.q, self.k, self.v, self.z)
-        return PlainRun(batch, *map(some, fields))
-
-
-def sight_of(model: Transformer, batch: TokenBatch, first: int = 0) -> Sight:
-    """Who sees whom among pairs, whose padding is all on the right: no causal query sees it, so it needs no mask."""
-    sight = Sight.of(batch, causal=model.last.config.causal, first=first)
-    return replace(sight, padding=None) if sight.causal else sight
 
 
 class Lane:
@@ -132,14 +53,7 @@ class Lane:
         """The mix of values for the cells' queries, from the plain run's earlier positions and their own."""
         q, k = attn.rotate(q, sight.positions), attn.rotate(k, self.sight.positions)
         past_k, past_v = (part[layer][:, : self.first] for part in (self.plain.k, self.plain.v))
-        if q.shape[2] * sight.n_keys > _SMALL_ROWS:
-            k = torch.cat([past_k.expand(k.shape[0], *past_k.shape), k], 2)
-            v = torch.cat([past_v.expand(v.shape[0], *past_v.shape), v], 2)
-            q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
-            return fused_attention(q, k, v, sight, attn.config.score_scale).transpose(-2, -3)
-        if (shared := attn.config.n_heads // attn.config.kv_heads) > 1:
-            k, v, past_k, past_v = (part.repeat_interleave(shared, -2) for part in (k, v, past_k, past_v))
-        return attend_sharing(q, k, v, past_k, past_v, sight, attn.config.score_scale)
+        return attend(q, k, v, past_k, past_v, sight, attn.config.score_scale)
 
     def measure(self, model: Transformer, arrived: Float[Tensor, "cell prompt read d_model"]) -> list[Tensor]:
         """Metrics, `cell prompt` each, from the stream out of the last block at the read positions."""
@@ -301,31 +215,3 @@ class _Journey:
 
 def _cat(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat([*parts])
-
-
-def attend_sharing(
-    q: Float[Tensor, "cell prompt query head d_head"],
-    k: Float[Tensor, "cell prompt key head d_head"],
-    v: Float[Tensor, "cell prompt key head d_head"],
-    past_k: Float[Tensor, "prompt past head d_head"],
-    past_v: Float[Tensor, "prompt past head d_head"],
-    sight: Sight,
-    scale: float,
-) -> Float[Tensor, "cell prompt query head d_head"]:
-    """Attention to the cells' own keys and to earlier ones that all cells share, which are never copied."""
-    cells, prompts, queries, heads, d_head = q.shape
-    past = past_k.shape[1]
-    # prompt head cell query d_head: the queries of all cells are rows of one product with the shared keys
-    q, k, v = (part.permute(1, 3, 0, 2, 4) for part in (q * scale, k, v))
-    own = q @ k.transpose(-1, -2)
-    mask = sight.mask()[..., past:]  # what lies before is seen by all
-    if not bool(mask.all()):
-        own = own.masked_fill(~mask[:, :, None], -torch.inf)
-    if not past:
-        return (own.softmax(-1) @ v).permute(2, 0, 3, 1, 4)
-    rows = q.reshape(prompts, heads, cells * queries, d_head)
-    earlier = (rows @ past_k.permute(0, 2, 3, 1)).view(prompts, heads, cells, queries, past)
-    pattern = torch.cat([earlier, own], -1).softmax(-1)
-    z = pattern[..., past:] @ v
-    z = z + (pattern[..., :past].reshape(prompts, heads, cells * queries, past) @ past_v.transpose(1, 2)).view_as(z)
-    return z.permute(2, 0, 3, 1, 4)

@@ -16,12 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.entering import Entrance, Where
 from interp.patching.metrics import Metric, Readout
-from interp.patching.oracle import check_site
 from interp.patching.pairs import Pairs
+from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
-from interp.patching.resuming import Boarding, Lane, PlainRun, travel
+from interp.patching.sweeping.entering import Entrance, Where
+from interp.patching.sweeping.lanes import Boarding, Lane, travel
+from interp.patching.sweeping.oracle import check_site
 from interp.transformer import Transformer
 
 BUDGET = 2 << 30  # bytes of activations that one pass may hold, by default

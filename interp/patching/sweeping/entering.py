@@ -12,7 +12,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.patching.resuming import Boarding, Lane, PlainRun, sight_of
+from interp.patching.plain import PlainRun, sight_of
+from interp.patching.sweeping.lanes import Boarding, Lane
 from interp.transformer import Attention, Block, Transformer
 
 STREAM_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")

@@ -1,0 +1,237 @@
+"""Which connections between components matter? A score for every edge, from gradients.
+
+Each component reads the residual stream, which is the sum of what all earlier ones wrote. The edge from a sender to a
+receiver is that sender's share of what that receiver reads; its score is the first-order effect of putting another
+prompt's write there and nowhere else: edge attribution patching (Syed, Rager & Conmy 2023, arXiv:2310.10348). With
+gradients averaged on the way from one prompt to the other it is EAP-IG (Hanna, Pezzelle & Belinkov 2024,
+arXiv:2403.17806), which finds what a flat gradient at either end hides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.config import NoNorm
+from interp.errors import InputError
+from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
+from interp.patching.metrics import Metric, Readout
+from interp.patching.pairs import Pairs
+from interp.patching.results import Direction
+from interp.tap import UNTAPPED
+from interp.tokens import TokenBatch
+from interp.transformer import Block, Transformer
+
+Writes = Float[Tensor, "sender prompt position d_model"]
+Reads = Float[Tensor, "receiver prompt position d_model"]
+_SITES = ("resid_pre", "attn.q", "attn.k", "attn.v", "attn.z", "resid_mid", "mlp_out", "resid_post")
+
+
+class Edge(NamedTuple):
+    """One connection and its score, the mean over prompts in the metric's unit."""
+
+    sender: str
+    receiver: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Scores of all edges, in the metric's unit: how far it is predicted to move when the edge carries the other write.
+
+    Senders are `embed`, heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); receivers are heads' queries, keys and
+    values (`1.4.q`; `k` and `v` per key/value head), feed-forwards and `logits`. Where a sender does not come before a
+    receiver there is no edge, and the score is NaN.
+    """
+
+    metric: str
+    direction: Direction
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    scores: Float[Tensor, "sender receiver prompt"]
+
+    def top(self, k: int) -> list[Edge]:
+        """The `k` edges whose mean score over prompts is largest in absolute value, largest first; all, if fewer."""
+        means = self.scores.mean(-1)
+        size = means.abs().nan_to_num(-1).flatten()
+        order = size.argsort(descending=True, stable=True)[: min(k, int((size >= 0).sum()))]
+        places = [divmod(place, len(self.receivers)) for place in order.tolist()]
+        return [Edge(self.senders[a], self.receivers[b], float(means[a, b])) for a, b in places]
+
+
+def edge_attribution(
+    model: Transformer,
+    pairs: Pairs,
+    metric: Metric,
+    direction: Direction = "denoise",
+    *,
+    steps: int = 5,
+    budget: int = BUDGET,
+) -> Edges:
+    """Score every edge: (the other prompt's write - own) . the metric's gradient at the receiver's own input.
+
+    Args:
+        model: a transformer of one stack with an output layer, its norms before its layers or absent.
+        pairs: clean and corrupted prompts.
+        metric: what to read; it must have a gradient.
+        direction: `denoise` puts clean writes into the corrupted prompt, `noise` corrupted ones into the clean.
+        steps: gradients are averaged over this many embeddings on the line from own to other, from own on and without
+            the other end (with `noise` Hanna 2024, equation 3). 1 is plain EAP: the gradient at the own prompt alone.
+        budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
+
+    Returns:
+        Edges: scores `sender receiver prompt`. The sign is that of the metric's change from the own prompt's value, in
+        both directions: under `noise` an edge that the clean answer needs is negative.
+
+    Raises:
+        InputError: norms after the layers, fewer than one step, no output layer, a metric without a gradient or
+            without one number a prompt, a budget too small for one prompt.
+    """
+    _check(model, steps)
+    readouts, base, source = prepare(model, pairs, metric, direction)
+    senders, receivers = _senders(model), _receivers(model)
+    scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
+    exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
+    held = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
+    for prompts in split(model, pairs, budget, held * model.config.d_model):
+        readout = readouts[0].take(prompts)
+        own, other = (
+            _Journey.of(model, some(base, prompts), readout),
+            _Journey.of(model, some(source, prompts), readout),
+        )
+        with torch.no_grad():
+            change = _change(model, own.tape(), other.tape())
+        for step in range(steps):
+            with torch.enable_grad():
+                tape = own.tape(own.start + (other.start - own.start) * (step / steps))
+            for before, after, reads in _reads(model, tape, readout.name):
+                exists[:before, after] = True
+                scores[:before, after, prompts] += _dot(change[:before], reads) / steps
+    return Edges(
+        readouts[0].name,
+        direction,
+        tuple(senders),
+        tuple(receivers),
+        scores.masked_fill(~exists[..., None], torch.nan),
+    )
+
+
+@dataclass(frozen=True)
+class _Journey:
+    """Some prompts, and what enters their first block."""
+
+    model: Transformer
+    batch: TokenBatch
+    readout: Readout
+    start: Float[Tensor, "prompt position d_model"]
+
+    @staticmethod
+    def of(model: Transformer, batch: TokenBatch, readout: Readout) -> "_Journey":
+        return _Journey(model, batch, readout, embedded(model, batch))
+
+    def tape(self, start: Float[Tensor, "prompt position d_model"] | None = None) -> Tape:
+        """A pass from the prompts' own embedding, or from another."""
+        known = [site for site in _SITES if site != "mlp_out" or self.model.last.blocks[0].mlp is not None]
+        names = [_name(self.model, layer, site) for layer in range(self.model.config.n_layers) for site in known]
+        return record(self.model, self.batch, self.start if start is None else start, [self.readout], names)
+
+
+def _check(model: Transformer, steps: int) -> None:
+    config = model.last.config
+    if config.wiring == "post" and not isinstance(config.norm, NoNorm):
+        raise InputError(
+            "edges are not defined where norms follow the layers: each norm mixes all that was written before it, so "
+            "no component's write reaches a later one by itself; expected a model with norms before its layers"
+        )
+    if steps < 1:
+        raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
+
+
+def _senders(model: Transformer) -> list[str]:
+    """Components that write, in the order in which they do."""
+    found = ["embed"]
+    for layer, block in enumerate(model.last.blocks):
+        found += [f"{layer}.{head}" for head in range(model.config.n_heads)]
+        found += [] if block.mlp is None else [f"mlp.{layer}"]
+    return found
+
+
+def _receivers(model: Transformer) -> list[str]:
+    """Components that read, in the order in which `_reads` gives them."""
+    config, found = model.last.config, []
+    for layer, block in enumerate(model.last.blocks):
+        for part, heads in [("q", config.n_heads), ("k", config.kv_heads), ("v", config.kv_heads)]:
+            found += [f"{layer}.{head}.{part}" for head in range(heads)]
+        found += [] if block.mlp is None else [f"mlp.{layer}"]
+    return [*found, "logits"]
+
+
+def _name(model: Transformer, layer: int, site: str) -> str:
+    (stack,) = model.config.stacks
+    return f"{stack}.{layer}.{site}"
+
+
+def _change(model: Transformer, own: Tape, other: Tape) -> Writes:
+    """What each sender writes for the other prompt, less what it writes for its own."""
+
+    def change(layer: int, site: str) -> Tensor:
+        name = _name(model, layer, site)
+        return other.seen[name] - own.seen[name]
+
+    found = [change(0, "resid_pre")[None]]
+    for layer, block in enumerate(model.last.blocks):
+        z = change(layer, "attn.z")
+        found.append(einsum(z, block.attn.W_O, "prompt p head d_head, head d_head d_model -> head prompt p d_model"))
+        found += [] if block.mlp is None else [change(layer, "mlp_out")[None]]
+    return torch.cat(found)
+
+
+def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, slice, Reads]]:
+    """The metric's gradient at the own input of each receiver, the others' inputs held: one set of receivers at a time.
+
+    With each comes how many senders lie before it, and its place among all receivers.
+    """
+    blocks, n_heads = model.last.blocks, model.config.n_heads
+    feeds = [] if blocks[0].mlp is None else ["mlp_out"]
+    ends = [
+        _name(model, layer, site) for layer in range(len(blocks)) for site in ("attn.q", "attn.k", "attn.v", *feeds)
+    ]
+    last = _name(model, len(blocks) - 1, "resid_post")
+    gradients = tape.gradients(metric, [*ends, last])
+    before, at = 1, 0
+    for layer, block in enumerate(blocks):
+        qkv = [gradients[_name(model, layer, f"attn.{part}")] for part in "qkv"]
+        reads = _through_attention(block, tape.seen[_name(model, layer, "resid_pre")], torch.cat(qkv, -2))
+        yield before, slice(at, at + len(reads)), reads
+        before, at = before + n_heads, at + len(reads)
+        if block.mlp is not None:
+            middle, out = tape.seen[_name(model, layer, "resid_mid")], gradients[_name(model, layer, "mlp_out")]
+            yield before, slice(at, at + 1), _through_mlp(block, middle, out)
+            before, at = before + 1, at + 1
+    yield before, slice(at, at + 1), gradients[last][None]
+
+
+def _through_attention(block: Block, residual: Tensor, gradient: Tensor) -> Reads:
+    """From the gradient at queries, keys and values to that at the stream, each head's three kept apart."""
+    weight = block.attn.qkv.weight.detach().unflatten(0, (-1, block.attn.config.d_head))  # in the same order
+    normed = einsum(gradient, weight, "prompt p receiver d_head, receiver d_head d_model -> receiver prompt p d_model")
+    with torch.enable_grad():
+        stream = residual.detach().expand(normed.shape).requires_grad_()
+        return torch.autograd.grad(block.wiring.read(block.norm_attn, stream), stream, normed)[0]
+
+
+def _through_mlp(block: Block, residual: Tensor, gradient: Tensor) -> Reads:
+    """From the gradient at what the feed-forward writes to that at the stream which it reads."""
+    assert block.mlp is not None
+    with torch.enable_grad():
+        stream = residual.detach().requires_grad_()
+        out = block.mlp(block.wiring.read(block.norm_mlp, stream), UNTAPPED)
+        return torch.autograd.grad(out, stream, gradient)[0][None]
+
+
+def _dot(writes: Writes, reads: Reads) -> Float[Tensor, "sender receiver prompt"]:
+    return einsum(writes, reads, "sender prompt p d_model, receiver prompt p d_model -> sender receiver prompt")

@@ -1,0 +1,130 @@
+"""One pass that can be differentiated: which activations it passed, what the metrics gave, and their gradients.
+
+The graph starts at the embedding, so no gradient of a weight is ever computed. Prompts do not mix in a pass: the
+gradient of a metric's sum over prompts holds each prompt's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.patching.metrics import Metric, Readout
+from interp.patching.pairs import Pairs
+from interp.patching.results import Direction
+from interp.sight import Sight
+from interp.tap import Edit, Tap
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer
+
+BUDGET = 2 << 30  # bytes of activations that one differentiated pass may hold, by default
+
+
+@dataclass(frozen=True)
+class Tape:
+    """One pass over some prompts: what it passed at each captured site, and the metrics, one value a prompt."""
+
+    seen: dict[str, Tensor]
+    values: dict[str, Float[Tensor, " prompt"]]
+
+    def gradients(self, metric: str, names: Sequence[str]) -> dict[str, Tensor]:
+        """The metric's gradient at each of `names`. Prompts do not mix, so the sum over them is differentiated.
+
+        Raises:
+            InputError: the metric has no gradient.
+        """
+        value = self.values[metric]
+        if not value.requires_grad:
+            raise InputError(
+                f"metric {metric} has no gradient, so its effects cannot be estimated: "
+                "measure them with `sweep`, or name another metric (logit_difference)"
+            )
+        joined = [name for name in names if self.seen[name].requires_grad]
+        with torch.enable_grad():
+            total = value.sum()
+        found = torch.autograd.grad(
+            total, [self.seen[name] for name in joined], retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        cut_off = {name: torch.zeros_like(self.seen[name]) for name in names if name not in joined}
+        return dict(zip(joined, found, strict=True)) | cut_off
+
+
+def record(
+    model: Transformer,
+    batch: TokenBatch,
+    start: Float[Tensor, "prompt position d_model"],
+    readouts: Sequence[Readout],
+    names: Sequence[str],
+    edits: Mapping[str, Edit] | None = None,
+) -> Tape:
+    """Run the model's one stack from its embedding, capture `names` and read the metrics.
+
+    Inside `torch.enable_grad()` the tape can be differentiated: the graph begins at `start`, what enters the first
+    block.
+
+    Raises:
+        InputError: a metric that does not give one finite number a prompt.
+    """
+    (stack,) = model.config.stacks
+    tap = Tap(capture=frozenset(names), edit=edits or {})
+    start = start.detach().requires_grad_(torch.is_grad_enabled())
+    final = model.last.resume(start, Sight.of(batch, causal=model.last.config.causal), tap=tap.at(stack))
+    prompt = torch.arange(len(final), device=final.device)[:, None]
+    values = {readout.name: readout.of(model, final[prompt, readout.positions]) for readout in readouts}
+    for name, value in values.items():
+        if value.shape != prompt.shape[:1] or not bool(value.isfinite().all()):
+            raise InputError(
+                f"metric {name} must give one finite number for each of {len(prompt)} prompts, "
+                f"got {value.detach().tolist()}"
+            )
+    return Tape(tap.seen, values)
+
+
+def embedded(model: Transformer, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
+    """What enters the first block."""
+    with torch.no_grad():
+        return model.last.embed(batch.ids, batch.positions)
+
+
+def prepare(
+    model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric], direction: Direction
+) -> tuple[list[Readout], TokenBatch, TokenBatch]:
+    """The metrics made ready, the prompts that are changed, and those that the change comes from.
+
+    Raises:
+        InputError: the model has no output layer.
+    """
+    if model.output is None:
+        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
+    base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
+    return readouts, base, source
+
+
+def some(batch: TokenBatch, prompts: Tensor) -> TokenBatch:
+    """Some prompts of a batch."""
+    return TokenBatch(batch.ids[prompts], batch.mask[prompts], batch.positions[prompts])
+
+
+def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows: bool = False) -> Sequence[Tensor]:
+    """Indices of prompts, in parts whose activations fit `budget` bytes.
+
+    A position of a layer keeps about a dozen vectors of the stream's width, those of its heads and of its feed-forward,
+    and as many again in gradients; with `rows` also its attention to every key; `extra` counts what else it holds.
+
+    Raises:
+        InputError: not one prompt fits.
+    """
+    config, width = model.last.config, pairs.clean.ids.shape[1]
+    heads = (config.n_heads + 2 * config.kv_heads) * config.d_head
+    layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * width if rows else 0)
+    numbers = width * (config.n_layers * layer + extra) + 4 * config.d_vocab
+    needed = numbers * model.last.embed.token.weight.element_size()
+    if budget < needed:
+        raise InputError(
+            f"a budget of {budget} bytes is too small for one prompt of {width} positions: expected at least {needed}"
+        )
+    return torch.arange(len(pairs), device=model.device).split(budget // needed)

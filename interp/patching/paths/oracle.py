@@ -1,0 +1,193 @@
+"""Path patching the plain way: two whole forward passes a cell. What a path is, and what the fast way is held against.
+
+A path leads from one sender (what a head or a feed-forward writes) to receivers (what heads, a feed-forward or the
+output layer read). The first pass lets the sender alone be as in the other prompt and records what the receivers get
+from it; the second gives them that, and nothing else.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from interp.edits import SelectiveEdit, patch
+from interp.errors import InputError
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
+from interp.patching.results import Direction, Sweep
+from interp.patching.sweeping.oracle import check_site, site_name
+from interp.running import Run, run
+from interp.tap import Edit, Tap
+from interp.transformer import Transformer
+
+# what is recomputed between sender and receivers, and the sites that are therefore kept as they were
+THROUGH = {"nothing": ("attn_out", "mlp_out"), "mlps": ("attn_out",), "everything": ()}
+SENDERS = ("z", "mlp_out")
+PARTS = ("q", "k", "v", "mlp", "logits")
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """What a path ends at, everywhere or at one position of each prompt's own tokens (negative: from its end).
+
+    `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all heads of a layer, `mlp`: what the
+    feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
+    """
+
+    part: str
+    layer: int | None = None
+    head: int | None = None
+    position: int | None = None
+
+    def __str__(self) -> str:
+        place = ".".join(str(each) for each in (self.layer, self.head, self.part) if each is not None)
+        return place if self.position is None else f"{place}@{self.position}"
+
+    def moment(self, n_layers: int) -> int:
+        """When it reads, in half blocks: 2l is the stream into block l, 2l + 1 that into its feed-forward."""
+        return 2 * n_layers if self.layer is None else 2 * self.layer + (self.part == "mlp")
+
+
+def written_at(sender: str, layer: int) -> int:
+    """The half block in which a sender writes: receivers whose moment is later can read it."""
+    return 2 * layer + (sender == "mlp_out")
+
+
+def check_paths(
+    model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], sender: str, by: tuple[str, ...], through: str
+) -> None:
+    """Whether these paths exist.
+
+    Raises:
+        InputError: what does not, and what there is instead.
+    """
+    if sender not in SENDERS:
+        raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
+    check_site(model, sender, by)
+    if through not in THROUGH:
+        raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
+    if not receivers:
+        raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
+    for receiver in receivers:
+        _check_receiver(model, pairs, receiver)
+    n_layers = model.config.n_layers
+    if max(receiver.moment(n_layers) for receiver in receivers) <= written_at(sender, 0):
+        raise InputError(
+            f"no {sender} is written before {', '.join(map(str, receivers))} read: expected a receiver in a later layer"
+        )
+
+
+def _check_receiver(model: Transformer, pairs: Pairs, receiver: Receiver) -> None:
+    config, part = model.last.config, receiver.part
+    parts = PARTS if model.last.blocks[0].mlp is not None else tuple(part for part in PARTS if part != "mlp")
+    if part not in parts:
+        raise InputError(f"no receiver {part!r} in this model: expected one of {', '.join(parts)}")
+    if part == "logits":
+        if receiver.layer is not None:
+            raise InputError(f"the logits are read after all layers: expected no layer, got layer {receiver.layer}")
+    elif receiver.layer is None or not 0 <= receiver.layer < config.n_layers:
+        raise InputError(f"no layer {receiver.layer} to receive {part}: expected 0-{config.n_layers - 1}")
+    heads = {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 0)
+    if receiver.head is not None and not 0 <= receiver.head < heads:
+        expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
+        raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
+    at, shortest = receiver.position, int(pairs.clean.lengths.min())
+    if at is not None and not -shortest <= at < shortest:
+        raise InputError(
+            f"receiver {receiver} lies beyond the shortest prompt's {shortest} tokens: "
+            f"expected a position in {-shortest} to {shortest - 1}"
+        )
+
+
+def path_name(sender: str, receivers: Sequence[Receiver]) -> str:
+    """The paths as a person reads them: `z -> 9.6.q, 9.9.q`."""
+    return f"{sender} -> {', '.join(map(str, receivers))}"
+
+
+def path_patch_by_forward(
+    model: Transformer,
+    pairs: Pairs,
+    metrics: Metric | Sequence[Metric],
+    receivers: Sequence[Receiver],
+    sender: str = "z",
+    by: Sequence[str] = ("layer", "head"),
+    through: str = "nothing",
+    direction: Direction = "denoise",
+) -> Sweep:
+    """Patch the paths from every sender in turn, each with two plain forward passes over all prompts.
+
+    Arguments and result are those of `interp.patching.path_patch`.
+    """
+    by = tuple(by)
+    check_paths(model, pairs, receivers, sender, by, through)
+    readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
+    batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
+    base, other = run(model, batch, capture="*"), run(model, source, capture="*")
+    (stack,), config = model.config.stacks, model.last.config
+    read = {_site_read(stack, receiver) for receiver in receivers}
+    counted = {"layer": config.n_layers, "head": config.n_heads, "position": batch.ids.shape[1]}
+    sizes = [counted[axis] for axis in by]
+    values = {r.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=base.logits.dtype) for r in readouts}
+    for layer, *rest in product(*map(range, sizes)):
+        where = dict(zip(by[1:], rest, strict=True))
+        site = site_name(stack, layer, sender)
+        sent: dict[str, Edit | SelectiveEdit] = {site: patch(other[site], **where)}
+        first = run(model, batch, edit=_frozen(model, base, sender, layer, through) | sent, capture=read)
+        second = run(model, batch, edit=_received(model, first, receivers, pairs.last + 1))
+        real = (pairs.last >= where.get("position", 0)).cpu()
+        for readout in readouts:
+            value = readout.of_logits(second.logits).cpu()
+            values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
+    plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
+    corrupt, clean = plain if direction == "denoise" else plain[::-1]
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt)
+
+
+def _frozen(model: Transformer, base: Run, sender: str, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
+    """Everything that the first pass keeps as the base run has it; the sender's own attention is not."""
+    (stack,) = model.config.stacks
+    own = site_name(stack, layer, "attn_out" if sender == "z" else sender)
+    sites = [site_name(stack, each, kind) for each in range(model.config.n_layers) for kind in THROUGH[through]]
+    return {site: patch(base[site]) for site in sites if site != own and site in base.activations}
+
+
+def _received(
+    model: Transformer, first: Run, receivers: Sequence[Receiver], lengths: Int[Tensor, " prompt"]
+) -> dict[str, Edit | SelectiveEdit]:
+    """Edits that give all receivers what they got in the first pass."""
+    (stack,) = model.config.stacks
+    places: dict[str, list[tuple[Receiver, Tensor]]] = defaultdict(list)
+    for receiver in receivers:
+        site = _site_read(stack, receiver)
+        value = first[site]
+        if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
+            assert receiver.layer is not None
+            tap = Tap(capture={"mlp_out"})
+            model.last.blocks[receiver.layer].feed_forward(value, tap)
+            site, value = site_name(stack, receiver.layer, "mlp_out"), tap.seen["mlp_out"]
+        places[site].append((receiver, value))
+    return {site: _putting(values, lengths.tolist()) for site, values in places.items()}
+
+
+def _site_read(stack: str, receiver: Receiver) -> str:
+    """Where to see what a receiver reads."""
+    if receiver.layer is None:
+        return f"{stack}.resid_final"
+    return site_name(stack, receiver.layer, "resid_mid" if receiver.part == "mlp" else receiver.part)
+
+
+def _putting(values: list[tuple[Receiver, Tensor]], lengths: list[int]) -> Edit:
+    def edit(plain: Tensor) -> Tensor:
+        changed = plain.clone()
+        for receiver, value in values:
+            head = slice(None) if receiver.head is None else receiver.head
+            for prompt, length in enumerate(lengths):
+                at = slice(length) if receiver.position is None else receiver.position % length
+                changed[prompt, at, head] = value[prompt, at, head]
+        return changed
+
+    return edit

@@ -1,0 +1,206 @@
+"""How far does a change of the base run's stream go? Steps of half a block, with what receivers get put in on the way.
+
+A walk carries only how far its cells' stream is from the base run's, `change`. Moments count half blocks: 2l is the
+stream into block l, 2l + 1 that into its feed-forward, and the last, 2n, that into the final norm. Half block m leads
+from moment m to moment m + 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.patching.attending import attend
+from interp.patching.plain import PlainRun, sight_of
+from interp.sight import Sight
+from interp.tap import UNTAPPED
+from interp.transformer import PreNorm, Transformer
+
+Cells = Float[Tensor, "cell prompt row d_model"]
+Further = Float[Tensor, "cell prompt further d_model"]  # those that are carried on, where they may be fewer
+Rows = Int[Tensor, " row"]  # positions of the prompts, in order
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one kind of receiver gets, cell by cell; `mask` says which of these rows and heads asked for it."""
+
+    rows: Rows
+    heads: Int[Tensor, " head"]
+    mask: Bool[Tensor, "row head"]
+    value: Float[Tensor, "cell prompt row head width"]
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells arrived."""
+        return len(self.value)
+
+    def put(
+        self, target: Float[Tensor, "some prompt all heads width"], rows: Int[Tensor, " all"], start: int = 0
+    ) -> None:
+        """Give it to the cells from `start` on whose own values, at `rows`, are in `target`."""
+        at = torch.searchsorted(rows, self.rows)[:, None]
+        value, own = self.value[start : start + len(target)], target[:, :, at, self.heads]
+        target[:, :, at, self.heads] = torch.where(self.mask[..., None], value, own)
+
+
+# At one moment, by part: queries and keys (as they enter the scores) and values, what the feed-forward writes, and for
+# `logits` the change itself.
+Given = Mapping[str, Recorded]
+_NOTHING: Given = {}
+
+
+class Walk:
+    """Steps from moment to moment, for cells that differ from the base run at `rows`.
+
+    After the last attention only the rows in `late` are carried. Attention can be recomputed where `rows` are all
+    positions from the first on.
+    """
+
+    def __init__(self, model: Transformer, base: PlainRun, rows: Rows, late: Int[Tensor, " further"]):
+        self.model, self.base, self.blocks = model, base, model.last.blocks
+        self.rows, self.late = rows, late
+        self.last_attention = 2 * len(self.blocks) - 2
+        self.first = int(rows[0])
+        self.sight = sight_of(model, base.batch, self.first)
+
+    def rows_at(self, moment: int) -> Rows:
+        """The positions that are carried there."""
+        return self.late if moment > self.last_attention else self.rows
+
+    def stream(self, moment: int, rows: Rows | None = None) -> Float[Tensor, "prompt row d_model"]:
+        """The base run's, at the rows carried there, or at others."""
+        layer, halfway = divmod(moment, 2)
+        kept = self.base.mid[layer] if halfway else self.base.resid[layer]
+        return kept[:, self.rows_at(moment) if rows is None else rows]
+
+    def narrowed(self, half: int, x: Cells) -> Further:
+        """The rows of moment `half` that are carried further."""
+        if half != self.last_attention:
+            return x
+        return x[:, :, torch.searchsorted(self.rows, self.late)]
+
+    def kept(self, half: int, change: Cells) -> Cells:
+        """The change after a half block that writes what it writes in the base run, and `change` besides."""
+        layer, feeding = divmod(half, 2)
+        block = self.blocks[layer]
+        if block.wiring is PreNorm or (feeding and block.mlp is None):
+            return change
+        rows = self.rows_at(half + 1)
+        norm, out = (block.norm_mlp, self.base.mlp_out) if feeding else (block.norm_attn, self.base.attn_out)
+        after = block.wiring.add(norm, self.stream(half, rows), out[layer][:, rows] + change)
+        return after - self.stream(half + 1)
+
+    def recomputed(self, half: int, change: Cells, given: Given = _NOTHING) -> Further:
+        """The change after a half block that reads the cells' own stream, but for what is given to it."""
+        layer, feeding = divmod(half, 2)
+        block, x = self.blocks[layer], self.stream(half) + change
+        if not feeding:
+            out = self._attention(layer, block.wiring.read(block.norm_attn, x), given)
+            after = block.wiring.add(block.norm_attn, self.narrowed(half, x), out)
+        elif block.mlp is None:
+            return change
+        else:
+            out = block.mlp(block.wiring.read(block.norm_mlp, x), UNTAPPED)
+            if "mlp" in given:
+                given["mlp"].put(out[..., None, :], self.rows_at(half))
+            after = block.wiring.add(block.norm_mlp, x, out)
+        return after - self.stream(half + 1)
+
+    def received(self, half: int, given: Given, start: int) -> Cells:
+        """How far the half block writes something else for the cells from `start` on, which only now are given to."""
+        layer, feeding = divmod(half, 2)
+        if not feeding:
+            return self._departing(layer, given, start)
+        plain = self.base.mlp_out[layer][:, self.rows_at(half)]
+        out = plain.expand(given["mlp"].n_cells - start, *plain.shape).clone()
+        given["mlp"].put(out[..., None, :], self.rows_at(half), start)
+        return out - plain
+
+    def _attention(self, layer: int, normed: Cells, given: Given) -> Further:
+        """What attention writes: keys and values everywhere, queries where something is carried further."""
+        attn, half = self.blocks[layer].attn, 2 * layer
+        sight = self._sight(half)
+        q = attn.rotate(attn.project_queries(self.narrowed(half, normed)), sight.positions)
+        k, v = attn.project_keys_values(normed)
+        parts = {"q": q, "k": attn.rotate(k, self.sight.positions), "v": v}
+        for part, recorded in given.items():
+            recorded.put(parts[part], self.rows_at(half + (part == "q")))
+        shared = attn.config.n_heads // attn.config.kv_heads
+        serving = slice(None) if shared == 1 else torch.arange(attn.config.n_heads, device=q.device) // shared
+        return attn.out(self._mix(layer, parts, sight, serving).flatten(-2))
+
+    def _departing(self, layer: int, given: Given, start: int) -> Cells:
+        """What heads that are given something write otherwise: no other head changes, as all read the base run."""
+        attn, half, base = self.blocks[layer].attn, 2 * layer, self.base
+        asking = self.rows_at(half + 1)
+        parts = {"q": base.q[layer][:, asking], "k": base.k[layer][:, self.rows], "v": base.v[layer][:, self.rows]}
+        n_cells = next(iter(given.values())).n_cells - start
+        parts = {part: plain.expand(n_cells, *plain.shape) for part, plain in parts.items()}
+        for part, recorded in given.items():
+            parts[part] = parts[part].clone()
+            recorded.put(parts[part], self.rows_at(half + (part == "q")), start)
+        shared = attn.config.n_heads // attn.config.kv_heads
+        heads = _asking(given, shared)
+        parts["q"] = parts["q"][..., heads, :]
+        dz = self._mix(layer, parts, self._sight(half), heads // shared) - base.z[layer][:, asking][:, :, heads]
+        pattern = "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model"
+        return einsum(dz, attn.W_O[heads], pattern)
+
+    def _mix(self, layer: int, own: dict[str, Tensor], sight: Sight, serving: Tensor | slice) -> Tensor:
+        """The mix of values for the cells' queries; `serving` are the key/value heads of the query heads."""
+        q, k, v = own["q"], own["k"][..., serving, :], own["v"][..., serving, :]
+        past_k, past_v = (past[layer][:, : self.first][..., serving, :] for past in (self.base.k, self.base.v))
+        return attend(q, k, v, past_k, past_v, sight, self.blocks[layer].attn.config.score_scale)
+
+    def _sight(self, half: int) -> Sight:
+        """What the queries of a half block see: those in `late` alone once only they are carried further."""
+        if half != self.last_attention:
+            return self.sight
+        return self.sight.at(self.late.expand(len(self.base.batch.ids), -1))
+
+    def record(self, moment: int, part: str, change: Cells, mask: Bool[Tensor, "position head"]) -> Recorded:
+        """What the receivers of one part get from cells that arrive with `change`: the base run's where it is none."""
+        layer, carried = moment // 2, self.rows_at(moment)
+        rows, heads = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+        value = self._kept_reading(layer, part, rows, heads).expand(len(change), -1, -1, -1, -1).clone()
+        changed = torch.isin(rows, carried)
+        if bool(changed.any()):
+            at = rows[changed]
+            change = change[:, :, torch.searchsorted(carried, at)]
+            if part == "logits":
+                value[:, :, changed] = change[..., None, :]
+            else:
+                value[:, :, changed] = self._reading(layer, part, self.stream(moment, at) + change, at, heads)
+        return Recorded(rows, heads, mask[rows][:, heads], value)
+
+    def _kept_reading(
+        self, layer: int, part: str, rows: Rows, heads: Int[Tensor, " head"]
+    ) -> Float[Tensor, "prompt row head width"]:
+        """What they get from the base run."""
+        if part == "logits":
+            return torch.zeros_like(self.base.resid[-1][:, rows, None])
+        if part == "mlp":
+            return self.base.mlp_out[layer][:, rows, None]
+        return {"q": self.base.q, "k": self.base.k, "v": self.base.v}[part][layer][:, rows][:, :, heads]
+
+    def _reading(self, layer: int, part: str, x: Cells, rows: Rows, heads: Int[Tensor, " head"]) -> Tensor:
+        """Queries and keys (rotated) or values of some heads, or what the feed-forward writes, from the stream `x`."""
+        block = self.blocks[layer]
+        if part == "mlp":
+            assert block.mlp is not None
+            return block.mlp(block.wiring.read(block.norm_mlp, x), UNTAPPED)[..., None, :]
+        projected = block.attn.project_heads(block.wiring.read(block.norm_attn, x), part, heads)
+        return projected if part == "v" else block.attn.rotate(projected, self.base.batch.positions[:, rows])
+
+
+def _asking(given: Given, shared: int) -> Int[Tensor, " head"]:
+    """The query heads that something is given to; those that share a key or a value get it together."""
+    found = []
+    for part, recorded in given.items():
+        heads, group = recorded.heads, torch.arange(shared, device=recorded.heads.device)
+        found.append(heads if part == "q" else (heads[:, None] * shared + group).flatten())
+    return torch.cat(found).unique()

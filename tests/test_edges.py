@@ -1,0 +1,247 @@
+"""Edge scores: against small direct-path patches, against node estimates by the chain rule, and integrated."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_sweeps import build, ragged_pairs
+
+from interp import InputError, Run, StackConfig, Transformer, TransformerConfig, run, sites
+from interp.config import NoMLP, NoNorm
+from interp.parts import RootMeanSquare
+from interp.patching import Pairs, function, kl_divergence, log_probability, logit_difference, rank
+from interp.patching.gradients.edges import Edges, edge_attribution
+from interp.patching.gradients.estimates import attribution_patching
+from interp.tap import UNTAPPED
+
+KINDS = ["pre", "grouped queries", "attention only", "pre-norm encoder"]
+KV_HEADS = {"grouped queries": 2}
+
+
+@pytest.fixture(autouse=True)
+def exact_norms(monkeypatch):
+    """RMSNorm rounds to float32, as models are trained with it; small differences want double precision throughout."""
+    monkeypatch.setattr(
+        RootMeanSquare, "forward", lambda self, x: self.weight * F.rms_norm(x, self.normalized_shape, eps=self.eps)
+    )
+
+
+def model_of(kind: str) -> Transformer:
+    if kind != "pre-norm encoder":
+        return build(kind, torch.float64)
+    torch.manual_seed(1)
+    stack = StackConfig(2, 14, 3, 5, 11, 13, 37, causal=False)
+    model = Transformer(TransformerConfig(encoder=stack)).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return model
+
+
+def writes(model: Transformer, batch) -> dict[str, torch.Tensor]:
+    """What each sender adds to the stream, `prompt position d_model`, in the order of the pass."""
+    (stack,) = model.config.stacks
+    out = run(model, batch, capture=[name for name in sites(model) if name != "logits"])
+    found = {"embed": out[f"{stack}.embed"]}
+    for layer, block in enumerate(model.last.blocks):
+        z = out[f"{stack}.{layer}.attn.z"]
+        for head in range(model.config.n_heads):
+            found[f"{layer}.{head}"] = z[:, :, head] @ block.attn.W_O[head].detach()
+        if block.mlp is not None:
+            found[f"mlp.{layer}"] = out[f"{stack}.{layer}.mlp_out"]
+    return found
+
+
+def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: str, change: torch.Tensor, step=1e-4):
+    """Slopes of the metric, sender x prompt, as a receiver alone reads a little of each sender's changed write.
+
+    `change` is sender prompt position d_model, `out` the corrupted run; everything else in the model stays as it was
+    until the receiver's output changes it.
+    """
+    (stack,) = model.config.stacks
+    readout = metric.prepare(model, pairs)
+
+    def put(stream: torch.Tensor) -> tuple[str, torch.Tensor]:
+        if receiver == "logits":
+            return f"{stack}.resid_final", model.last.norm(stream("resid_post", model.config.n_layers - 1))
+        if receiver.startswith("mlp"):
+            layer = int(receiver.split(".")[1])
+            block = model.last.blocks[layer]
+            return f"{stack}.{layer}.mlp_out", block.mlp(block.norm_mlp(stream("resid_mid", layer)), UNTAPPED)
+        layer, head, part = receiver.split(".")
+        block = model.last.blocks[int(layer)]
+        parts = dict(zip("qkv", block.attn.project(block.norm_attn(stream("resid_pre", int(layer)))), strict=True))
+        site = f"{stack}.{layer}.attn.{part}"
+        value = out[site].expand(len(change), *out[site].shape).clone()
+        value[..., int(head), :] = parts[part][..., int(head), :]
+        return site, value
+
+    values = []
+    for by in (step, -step):
+        site, value = put(lambda name, layer, by=by: out[f"{stack}.{layer}.{name}"] + by * change)
+        logits = run(model, pairs.corrupt, edit={site: lambda _, value=value: value}).logits
+        values.append(torch.stack([readout.of_logits(each) for each in logits]))
+    return (values[0] - values[1]) / (2 * step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_edge_is_the_slope_of_a_small_direct_patch(kind):
+    model, pairs, metric = model_of(kind), ragged_pairs(), log_probability()
+    found = edge_attribution(model, pairs, metric, steps=1)
+    clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
+    assert found.senders == tuple(clean)
+    change = torch.stack([clean[sender] - corrupt[sender] for sender in found.senders])
+    out = run(model, pairs.corrupt, capture=[name for name in sites(model) if name != "logits"])
+    for place, receiver in enumerate(found.receivers):
+        scores = found.scores[:, place]
+        there = ~scores.isnan().any(-1)
+        assert int(there.sum()) == before(model, receiver)
+        assert there[: int(there.sum())].all()  # senders stand in the order of the pass
+        with torch.no_grad():
+            expected = direct_slopes(model, pairs, metric, out, receiver, change[there])
+        torch.testing.assert_close(scores[there], expected, rtol=1e-5, atol=1e-6)
+    assert found.scores.nan_to_num().abs().max() > 0.1
+
+
+def before(model: Transformer, receiver: str) -> int:
+    """How many senders write before `receiver` reads."""
+    n_heads, layer = model.config.n_heads, model.config.n_layers
+    a_layer = n_heads + (model.last.blocks[0].mlp is not None)
+    if receiver == "logits":
+        return 1 + layer * a_layer
+    first, second = receiver.split(".")[:2]
+    return 1 + int(second) * a_layer + n_heads if first == "mlp" else 1 + int(first) * a_layer
+
+
+def test_receivers_are_every_heads_queries_and_every_shared_heads_keys_and_values():
+    found = edge_attribution(model_of("grouped queries"), ragged_pairs(), logit_difference(), steps=1)
+    queries = [f"0.{head}.q" for head in range(6)]
+    assert found.receivers[:11] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
+    assert found.receivers[-1] == "logits"
+    assert len(found.receivers) == 3 * 11 + 1
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction):
+    model, pairs = model_of(kind), ragged_pairs()
+    found = edge_attribution(model, pairs, log_probability(), direction, steps=1)
+    table = dict(zip(found.senders, found.scores.nansum(1), strict=True))
+    wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)}
+    if model.last.blocks[0].mlp is not None:
+        wanted["mlp_out"] = ("layer",)
+    nodes = attribution_patching(model, pairs, log_probability(), wanted, direction)
+    sign = 1 if direction == "denoise" else -1  # an effect counts towards the other prompt, a score the metric's change
+    expected = {"embed": nodes["resid_pre"].effect()[0]}
+    for layer in range(model.config.n_layers):
+        expected |= {f"{layer}.{head}": nodes["z"].effect()[layer, head] for head in range(model.config.n_heads)}
+        expected |= {f"mlp.{layer}": nodes["mlp_out"].effect()[layer]} if "mlp_out" in nodes else {}
+    assert {*table} == {*expected}
+    for sender, value in expected.items():
+        torch.testing.assert_close(table[sender], sign * value, rtol=1e-10, atol=1e-10)
+
+
+class TestIntegrated:
+    """EAP-IG: gradients averaged on the way."""
+
+    def test_the_embeddings_edges_add_up_to_the_whole_effect_as_steps_grow(self):
+        model, pairs = model_of("pre"), ragged_pairs()
+        metric = logit_difference()
+        sweep = attribution_patching(model, pairs, metric, {"z": ("layer",)})
+        whole = sweep.pop("z").difference()
+        errors = []
+        for steps in (1, 10, 40):
+            found = edge_attribution(model, pairs, metric, steps=steps)
+            errors.append(float((found.scores[0].nansum(0) - whole).abs().max()))
+        scale = float(whole.abs().max())
+        assert errors[0] > 0.2 * scale
+        assert errors[2] < 0.04 * scale
+        assert errors[2] < errors[1] / 3  # a sum of rectangles: four times the steps, a quarter of the error
+
+    def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other(self):
+        model, pairs = model_of("pre"), ragged_pairs()
+        found = edge_attribution(model, pairs, logit_difference(), steps=3)
+        readout = logit_difference().prepare(model, pairs)
+        clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
+        expected = 0
+        for share in (0, 1 / 3, 2 / 3):
+            start = corrupt["embed"] + share * (clean["embed"] - corrupt["embed"])
+            last = "decoder.2.resid_post"
+            out = run(model, pairs.corrupt, last, {"decoder.embed": lambda _, start=start: start}, grad=True)
+            gradient = torch.autograd.grad(readout.of_logits(out.logits).sum(), out[last])[0]
+            expected = expected + ((clean["1.2"] - corrupt["1.2"]) * gradient).sum((-1, -2)) / 3
+        score = found.scores[found.senders.index("1.2"), found.receivers.index("logits")]
+        torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)
+
+    def test_in_a_linear_model_every_point_has_the_same_gradient(self):
+        stack = StackConfig(2, 8, 2, 3, 1, 13, 37, causal=True, norm=NoNorm(), mlp=NoMLP())
+        torch.manual_seed(2)
+        model = Transformer(TransformerConfig(decoder=stack)).double()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.normal_()
+            for block in model.last.blocks:  # attention to all alike
+                block.attn.W_Q.zero_()
+                block.attn.W_K.zero_()
+                block.attn.qkv.bias.zero_()
+        plain, integrated = (edge_attribution(model, ragged_pairs(), logit_difference(), steps=n) for n in (1, 4))
+        torch.testing.assert_close(plain.scores, integrated.scores, rtol=1e-10, atol=1e-10, equal_nan=True)
+        for edge in [("embed", "0.0.v"), ("embed", "1.1.v"), ("0.0", "1.1.v"), ("1.0", "logits")]:
+            sender, receiver = (
+                names.index(name) for names, name in zip((plain.senders, plain.receivers), edge, strict=True)
+            )
+            assert plain.scores[sender, receiver].abs().max() > 1e-3
+
+    def test_a_divergence_is_flat_where_it_is_least_and_seen_on_the_way(self):
+        model, pairs = model_of("pre"), ragged_pairs()
+        plain, integrated = (
+            edge_attribution(model, pairs, kl_divergence(), "noise", steps=n).scores.nan_to_num() for n in (1, 5)
+        )
+        assert plain.abs().max() < 1e-10
+        assert integrated.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_budget_changes_no_number(parts):
+    model, pairs = model_of("pre"), ragged_pairs()
+    with pytest.raises(InputError, match="expected at least") as refused:
+        edge_attribution(model, pairs, logit_difference(), budget=1)
+    least = int(str(refused.value).split()[-1])
+    whole = edge_attribution(model, pairs, logit_difference(), steps=2)
+    tight = edge_attribution(model, pairs, logit_difference(), steps=2, budget=parts * least)
+    torch.testing.assert_close(tight.scores, whole.scores, rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert not whole.scores.requires_grad
+
+
+def test_top_lists_the_largest_mean_scores_with_their_sign_and_no_edge_that_is_not_there():
+    nan = torch.nan
+    scores = torch.tensor([[[1.0, 3.0], [-5.0, -3.0]], [[nan, nan], [0.5, -0.5]]])
+    edges = Edges("logit_difference", "denoise", ("embed", "0.0"), ("0.0.q", "logits"), scores)
+    assert edges.top(2) == [("embed", "logits", -4.0), ("embed", "0.0.q", 2.0)]
+    assert edges.top(9) == [*edges.top(2), ("0.0", "logits", 0.0)]
+
+
+class TestBadInput:
+    """One clear error each."""
+
+    @pytest.mark.parametrize("kind", ["post", "post-norm encoder"])
+    def test_norms_after_the_layers(self, kind):
+        with pytest.raises(InputError, match="not defined where norms follow the layers"):
+            edge_attribution(build(kind, torch.float32), ragged_pairs(), logit_difference())
+
+    @pytest.mark.parametrize(
+        ("metric", "steps", "message"),
+        [
+            (logit_difference(), 0, "steps must be at least 1"),
+            (rank(), 1, "rank has no gradient"),
+            (function(lambda logits: logits[..., 0, :], "whole"), 1, "whole must give one finite number"),
+        ],
+    )
+    def test_steps_and_metrics(self, metric, steps, message):
+        with pytest.raises(InputError, match=message):
+            edge_attribution(build("pre", torch.float32), ragged_pairs(), metric, steps=steps)
+
+    def test_no_output_layer(self):
+        stack = StackConfig(2, 6, 2, 3, 7, 13, 37, causal=True)
+        model = Transformer(TransformerConfig(decoder=stack, output="none"))
+        with pytest.raises(InputError, match="no output layer"):
+            edge_attribution(model, ragged_pairs(), logit_difference())
