@@ -15,6 +15,7 @@ from interp.patching.pairs import Pairs
 from interp.patching.paths.oracle import Receiver, path_patch_by_forward
 from interp.patching.paths.path_patch import path_patch
 from interp.patching.results import Sweep, unreliable
+from interp.patching.search import TopCells, top_cells
 from interp.patching.sweeping.oracle import sweep_by_forward
 from interp.patching.sweeping.sweep import sweep
 
@@ -26,6 +27,7 @@ __all__ = [
     "Pairs",
     "Receiver",
     "Sweep",
+    "TopCells",
     "atp_star",
     "attribution_patching",
     "edge_attribution",
@@ -39,5 +41,6 @@ __all__ = [
     "rank",
     "sweep",
     "sweep_by_forward",
+    "top_cells",
     "unreliable",
 ]

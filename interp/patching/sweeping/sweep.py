@@ -7,10 +7,11 @@ plain way; both give the same numbers.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import ceil, prod
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -83,28 +84,88 @@ def swept(
     site: str,
     by: tuple[str, ...],
     budget: int,
-    wanted: Bool[Tensor, "*cells"] | None = None,
 ) -> dict[str, Tensor]:
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
-    The second is another prompt's run, or holds what an ablation puts there. Cells that are not `wanted` (all are by
-    default), and those that no change can reach, keep the plain run's value.
+    The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
+    plain run's value.
     """
-    place, width = check_site(model, site, by), pairs.clean.ids.shape[1]
-    counted = dict(zip(place.axes, place.sizes, strict=True))
-    sizes = [model.config.n_layers, *(counted[axis] or width for axis in by[1:])]
+    sizes = _sizes(model, pairs, site, by)
     values = {name: value.expand(*sizes, -1).clone() for name, value in plain_values.items()}
     most = _most_rows(model, pairs, budget)
     parts = [_Part.of(model, runs, group, readouts, site, by) for group in _groups(model, pairs, most)]
-    lots = [lot for part in parts for lot in part.lots(most, torch.ones(sizes) if wanted is None else wanted)]
+    _fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(sizes, dtype=bool))], most)
+    _blank_beyond(values, by, pairs)
+    return values
+
+
+def _sizes(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> list[int]:
+    """The table of all cells: one size an axis."""
+    place = check_site(model, site, by)
+    counted = dict(zip(place.axes, place.sizes, strict=True))
+    return [model.config.n_layers, *(counted[axis] or pairs.clean.ids.shape[1] for axis in by[1:])]
+
+
+def _fill(model: Transformer, values: dict[str, Tensor], lots: "Sequence[_Lot]", most: int) -> None:
+    """Measure some cells and put their metrics into the tables."""
     for bunch in _bunches(sorted(lots, key=lambda lot: lot.layer), most):
         found = travel(model, [lot.board() for lot in bunch])
         for lot, own in zip(bunch, found, strict=True):
             lot.put(values, own)
         for part in {lot.part for lot in bunch} - {bunch[-1].part}:
             part.entrance.forget()
-    _blank_beyond(values, by, pairs)
-    return values
+
+
+class Bench:
+    """The cells of one sweep, laid out so that any of them can be measured on any prompt, as often as one likes."""
+
+    def __init__(
+        self, model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...], most: int, plain: Tensor, sign: int
+    ):
+        self.model, self.pairs, self.by, self.most, self.sign = model, pairs, by, most, sign
+        self.plain = plain
+        self.shape = (*_sizes(model, pairs, site, by), len(pairs))
+        self.parts: list[_Part] = []
+
+    @staticmethod
+    def of(
+        model: Transformer,
+        pairs: Pairs,
+        metric: Metric,
+        site: str,
+        by: tuple[str, ...],
+        direction: Direction,
+        budget: int,
+    ) -> "Bench":
+        """Arguments are those of `sweep`, and so is what it raises."""
+        check_site(model, site, by)
+        readout = metric.prepare(model, pairs)
+        base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
+        runs = PlainRun.of_both(model, base, source)
+        plain = read_values(model, runs[0], [readout])[readout.name]
+        most = _most_rows(model, pairs, budget)
+        bench = Bench(model, pairs, site, by, most, plain, 1 if direction == "denoise" else -1)
+        groups = _groups(model, pairs, most, alone=True)
+        bench.parts = [_Part.of(model, runs, group, [readout], site, by) for group in groups]
+        return bench
+
+    def live(self) -> Bool[Tensor, "*cells prompt"]:
+        """Which cells a patch can change, prompt by prompt."""
+        found = torch.zeros(self.shape, dtype=torch.bool)
+        everything = np.ones(self.shape[:-1], dtype=bool)
+        for part in self.parts:
+            for lot in part.lots(self.most, everything):
+                lot.mark(found)
+        return found
+
+    @torch.no_grad()
+    def effects(self, wanted: Bool[np.ndarray, "*cells prompt"]) -> Float[Tensor, "*cells prompt"]:
+        """Their effects, as `Sweep.effect` has them; 0 for those that are not wanted."""
+        values = {self.parts[0].readouts[0].name: self.plain.expand(*self.shape).clone()}
+        lots = [lot for part in self.parts for lot in part.lots(self.most, wanted[..., int(part.group.prompts[0])])]
+        _fill(self.model, values, lots, self.most)
+        (table,) = values.values()
+        return self.sign * (table - self.plain)
 
 
 def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> dict[str, Tensor]:
@@ -154,10 +215,10 @@ class _Group:
         return max(self.first, where.key or 0) if where.position is None else where.position
 
 
-def _groups(model: Transformer, pairs: Pairs, most: int) -> Iterator[_Group]:
+def _groups(model: Transformer, pairs: Pairs, most: int, *, alone: bool = False) -> Iterator[_Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
-    A group's changed positions fill one pass at most.
+    A group's changed positions fill one pass at most; or each prompt is a group `alone`.
     """
     causal = model.last.config.causal
     first = pairs.first_changed if causal else torch.zeros_like(pairs.last)
@@ -165,7 +226,7 @@ def _groups(model: Transformer, pairs: Pairs, most: int) -> Iterator[_Group]:
     for key in keys.unique(dim=0):
         start, length = key.tolist()
         together = (keys == key).all(1).nonzero()[:, 0]
-        for prompts in together.split(max(1, most // (length - start))):
+        for prompts in together.split(1 if alone else max(1, most // (length - start))):
             yield _Group(prompts, start, length, causal)
 
 
@@ -177,6 +238,7 @@ class _Part:
     group: _Group
     entrance: Entrance
     readouts: list[Readout]
+    lanes: dict[int, Lane] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -192,21 +254,27 @@ class _Part:
         reads = [readout.take(group.prompts) for readout in readouts]
         return _Part(by, group, Entrance(model, base, source, site), reads)
 
-    def lots(self, most: int, wanted: Tensor) -> "Iterator[_Lot]":
+    def lots(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[_Lot]":
         """All wanted cells that can have an effect, at most so many rows of them at a time."""
-        entrance, lanes = self.entrance, {}
+        entrance, read = self.entrance, int(max(readout.positions.max() for readout in self.readouts))
+        if not wanted.any():
+            return
         for where in self.group.wheres(entrance.site, self.by):
             first = self.group.first_reached(where)
-            if all(bool((readout.positions < first).all()) for readout in self.readouts):
+            if first > read:
                 continue
-            if first not in lanes:
-                lanes[first] = Lane(entrance.model, entrance.base, first, self.readouts)
-            step = max(1, most // prod(lanes[first].shape))
             for layer in range(entrance.model.config.n_layers):
                 asked = wanted[self._at(layer, where, slice(None))]
-                heads = asked.nonzero()[:, 0].tolist() if where.by_head else [0] * bool(asked)
+                heads = np.flatnonzero(asked).tolist()  # [0] where cells are no heads
+                step = max(1, most // prod(self._lane(first).shape)) if heads else 1
                 for begin in range(0, len(heads), step):
-                    yield _Lot(self, lanes[first], layer, where, heads[begin : begin + step])
+                    yield _Lot(self, self._lane(first), layer, where, heads[begin : begin + step])
+
+    def _lane(self, first: int) -> Lane:
+        """The lane of the cells that change positions from `first` on."""
+        if first not in self.lanes:
+            self.lanes[first] = Lane(self.entrance.model, self.entrance.base, first, self.readouts)
+        return self.lanes[first]
 
     def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
         """Where in the table of all cells."""
@@ -243,6 +311,10 @@ class _Lot:
     def board(self) -> Boarding:
         """The cells as they join their lane."""
         return self.part.entrance.board(self.lane, self.layer, self.where, self.heads)
+
+    def mark(self, table: Bool[Tensor, "*cells prompt"]) -> None:
+        """The cells' places in a table of all cells."""
+        self.part.put({self.part.readouts[0].name: table}, self.layer, self.where, self.heads, [table.new_ones(1, 1)])
 
     def put(self, values: dict[str, Tensor], found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
         """The cells' metrics into the tables of all cells."""

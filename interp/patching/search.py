@@ -1,0 +1,188 @@
+"""Which few of many cells matter most? Estimated all, measured exactly only where that could change the answer.
+
+Gradients at both prompts estimate every cell (attribution patching); how far the two disagree says how far to doubt
+an estimate. The most promising cells are then measured, each prompt by prompt, the most doubtful prompts first, until
+no other cell can be among the first k. What is measured calibrates what is not: the error of an estimate, in units of
+its doubt, is taken to follow a Student t distribution with few degrees of freedom, whose scale all measured cells share
+and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Models and Empirical Bayes Methods").
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy import stats
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.patching.gradients.estimates import attribution_patching
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
+from interp.patching.results import Direction
+from interp.patching.sweeping.sweep import BUDGET, Bench
+from interp.transformer import Transformer
+
+Array = np.ndarray
+_DF = 3.0  # of the errors: heavy tails, since estimates now and then miss badly
+_PRIOR = 3.0  # how many times a cell's own errors must outnumber _DF to count as much as everyone's
+_SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise one in so many
+
+
+@dataclass(frozen=True)
+class TopCells:
+    """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
+
+    Attributes:
+        site, direction, axes: as in a `Sweep`.
+        cells: the cells' places on `axes`, the strongest first.
+        effect: their effects in the metric's unit, one a cell and prompt; NaN where a prompt has no such position.
+        limit: with the confidence asked for, no other cell's mean effect is larger than this, in either direction.
+        paid: how many (cell, prompt) were measured exactly.
+        total: how many there are that a patch can change.
+    """
+
+    site: str
+    direction: Direction
+    axes: tuple[str, ...]
+    cells: list[tuple[int, ...]]
+    effect: Float[Tensor, "cell prompt"]
+    limit: float
+    paid: int
+    total: int
+
+    @property
+    def mean(self) -> Float[Tensor, " cell"]:
+        """Mean effect of each cell over all prompts; one that has no such position counts as 0."""
+        return self.effect.nan_to_num().mean(-1)
+
+
+def top_cells(
+    model: Transformer,
+    pairs: Pairs,
+    metric: Metric,
+    site: str = "z",
+    k: int = 5,
+    confidence: float = 0.95,
+    by: Sequence[str] = ("layer", "head"),
+    direction: Direction = "denoise",
+    *,
+    tie: float = 0.02,
+    budget: int = BUDGET,
+) -> TopCells:
+    """The k cells of a sweep whose mean effect over prompts is largest, without measuring them all.
+
+    The mean is over all prompts: one that is too short for a cell's position adds nothing to it, so that no cell wins
+    by being rare. The confidence is that of the model of errors above, with a Bonferroni correction over cells; it is
+    no guarantee for a cell whose effect neither prompt's gradient shows and that no measured cell resembles.
+
+    Args:
+        model: a transformer of one stack with an output layer.
+        pairs: clean and corrupted prompts.
+        metric: what to read; it must have a gradient.
+        site, by, direction, budget: as in `sweep`.
+        k: how many cells.
+        confidence: that no cell left out belongs among them, ties aside.
+        tie: cells whose effect is within this share of the k-th count as equal to it.
+
+    Raises:
+        InputError: as `sweep`; k less than 1 or more than there are cells, confidence not between 0 and 1, tie below 0,
+            a metric without a gradient.
+    """
+    by = tuple(by)
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence lies between 0 and 1, got {confidence}")
+    if tie < 0:
+        raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
+    bench = Bench.of(model, pairs, metric, site, by, direction, budget)
+    own, other = (
+        attribution_patching(model, pairs, metric, {site: by}, way, qk_fix=site in {"q", "k"}, budget=budget)[site]
+        for way in (direction, "noise" if direction == "denoise" else "denoise")
+    )
+    estimate, second = (_flat(found.effect()) for found in (own, other))
+    exists, live = ~np.isnan(estimate), _flat(bench.live())
+    if not 1 <= k <= len(estimate):
+        raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
+
+    def measure(wanted: Array) -> Array:
+        return _flat(bench.effects(wanted.reshape(bench.shape)))
+
+    race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
+    top, limit = race.run(k, confidence, tie)
+    effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
+    cells = [tuple(int(at) for at in np.unravel_index(cell, bench.shape[:-1])) for cell in top]
+    return TopCells(site, direction, by, cells, effect, limit, race.paid, int(live.sum()))
+
+
+class _Race:
+    """What is known of each (cell, prompt), and what is measured next."""
+
+    def __init__(self, estimate: Array, second: Array, live: Array, measure: Callable[[Array], Array]):
+        self.values = np.where(live, estimate, 0.0)  # estimates, until they are measured; the rest is 0 exactly
+        self.estimate, self.measure = self.values.copy(), measure
+        self.doubt = np.where(live, np.abs(estimate) + np.abs(estimate - second), 0.0)
+        self.open = live.copy()
+        self.live, self.paid = live, 0
+
+    def run(self, k: int, confidence: float, tie: float) -> tuple[Array, float]:
+        """The first k cells, strongest first, and what no other cell exceeds."""
+        self._take(self._sample(), self._step)
+        while True:
+            strength = np.abs(self.values.mean(1))
+            order = np.argsort(-strength, kind="stable")
+            first = np.zeros(len(strength), dtype=bool)
+            first[order[:k]] = True
+            if self.open[first].any():
+                self._take(first, self.open.shape[1])
+                continue
+            highest = strength + self._error(confidence)
+            bar = strength[first].min() * (1 + tie)
+            rivals = np.flatnonzero(~first & self.open.any(1) & (highest > bar))
+            if not len(rivals):
+                return order[:k], float(highest[~first].max(initial=0.0))
+            promising = rivals[np.argsort(-highest[rivals])][: max(k, len(rivals) // 4)]
+            self._take(np.isin(np.arange(len(strength)), promising), self._step)
+
+    @property
+    def _step(self) -> int:
+        """Prompts of a cell that are measured at a time."""
+        return max(1, self.open.shape[1] // 32)
+
+    def _sample(self) -> Array:
+        """Cells of all sizes, evenly spaced in order of doubt: what they show calibrates the rest."""
+        size = self.doubt.mean(1)
+        order = np.argsort(-size)[: int((size > 0).sum())]
+        count = min(len(order), max(_SAMPLE, len(order) // _SAMPLE))
+        chosen = np.zeros(len(size), dtype=bool)
+        if count:
+            chosen[order[np.linspace(0, len(order) - 1, count).round().astype(int)]] = True
+        return chosen
+
+    def _take(self, cells: Array, n_prompts: int) -> None:
+        """Measure the next prompts of some cells, the most doubtful first."""
+        doubt = np.where(self.open, self.doubt, -1.0)
+        place = np.argsort(np.argsort(-doubt, axis=1, kind="stable"), axis=1)
+        wanted = self.open & cells[:, None] & (place < n_prompts)
+        self.values = np.where(wanted, self.measure(wanted), self.values)
+        self.open &= ~wanted
+        self.paid += int(wanted.sum())
+
+    def _error(self, confidence: float) -> Array:
+        """How far a cell's mean may be from what is known of it, for all cells at once with this confidence."""
+        known = self.live & ~self.open & (self.doubt > 0)
+        errors = self.values - self.estimate
+        measured = known.any(1)
+        if not measured.any():
+            return np.where(self.open, self.doubt, 0.0).mean(1)
+        ratios = np.where(known, errors, 0.0).sum(1)[measured] / np.where(known, self.doubt, 0.0).sum(1)[measured]
+        variance = np.square(ratios).mean() * (_DF - 2) / _DF  # of a t with scale 1, the mean square is df / (df - 2)
+        own = np.square(np.divide(errors, self.doubt, where=known, out=np.zeros_like(errors))).sum(1)
+        count = known.sum(1)
+        scale = np.sqrt((_PRIOR * _DF * variance + own) / (_PRIOR * _DF + count))
+        tail = stats.t.isf((1 - confidence) / (2 * len(errors)), _DF + count)
+        return tail * scale * np.where(self.open, self.doubt, 0.0).mean(1)
+
+
+def _flat(table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"]) -> Array:
+    return table.flatten(0, -2).double().cpu().numpy()
