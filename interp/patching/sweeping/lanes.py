@@ -50,8 +50,7 @@ class Lane:
         v: Float[Tensor, "cell prompt key kv_head d_head"],
         sight: Sight,
     ) -> Float[Tensor, "cell prompt query head d_head"]:
-        """The mix of values for the cells' queries, from the plain run's earlier positions and their own."""
-        q, k = attn.rotate(q, sight.positions), attn.rotate(k, self.sight.positions)
+        """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
         past_k, past_v = (part[layer][:, : self.first] for part in (self.plain.k, self.plain.v))
         return attend(q, k, v, past_k, past_v, sight, attn.config.score_scale)
 
@@ -80,15 +79,15 @@ class Boarding:
     rows: Float[Tensor, "cell prompt row d_model"]
 
     def among(
-        self, plain: Float[Tensor, "prompt whole d_model"], rows: Float[Tensor, "cell prompt row d_model"]
-    ) -> Cells:
+        self, plain: Float[Tensor, "prompt whole ..."], rows: Float[Tensor, "cell prompt row ..."]
+    ) -> Float[Tensor, "cell prompt position ..."]:
         """All rows of the lane: the changed ones, as they are by now, among `plain` ones."""
         begin, end = self.start - self.lane.first, self.start - self.lane.first + rows.shape[2]
         if end - begin == self.lane.shape[1]:
             return rows
-        stream = plain[:, self.lane.first :].expand(len(rows), -1, -1, -1).clone()
-        stream[:, :, begin:end] = rows
-        return stream
+        wide = plain[:, self.lane.first :].expand(len(rows), *plain[:, self.lane.first :].shape).clone()
+        wide[:, :, begin:end] = rows
+        return wide
 
     def is_read(self) -> bool:
         """Whether any changed row is read, were it the last layer's."""
@@ -114,33 +113,31 @@ class _Journey:
         self.stack: Stack = model.last
         self.aboard: dict[Lane, list[Boarding]] = {boarding.lane: [] for boarding in boardings}
         self.rows: Rows = model.last.embed.token.weight.new_empty(0, model.config.d_model)
+        self.waiting: dict[Boarding, Tensor] = {}  # joined in the middle of the last block: their changed rows by now
         self.arrived: dict[Boarding, Float[Tensor, "cell prompt read d_model"]] = {}
 
     def block(self, layer: int) -> None:
         """One block for all that ride, and its feed-forward for those that join in its middle."""
-        block = self.stack.blocks[layer]
-        self._join({one: one.among(one.lane.plain.resid[layer], one.rows) for one in self._joining(layer, False)})
-        joining = self._joining(layer, True)
-        mids = [one.rows.flatten(0, 2) for one in joining]
-        if riding := len(self.rows):
-            mids = [self._attention(block, layer), *mids]
+        block, mids = self.stack.blocks[layer], []
+        joining = self._joining(layer, attended=True)
+        if len(self.rows) or self._fresh(layer):
+            mids.append(self._attention(block, layer, self._fresh(layer)))
+        mids += [one.rows.flatten(0, 2) for one in joining]
         if not mids:
             return
         after = block.feed_forward(_cat(mids))
-        self.rows, joined = after[:riding], after[riding:].split([len(one.rows.flatten(0, 2)) for one in joining])
-        plain = [one.lane.plain.resid[layer + 1] for one in joining]
-        wide = zip(joining, plain, joined, strict=True)
-        self._join({one: one.among(resid, rows.view_as(one.rows)) for one, resid, rows in wide})
+        riding = len(self.rows)
+        self.rows, joined = after[:riding], after[riding:].split([one.rows.shape[:3].numel() for one in joining])
+        self.waiting = {one: rows.view_as(one.rows) for one, rows in zip(joining, joined, strict=True)}
 
     def last_block(self) -> None:
         """The last block: keys and values everywhere, queries and what follows only where the metrics read."""
         layer = len(self.stack.blocks) - 1
-        block = self.stack.blocks[layer]
-        self._join({one: one.among(one.lane.plain.resid[layer], one.rows) for one in self._joining(layer, False)})
-        joining = [one for one in self._joining(layer, True) if one.is_read()]
-        mids = [one.lane.at_reads(one.among(one.lane.plain.mid[layer], one.rows)).flatten(0, 2) for one in joining]
-        if len(self.rows):
-            mids = [self._attention_at_reads(block, layer), *mids]
+        block, mids = self.stack.blocks[layer], []
+        joining = [one for one in self._joining(layer, attended=True) if one.is_read()]
+        if self._fresh(layer) or len(self.rows):
+            mids.append(self._attention_at_reads(block, layer, self._fresh(layer)))
+        mids += [one.lane.at_reads(one.among(one.lane.plain.mid[layer], one.rows)).flatten(0, 2) for one in joining]
         if not mids:
             return
         after = block.feed_forward(_cat(mids))
@@ -168,19 +165,24 @@ class _Journey:
             return one.lane.at_reads(one.among(one.lane.plain.resid[-1], one.rows))
         return one.lane.plain_reads.expand(len(one.rows), -1, -1, -1)  # changed in the last block where nothing is read
 
-    def _joining(self, layer: int, attended: bool) -> list[Boarding]:
+    def _joining(self, layer: int, *, attended: bool) -> list[Boarding]:
         return [one for one in self.boardings if (one.layer, one.attended) == (layer, attended)]
 
-    def _join(self, joining: dict[Boarding, Cells]) -> None:
-        """Put new cells behind those of their lane."""
-        if not joining:
+    def _fresh(self, layer: int) -> dict[Boarding, Tensor]:
+        """Cells that meet their first attention in `layer`, and the rows that they changed so far: no others differ."""
+        return {**self.waiting, **{one: one.rows for one in self._joining(layer, attended=False)}}
+
+    def _board(self, layer: int, fresh: dict[Boarding, Tensor]) -> None:
+        """Put fresh cells behind those of their lane."""
+        if not fresh:
             return
         pieces = []
         for lane, own in zip(self.aboard, self._by_lane(self.rows), strict=True):
-            members = [one for one in joining if one.lane is lane]
-            pieces += [own.flatten(0, 2), *(joining[one].flatten(0, 2) for one in members)]
+            members = [one for one in fresh if one.lane is lane]
+            pieces += [own, *(one.among(lane.plain.resid[layer], fresh[one]) for one in members)]
             self.aboard[lane] += members
-        self.rows = torch.cat(pieces)
+        self.rows = torch.cat([piece.flatten(0, 2) for piece in pieces])
+        self.waiting = {}
 
     def _by_lane(self, rows: Float[Tensor, "row ..."]) -> list[Float[Tensor, "cell prompt position ..."]]:
         """Rows of all lanes as each lane's cells."""
@@ -188,29 +190,77 @@ class _Journey:
         parts = rows.split([cells * prompts * positions for cells, prompts, positions in shapes])
         return [part.view(*shape, *rows.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _attention(self, block: Block, layer: int) -> Rows:
-        """The stream after the block's attention."""
-        projected = block.attn.project(block.wiring.read(block.norm_attn, self.rows))
-        by_lane = zip(self.aboard, *map(self._by_lane, projected), strict=True)
-        z = [lane.attend(block.attn, layer, q, k, v, lane.sight).flatten(0, 2) for lane, q, k, v in by_lane]
+    def _attention(self, block: Block, layer: int, fresh: dict[Boarding, Tensor]) -> Rows:
+        """The stream after the block's attention, fresh cells aboard.
+
+        Of fresh cells only the changed rows need new queries, keys and values.
+        """
+        normed = block.wiring.read(block.norm_attn, self._with(fresh))
+        riding, joining = self._apart(fresh, block.attn.project(normed))
+        z = []
+        for at, lane in enumerate(self.aboard):
+            q, k, v = (part[at] for part in riding)
+            q, k = (block.attn.rotate(part, lane.sight.positions) for part in (q, k))
+            groups = [[q, k, v]] if len(q) else []
+            if members := [one for one in fresh if one.lane is lane]:
+                groups.append(self._among_plain(block.attn, layer, {one: joining[one] for one in members}))
+            z += [lane.attend(block.attn, layer, q, k, v, lane.sight).flatten(0, 2) for q, k, v in groups]
+        self._board(layer, fresh)
         return block.wiring.add(block.norm_attn, self.rows, block.attn.out(_cat(z).flatten(-2)))
 
-    def _attention_at_reads(self, block: Block, layer: int) -> Rows:
-        """The stream after the block's attention where the metrics read."""
-        normed = block.wiring.read(block.norm_attn, self.rows)
-        asking, residual = (
-            [lane.at_reads(part) for lane, part in zip(self.aboard, self._by_lane(rows), strict=True)]
-            for rows in (normed, self.rows)
-        )
-        q = block.attn.project_queries(_cat([part.flatten(0, 2) for part in asking]))
-        q = q.split([part.shape[:3].numel() for part in asking])
-        k, v = map(self._by_lane, block.attn.project_keys_values(normed))
+    def _attention_at_reads(self, block: Block, layer: int, fresh: dict[Boarding, Tensor]) -> Rows:
+        """The stream after the block's attention where the metrics read, fresh cells aboard."""
+        attn = block.attn
+        normed = block.wiring.read(block.norm_attn, self._with(fresh))
+        riding, joining = self._apart(fresh, attn.project_keys_values(normed))
+        keys_values = []
+        for at, lane in enumerate(self.aboard):
+            k, v = (part[at] for part in riding)
+            own = [[attn.rotate(k, lane.sight.positions), v]]
+            if members := [one for one in fresh if one.lane is lane]:
+                own.append(self._among_plain(attn, layer, {one: joining[one] for one in members}))
+            keys_values.append([_cat(parts) for parts in zip(*own, strict=True)])
+        self._board(layer, fresh)
+        residual = [lane.at_reads(part) for lane, part in zip(self.aboard, self._by_lane(self.rows), strict=True)]
+        flat = _cat([part.flatten(0, 2) for part in residual])
+        q = attn.project_queries(block.wiring.read(block.norm_attn, flat))
+        q = q.split([part.shape[:3].numel() for part in residual])
         z = []
-        for lane, part, own_q, own_k, own_v in zip(self.aboard, asking, q, k, v, strict=True):
-            own = own_q.unflatten(0, part.shape[:3]), own_k, own_v
-            z.append(lane.attend(block.attn, layer, *own, lane.sight.at(lane.reads)).flatten(0, 2))
-        residual = _cat([part.flatten(0, 2) for part in residual])
-        return block.wiring.add(block.norm_attn, residual, block.attn.out(_cat(z).flatten(-2)))
+        for lane, part, own_q, (k, v) in zip(self.aboard, residual, q, keys_values, strict=True):
+            sight = lane.sight.at(lane.reads)
+            asking = attn.rotate(own_q.unflatten(0, part.shape[:3]), sight.positions)
+            z.append(lane.attend(attn, layer, asking, k, v, sight).flatten(0, 2))
+        return block.wiring.add(block.norm_attn, flat, attn.out(_cat(z).flatten(-2)))
+
+    def _with(self, fresh: dict[Boarding, Tensor]) -> Rows:
+        """All rows that ride, then those that fresh cells changed."""
+        changed = [rows.flatten(0, 2) for rows in fresh.values()]
+        return _cat([self.rows, *changed] if len(self.rows) else changed)
+
+    def _apart(
+        self, fresh: dict[Boarding, Tensor], parts: Sequence[Tensor]
+    ) -> tuple[list[list[Tensor]], dict[Boarding, list[Tensor]]]:
+        """What was made of `_with`: of those that ride, lane by lane; of fresh cells, one by one."""
+        sizes = [rows.shape[:3].numel() for rows in fresh.values()]
+        split = [part.split([len(self.rows), *sizes]) for part in parts]
+        joining = {
+            one: [part[at].unflatten(0, rows.shape[:3]) for part in split]
+            for at, (one, rows) in enumerate(fresh.items(), 1)
+        }
+        return [self._by_lane(part[0]) for part in split], joining
+
+    def _among_plain(self, attn: Attention, layer: int, joining: dict[Boarding, list[Tensor]]) -> list[Tensor]:
+        """Queries (if there are any), keys and values of one lane's fresh cells, rotated, among those of the plain run.
+
+        The plain run's are rotated already.
+        """
+        wide = []
+        for one, made in joining.items():
+            plain = (one.lane.plain.q, one.lane.plain.k, one.lane.plain.v)[-len(made) :]
+            positions = one.lane.plain.batch.positions[:, one.start : one.start + made[0].shape[2]]
+            turned = [*(attn.rotate(part, positions) for part in made[:-1]), made[-1]]
+            wide.append([one.among(kept[layer], part) for kept, part in zip(plain, turned, strict=True)])
+        return [_cat(parts) for parts in zip(*wide, strict=True)]
 
 
 def _cat(parts: Sequence[Tensor]) -> Tensor:
