@@ -104,7 +104,7 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
                     name=_title(model),
                     progress=progress,
                 )
-        typer.echo(f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/")
+        typer.echo(_wrote(out))
 
     return command
 
@@ -173,6 +173,14 @@ def patch(
         Directions, typer.Option(help="denoise: clean into corrupted; noise: corrupted into clean.")
     ] = Directions.BOTH,
     metric: Annotated[list[Metric], typer.Option(help="May be repeated.")] = [Metric.LOGIT_DIFFERENCE],  # noqa: B006
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Set gradient estimates (attribution patching, QK fix, AtP*; for z also edges: EAP, EAP-IG) beside "
+            "the exact effects, and say how they rank them. Edges take longest. Not for the metric rank.",
+        ),
+    ] = False,
     model: Model = "default",
     out: Out = Path("patch"),
     seed: Seed = 0,
@@ -187,8 +195,7 @@ def patch(
         with _progress() as progress:
             progress("loading the model", 0)
             loaded = _load(model, device, dtype)
-            progress("patching", 0)
-            patching.build(
+            written = patching.build(
                 loaded,
                 prompts,
                 out,
@@ -196,14 +203,23 @@ def patch(
                 by_position=by_position,
                 directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
                 metrics=[each.value for each in metric],
+                estimates=estimates,
                 drop=drop,
                 as_typed=as_typed,
                 source=pairs,
                 seed=seed,
                 command=shlex.join(["interp", *sys.argv[1:]]),
                 name=_title(model),
+                progress=progress,
             )
-    typer.echo(f"wrote {out / 'tables'} and {out / 'figures'}; beside them run.json")
+    for line in patching.agreement_lines(written.correlations):
+        typer.echo(line)
+    typer.echo(_wrote(out))
+
+
+def _wrote(out: Path) -> str:
+    """How a command that leaves a page ends."""
+    return f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/"
 
 
 def _title(model: str) -> str:

@@ -1,19 +1,16 @@
-"""How is the report read? Turns tables into the sentences and rows of one HTML page that needs nothing from outside."""
+"""How is the report read? Turns tables into the sentences and rows of one HTML page."""
 
-import base64
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analyses.figures import head_name, measure_name
 from analyses.findings import RANKED, best, causes, notable, unit
 from analyses.illustrations import Drawn
+from analyses.rendering import false_discovery_rate, image, interval, number, render
 
 FEW_DOCUMENTS = 20
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
@@ -130,7 +127,7 @@ class Section:
         rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(self.headline))]
         measures = [measure for measure in self.headline if measure in set(rows["measure"])]
         table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
-        values = [(str(name), [_number(value) for value in row]) for name, row in table.iterrows()]
+        values = [(str(name), [number(value) for value in row]) for name, row in table.iterrows()]
         return list(map(measure_name, measures)), values
 
     @cached_property
@@ -141,7 +138,7 @@ class Section:
                 "name": task["task"],
                 "question": task.get("question", ""),
                 "facts": [
-                    (says, _number(task.get(key)))
+                    (says, number(task.get(key)))
                     for key, says in (
                         ("n", "pairs"),
                         ("accuracy", "share of clean prompts answered right"),
@@ -149,9 +146,9 @@ class Section:
                         ("corrupt", "corrupted"),
                         ("neutral", "neutral"),
                     )
-                    if task.get("n") and _number(task.get(key)) != "–"
+                    if task.get("n") and number(task.get(key)) != "–"
                 ],
-                "unsure": _number(task["accuracy"]) if task.get("accuracy", 1.0) < UNSURE else None,
+                "unsure": number(task["accuracy"]) if task.get("accuracy", 1.0) < UNSURE else None,
                 "refused": (task.get("refused") or "").rstrip("."),
                 "causes": [_effect(row) for row in causes(self.effects, task["task"]).to_dict("records")],
                 "images": [image for image in self._images if image["task"] == task["task"]],
@@ -171,30 +168,12 @@ class Section:
 
     @cached_property
     def _images(self) -> list[dict[str, Any]]:
-        """The figures as data addresses: nothing is fetched, and no figure's ids meet another's."""
-        return [
-            {
-                "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-                "title": drawn.figure.get_suptitle().replace("\n", " "),
-                "caption": drawn.caption,
-                "task": drawn.task,
-            }
-            for drawn, svg in self.figures
-        ]
+        return [image(drawn.figure, svg, drawn.caption) | {"task": drawn.task} for drawn, svg in self.figures]
 
 
 def page(facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
     """The report as one HTML file; every value is escaped."""
-    environment = Environment(
-        loader=PackageLoader("analyses", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = _number
-    counted = counts_table(sections)
-    return environment.get_template("report.html.jinja").render(facts=facts, sections=sections, counted=counted)
+    return render("report.html.jinja", facts=facts, sections=sections, counted=counts_table(sections))
 
 
 def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:
@@ -202,7 +181,7 @@ def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:
     whats = dict.fromkeys(what for section in sections for what in section.counts)
     rows = [(what, [section.counts.get(what) for section in sections]) for what in whats]
     always = ("unknown tokens",)
-    return [(what, [*map(_number, values)]) for what, values in rows if any(values) or what in always]
+    return [(what, [*map(number, values)]) for what, values in rows if any(values) or what in always]
 
 
 def _head(row: Mapping[str, Any]) -> str:
@@ -214,14 +193,14 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "head": _head(row),
         "measure": measure_name(str(row["measure"])),
-        "value": _number(row["value"]),
-        "without": _number(row.get("without")),
-        "baseline": _number(row["baseline"]),
+        "value": number(row["value"]),
+        "without": number(row.get("without")),
+        "baseline": number(row["baseline"]),
         "baseline_name": str(row["baseline_name"]),
-        "gain": _number(row["gain"], sign=True),
-        "interval": f"{_number(row['ci_low'], sign=True)} to {_number(row['ci_high'], sign=True)}",
-        "n": _number(row["n"]),
-        "q": "< 0.001" if row["q"] < 0.001 else _number(row["q"]),
+        "gain": number(row["gain"], sign=True),
+        "interval": interval(row["ci_low"], row["ci_high"], sign=True),
+        "n": number(row["n"]),
+        "q": false_discovery_rate(row["q"]),
     }
 
 
@@ -231,17 +210,8 @@ def _effect(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "head": _head(row),
         "does": [
-            (says, _number(row[way]), f"{_number(row[way + '_low'])} to {_number(row[way + '_high'])}")
+            (says, number(row[way]), interval(row[way + "_low"], row[way + "_high"]))
             for way, says in does.items()
             if way in row
         ],
     }
-
-
-def _number(value: Any, *, sign: bool = False) -> str:
-    """Whole numbers with their thousands apart, others to three digits, what is undefined as a dash."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    if isinstance(value, (int, np.integer)):
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")

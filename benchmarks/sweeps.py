@@ -26,36 +26,19 @@ import argparse
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
+from benchmarks.floor import Peak, Shape, best_rate, multiply_adds, timed
 from interp import Transformer, patch, run
 from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.sweeping.oracle import site_name
 from models import load
 
-READ, FIRST = -1, 8
-
-
-@dataclass(frozen=True)
-class Shape:
-    layers: int
-    heads: int
-    d_model: int
-    vocabulary: int
-    prompts: int = 8
-    positions: int = 16
-
-    def __str__(self) -> str:
-        return (
-            f"{self.layers}x{self.heads}x{self.d_model}, vocabulary {self.vocabulary}, {self.prompts}x{self.positions}"
-        )
+READ = -1
 
 
 SMALL = Shape(4, 8, 256, 4_096)
@@ -92,7 +75,7 @@ class Bench:
         generator = torch.Generator().manual_seed(1)
         clean = torch.randint(shape.vocabulary, (shape.prompts, shape.positions), generator=generator)
         corrupt = clean.clone()
-        corrupt[:, FIRST] = (clean[:, FIRST] + 1) % shape.vocabulary
+        corrupt[:, shape.first] = (clean[:, shape.first] + 1) % shape.vocabulary
         answers = torch.randint(shape.vocabulary, (2, shape.prompts), generator=generator)
         self.pairs = Pairs.from_ids(self.ours, clean.to(device), corrupt.to(device), *answers.to(device))
 
@@ -136,87 +119,12 @@ class Bench:
 
         return cell
 
-    def sync(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def timed(self, job: Callable[[], object]) -> tuple[float, object]:
-        self.sync()
-        began = time.perf_counter()
-        out = job()
-        self.sync()
-        return time.perf_counter() - began, out
-
 
 def _tokenizer(size: int):
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
     return Tokenizer(WordLevel({str(id): id for id in range(size)}, unk_token="0"))
-
-
-def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
-    """What no exact sweep can avoid, over all cells and prompts; see the module's text."""
-    d, last = shape.d_model, shape.layers - 1
-    heads = shape.heads if site == "z" else 1
-    downstream = {"z": 9, "resid_pre": 12}[site] * d * d  # of the patched layer: the output and feed-forward, or all
-    total = 0
-    for layer in range(shape.layers):
-        for position in range(FIRST, shape.positions) if by_position else [None]:
-            reached = shape.positions - (FIRST if position is None else position)
-            own = 1 if site == "z" and position is not None else reached
-            reads = position is None or position == shape.positions - 1 or site == "resid_pre"
-            if layer == last:
-                keys = 2 * d * d * reached if site == "resid_pre" else 0
-                total += heads * (keys + (downstream - (2 * d * d if site == "resid_pre" else 0)) * reads)
-                continue
-            total += heads * (downstream * own + (last - layer - 1) * 12 * d * d * reached)
-            total += heads * (2 * d * d * reached + 10 * d * d)  # the last layer
-    return total * shape.prompts
-
-
-def best_rate(bench: Bench, seconds: float = 1.5) -> float:
-    """Best multiply-adds a second of a matrix product with inner dimension d_model, over several sizes."""
-    d, best, until = bench.shape.d_model, 0.0, time.perf_counter() + seconds
-    sizes = [(rows, columns) for rows in (256, 512, 768, 1536, 3072) for columns in (d, 3 * d, 4 * d)]
-    products = [
-        (
-            torch.randn(m, d, device=bench.device, dtype=bench.dtype),
-            torch.randn(d, n, device=bench.device, dtype=bench.dtype),
-        )
-        for m, n in sizes
-    ]
-    while time.perf_counter() < until:
-        for a, b in products:
-            took, _ = bench.timed(lambda a=a, b=b: a @ b)
-            best = max(best, a.shape[0] * d * b.shape[1] / took)
-    return best
-
-
-class Peak:
-    """Growth of the process's peak resident memory, in MB (Linux; elsewhere not a number)."""
-
-    def __enter__(self) -> "Peak":
-        self.before = self._reset()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.mb = (self._read("VmHWM") - self.before) / 1024
-
-    def _reset(self) -> float:
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            return float("nan")
-        return self._read("VmRSS")
-
-    @staticmethod
-    def _read(field: str) -> float:
-        try:
-            lines = Path("/proc/self/status").read_text().splitlines()
-        except OSError:
-            return float("nan")
-        return float(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sampled: int) -> None:
@@ -229,7 +137,7 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
         for head in (range(shape.heads) if site == "z" else [0])
         for position in (range(shape.positions) if by_position else [-1])
     ]
-    changed = [cell for cell in cells if not 0 <= cell[2] < FIRST]
+    changed = [cell for cell in cells if not 0 <= cell[2] < shape.first]
     picked = [
         changed[index] for index in torch.randperm(len(changed), generator=torch.Generator().manual_seed(2))[:sampled]
     ]
@@ -247,15 +155,15 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
     difference = dict.fromkeys(peers, 0.0)
     share = -(-len(picked) // repeats)
     for turn in range(repeats):
-        took.append(bench.timed(ours)[0])
+        took.append(timed(ours, bench.device)[0])
         for peer, run_cell in peers.items():
             for at in picked[turn * share : (turn + 1) * share]:
-                seconds, value = bench.timed(lambda run_cell=run_cell, at=at: run_cell(at))
+                seconds, value = timed(lambda run_cell=run_cell, at=at: run_cell(at), bench.device)
                 taken[peer].append(seconds)
                 index = tuple(i for axis, i in zip(("layer", "head", "position"), at, strict=True) if axis in by)
                 difference[peer] = max(difference[peer], float((found[index] - value).abs().max()))
     ours_s = statistics.median(took)
-    floor_s = multiply_adds(shape, site, by_position) / best_rate(bench)
+    floor_s = multiply_adds(shape, site, by_position) / best_rate(shape.d_model, bench.device, bench.dtype)
     for peer, seconds in taken.items():
         cell_s = statistics.median(seconds)
         print(
@@ -294,7 +202,7 @@ def forward_row(bench: Bench, prompts: int, positions: int, repeats: int) -> Non
     difference = float((ours() - plain()).abs().max())
     with Peak() as peak:
         ours()
-    pairs = [(bench.timed(ours)[0], bench.timed(plain)[0]) for _ in range(repeats)]
+    pairs = [(timed(ours, bench.device)[0], timed(plain, bench.device)[0]) for _ in range(repeats)]
     ours_s, peer_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     print(
         json.dumps(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pages import page_of
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -127,26 +127,6 @@ def fakes(monkeypatch):
     ]
     monkeypatch.setattr(report, "MODULES", {module.BEHAVIOUR: module for module in modules})
     monkeypatch.setattr(report.readers, "read", lambda spec: corpus(f"generated {spec}"))
-
-
-class Page(HTMLParser):
-    """The tags and attributes of a page, and its visible text."""
-
-    def __init__(self, source: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(source)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def page_of(out: Path) -> Page:
-    return Page((out / "report.html").read_text("utf-8"))
 
 
 def test_a_report_is_complete(model, fakes, tmp_path):

@@ -6,38 +6,19 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from matplotlib.collections import QuadMesh
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from pages import outside_addresses, page_of
+from worded import ROWS, table, worded
 
 from analyses import cli, figures, patching
-from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from analyses.patching.cells import _estimates
+from interp import InputError, Transformer
 from interp.patching import Pairs, logit_difference, sweep
-
-WORDS = ["Tim", "Sue", "saw", "the", "dog", "because", "He", "She"]
-ROWS = [
-    ("Tim saw", "Sue saw", "He", "She"),
-    ("the dog saw Tim", "the dog saw Sue", "He", "She"),
-    ("saw Tim because", "saw Sue because", "He", "She"),
-    ("because Tim saw the", "because Sue saw the", "He", "She"),
-]
-HEADER = ["clean", "corrupt", "answer", "wrong"]
 
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    vocabulary = {word: at for at, word in enumerate(["<unk>", *WORDS])}
-    backend = Backend(WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    torch.manual_seed(0)
-    stack = StackConfig(2, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
-    return Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
-
-
-def table(rows=ROWS) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=HEADER)
+    return worded()
 
 
 @pytest.fixture
@@ -85,14 +66,14 @@ def test_effects_are_the_means_of_the_sweep(model, pairs, direction):
 
 
 def test_shares_keep_prompts_that_differ_the_other_way():
-    found = patching._estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
+    found = _estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
     assert found["share"] == pytest.approx([0.5])
     assert found["effect"] == pytest.approx([2.0])
 
 
 def test_a_whole_difference_below_zero_gives_the_same_share():
     values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
-    up, down = (patching._estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
+    up, down = (_estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
     for name in ("share", "share_low", "share_high"):
         assert down[name] == pytest.approx(up[name])
 
@@ -110,6 +91,12 @@ def test_a_single_pair_has_no_interval(model):
     assert set(cells["n"]) == {1}
     assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
     assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
+
+
+def test_two_prompts_have_no_interval_whose_bounds_meet(model, pairs):
+    cells = patching.measure(model, pairs, by_position=True)
+    assert cells.loc[cells["n"] == 2, ["ci_low", "ci_high", "share_low", "share_high"]].isna().all(axis=None)
+    assert cells.loc[(cells["n"] == 3) & (cells["effect"] != 0), "ci_low"].notna().any()
 
 
 def test_cells_that_change_nothing_are_not_tested(model):
@@ -180,6 +167,23 @@ def test_the_corrupted_token_stands_below_the_clean_one(model):
     assert labels == ["Tim\nSue", "saw"]
 
 
+def test_a_wild_interval_leaves_the_dots_apart(model, pairs):
+    cells = patching.measure(model, pairs)
+    cells.loc[0, "ci_high"] = cells.loc[0, "share_high"] = 1e6
+    ax = figures.top_cells(cells, "logit_difference").axes[0]
+    assert ax.get_xlim()[1] < 100
+    assert "beyond the edge" in ax.get_xlabel()
+
+
+def test_a_dollar_sign_in_a_token_is_one():
+    dollars = worded("$a", "$b")
+    pairs = patching.make_pairs(dollars, table([("$a saw", "$b saw", "He", "She")]))
+    cells = patching.measure(dollars, pairs, by_position=True)
+    assert figures.cell_name(cells.to_dict("records")[0]).endswith("($a/$b)")
+    for figure in figures.sweep_figures(cells, "logit_difference").values():
+        figure.draw_without_rendering()
+
+
 # The command.
 
 
@@ -193,6 +197,74 @@ def test_it_writes_tables_figures_and_what_they_were_made_from(here, capsys):
     assert facts["prompts"]["pairs"] == 1
     assert all((here / "patch" / name).is_file() for name in facts["files"])
     assert (here / "patch/figures/cells-kl_divergence.png").is_file()
+
+
+def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys):
+    table().to_csv("pairs.csv", index=False)
+    assert not command("--pairs", "pairs.csv", "--estimates", "--direction", "denoise")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
+    assert sum("rank correlation" in line for line in printed) == 4
+    page = page_of(here / "patch")
+    ids = [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
+    assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made"]
+    assert not outside_addresses(page)
+    assert not any(tag in {"script", "link", "iframe", "object"} for tag, _ in page.tags)
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 3
+    assert all(len(attrs["alt"] or "") > 40 for attrs in images)
+    shown = " ".join(page.text.split())
+    assert "4 pairs from pairs.csv" in shown
+    assert "Left out: none." in shown
+    assert "Fewer than 20 pairs" in shown
+    assert "In short" in shown
+    assert "This model has two layers" in shown
+    assert "nan" not in shown.lower().split()
+    best = pd.read_parquet(here / "patch/tables/cells.parquet")
+    best = best.loc[best["effect"].abs().idxmax()].to_dict()
+    assert f"denoise: alone, {figures.cell_name(best)}" in shown
+    facts = json.loads((here / "patch/run.json").read_text())
+    assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
+    assert {"figures/estimates-logit_difference.svg", "figures/estimates-logit_difference.png"} <= set(facts["files"])
+    assert facts["estimates"]["edges"]["steps"] == 5
+
+
+def test_estimates_are_made_when_asked_for(here):
+    assert not command(*ONE)
+    assert not any("estimates" in name for name in os.listdir(here / "patch/tables"))
+    page = page_of(here / "patch")
+    assert "estimates" not in [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
+    assert "One pair tells nothing of other prompts" in " ".join(page.text.split())
+
+
+def test_a_page_says_what_was_left_out_and_refused(here):
+    swapped = [(b, a, r, w) for a, b, r, w in ROWS]
+    table([*ROWS, *swapped, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
+    assert not command("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
+    shown = " ".join(page_of(here / "patch").text.split())
+    assert "Left out: 1 pair, because the prompts do not align." in shown
+    assert "Shares are refused: clean and corrupted prompts differ by" in shown
+    assert "denoise: alone, L" in shown
+    assert "moves it by" in shown
+
+
+def test_a_page_escapes_what_a_prompt_says(here, monkeypatch):
+    hostile = "<script>alert(1)</script>"
+    monkeypatch.setattr(cli, "_load", lambda *_: worded(hostile, "<img/src=x>"))
+    monkeypatch.setattr(cli, "_title", lambda _: f"a {hostile}")
+    prompts = ["--clean", f"{hostile} saw", "--corrupt", "<img/src=x> saw", "--answer", "She", "--wrong", "He"]
+    assert not command(*prompts, "--by-position")
+    page = page_of(here / "patch")
+    assert not any(tag == "script" for tag, _ in page.tags)
+    assert not outside_addresses(page)
+    assert page.text.count(hostile) >= 3
+    assert "<img/src=x>" in page.text
+
+
+@pytest.mark.parametrize("metric", ["rank", "logit_difference"])
+def test_a_metric_without_gradient_ends_the_command_in_one_line(here, capsys, metric):
+    assert "rank has no gradient" in refusal(capsys, *ONE, "--estimates", "--metric", metric, "--metric", "rank")
+    assert not os.listdir(here)
 
 
 def test_a_file_whose_rows_do_not_align_names_the_row_and_drop_counts_it(here, capsys):

@@ -8,6 +8,10 @@ import torch
 
 from analyses import coreference, part_of_speech, position
 from interp import AnnotatedText, InputError, Mention, TokenBatch, patch, run, zero
+from interp.patching import Pairs, logit_difference
+from interp.patching.plain import PlainRun
+from interp.patching.sweeping.memory import BUDGET
+from interp.patching.sweeping.sweep import read_values, swept
 from interp.patterns import Rows, positional
 from models import planted
 from models.planted import Planted
@@ -188,7 +192,7 @@ class TestAntecedent:
             assert row.effect == pytest.approx(expected, abs=1e-5)
 
     def test_names_of_one_gender_make_no_difference_and_shares_are_refused(self, reference_model):
-        from interp.patching import Pairs, logit_difference, sweep_by_forward
+        from interp.patching import sweep_by_forward
 
         pairs = Pairs.from_texts(reference_model, ["Tim was sad because"], ["Tom was sad because"], [" he"], [" she"])
         found = sweep_by_forward(reference_model, pairs, logit_difference())
@@ -338,3 +342,16 @@ class TestWordsAndPadding:
                 real = batch.mask[number]
                 to_padding = pattern[number][:, real][..., ~real]
                 assert to_padding.sum() == 0
+
+    @pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v", "pattern"])
+    def test_a_sweep_that_patches_with_itself_moves_nothing(self, positional_model, site):
+        if site == "mlp_out" and positional_model.last.blocks[0].mlp is None:
+            pytest.skip("this model has no feed-forward")
+        ids = position.repeated(positional_model, 12, 3, seed=2)
+        pairs = Pairs.from_ids(positional_model, ids, ids.roll(1, 1), *ids[:, :2].T)
+        readout = logit_difference().prepare(positional_model, pairs)
+        plain = PlainRun.of(positional_model, pairs.corrupt)
+        own = read_values(positional_model, plain, [readout])
+        by = ("layer", "head") if site in {"z", "q", "k", "v", "pattern"} else ("layer", "position")
+        found = swept(positional_model, pairs, (plain, plain), [readout], own, site, by, BUDGET)["logit_difference"]
+        assert (found - own["logit_difference"]).abs().max() <= 1e-6

@@ -4,23 +4,28 @@ Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
 from analyses.figures.attention import attention_over_words, best_heads
+from analyses.figures.estimates import estimate_panels, point_name
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.style import head_name, measure_name
-from analyses.figures.sweeps import cell_map, entry_maps, sweep_figures, top_cells
+from analyses.figures.sweeps import cell_map, cell_name, entry_maps, metric_unit, sweep_figures, top_cells
 
 __all__ = [
     "Quantity",
     "attention_over_words",
     "best_heads",
     "cell_map",
+    "cell_name",
     "distance_by_layer",
     "effect_grid",
     "entry_maps",
+    "estimate_panels",
     "gain_intervals",
     "head_grid",
     "head_name",
     "measure_name",
+    "metric_unit",
+    "point_name",
     "sweep_figures",
     "top_cells",
 ]

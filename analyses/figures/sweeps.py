@@ -19,13 +19,15 @@ from analyses.figures.style import BLUE, ORANGE, SIGNED, begin, colour_bar, head
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
 _COLOURS = {"denoise": BLUE, "noise": ORANGE}
 _UNITS = {
-    "logit_difference": ("logit difference", "logits"),
-    "log_probability": ("log-probability", "nats"),
+    "logit_difference": ("logit difference", "in logits"),
+    "log_probability": ("log-probability", "in nats"),
     "probability": ("probability", "0 to 1"),
-    "rank": ("rank", "places"),
-    "kl_divergence": ("KL divergence", "nats"),
+    "rank": ("rank", "in places"),
+    "kl_divergence": ("KL divergence", "in nats"),
 }
 _TICKS = 30  # labels along an axis at most
+_TOKEN = 12  # characters of a token
+_FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
@@ -128,7 +130,7 @@ def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | N
         title: the question; one about sureness by default.
     """
     rows, quantity, label = _drawn(cells, metric)
-    rows = rows.assign(cell=[_cell_name(row) for row in rows.to_dict("records")])
+    rows = rows.assign(cell=[cell_name(row) for row in rows.to_dict("records")])
     sure = _has(rows, "ci_low")
     whole_layers = not any(_has(rows, axis) for axis in ("head", "position", "query"))
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
@@ -151,21 +153,38 @@ def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | N
     ax.set_yticks(range(len(names)), [literal(name, 60) for name in names])
     below, above = -0.6, len(names) - 0.4
     ax.set_ylim(*((below, above) if whole_layers else (above, below)))  # layer 0 at the bottom, else the largest on top
+    cut = _cut_far_intervals(ax, rows[quantity].to_numpy(dtype=float))
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if sure else "one pair: no interval" if n == 1 else f"{n} prompts"
-    ax.set(xlabel=f"{label.replace(chr(10), ' ')} ({over})", ylabel="")
+    ax.set(xlabel=f"{label.replace(chr(10), ' ')} ({over}{', some beyond the edge' * cut})", ylabel="")
     handles = [Line2D([], [], marker="o", ls="", color=_COLOURS[each], label=_SAYS[each]) for each in directions]
     figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
     return figure
 
 
+def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
+    """Let no wild interval of a few prompts squeeze all dots together; returns whether one was cut."""
+    least, most = np.nanmin(values), np.nanmax(values)
+    reach = _FARTHEST * max(abs(least), abs(most))
+    left, right = ax.get_xlim()
+    if not np.isfinite(reach) or reach == 0 or (left >= least - reach and right <= most + reach):
+        return False
+    ax.set_xlim(max(left, least - reach), min(right, most + reach))
+    return True
+
+
 def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
     """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
     rows = cells.loc[cells["metric"] == metric]
-    name, unit = _UNITS.get(metric, (metric, "its own unit"))
+    name, unit = metric_unit(metric)
     if rows["share"].notna().any():
         return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"
-    return rows, "effect", f"effect on the\n{name}, in {unit}".replace("in 0 to 1", "0 to 1")
+    return rows, "effect", f"effect on the\n{name}, {unit}"
+
+
+def metric_unit(metric: str) -> tuple[str, str]:
+    """What a metric is called in a sentence, and what its numbers count."""
+    return _UNITS.get(metric, (metric, "in its own unit"))
 
 
 def _scale(rows: pd.DataFrame, quantity: str) -> Normalize:
@@ -229,7 +248,7 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
         clean, corrupt = (
             where.loc[place, f"{prefix}{name}"] if place in where.index else None for name in ("token", "corrupt_token")
         )
-        names.append(_token_name(clean, corrupt) or str(place))
+        names.append(literal(_token_name(clean, corrupt) or str(place), 2 * _TOKEN + 1))
     return names
 
 
@@ -242,10 +261,11 @@ def _token_name(clean: object, corrupt: object) -> str | None:
 
 def _visible(token: str) -> str:
     """A token that can be seen: without the space before a word, and with signs for what prints nothing."""
-    return literal(token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t"), 12)
+    shown = token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t")
+    return shown if len(shown) <= _TOKEN else f"{shown[: _TOKEN - 1]}…"
 
 
-def _cell_name(row: dict[Any, Any]) -> str:
+def cell_name(row: dict[Any, Any]) -> str:
     """`L3.H2 at 4 (Lily)`: layer, head and place, as far as the cell has them."""
     layer, head = row["layer"], row["head"]
     name = f"L{layer}" if pd.isna(head) else head_name(layer, head)

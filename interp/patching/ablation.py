@@ -19,8 +19,9 @@ from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
+from interp.patching.sweeping.memory import BUDGET
 from interp.patching.sweeping.oracle import check_site, site_name
-from interp.patching.sweeping.sweep import BUDGET, read_values, swept
+from interp.patching.sweeping.sweep import read_values, swept
 from interp.places import sites
 from interp.running import Tokens, as_batch, run
 from interp.tap import Edit, Tap

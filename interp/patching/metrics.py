@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -41,8 +42,8 @@ class Readout:
             assert logits is not None
         else:
             assert model.output is not None
-            rows = model.output.weight[self.tokens]  # prompt token d_model
-            logits = final @ rows.transpose(-1, -2)
+            rows = model.output.weight[self.tokens]
+            logits = einsum(final, rows, "... prompt read d_model, prompt token d_model -> ... prompt read token")
         return self.value(logits, self.reference)
 
     def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Tensor:

@@ -21,7 +21,8 @@ from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction
-from interp.patching.sweeping.sweep import BUDGET, Bench
+from interp.patching.sweeping.bench import Bench
+from interp.patching.sweeping.memory import BUDGET
 from interp.transformer import Transformer
 
 Array = np.ndarray

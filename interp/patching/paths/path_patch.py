@@ -25,7 +25,8 @@ from interp.patching.paths.oracle import Receiver, check_paths, path_name, writt
 from interp.patching.paths.walking import Cells, Given, Rows, Walk
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
-from interp.patching.sweeping.sweep import BUDGET, read_values
+from interp.patching.sweeping.memory import BUDGET
+from interp.patching.sweeping.sweep import read_values
 from interp.transformer import Transformer
 
 Cell = tuple[int, int | None]  # a sender: its layer, and its head where each head is one

@@ -1,0 +1,184 @@
+"""Which cells of one site carry the difference between two prompts? Exact sweeps, as a table with intervals."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+
+from interp import InputError, Transformer
+from interp.patching import (
+    Metric,
+    Pairs,
+    Sweep,
+    kl_divergence,
+    log_probability,
+    logit_difference,
+    probability,
+    rank,
+    sweep,
+    unreliable,
+)
+from interp.patching.results import Direction
+from interp.patching.sweeping.oracle import check_site
+from interp.statistics import benjamini_hochberg, estimate
+
+METRICS: dict[str, Callable[[], Metric]] = {
+    "logit_difference": logit_difference,
+    "log_probability": log_probability,
+    "probability": probability,
+    "rank": rank,
+    "kl_divergence": kl_divergence,
+}
+DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
+NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
+_FEWEST = 3  # prompts that an interval needs
+_ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
+POSITIONS = ("position", "query", "key")
+Values = Float[np.ndarray, "prompt cell"]
+
+
+def measure(
+    model: Transformer,
+    pairs: Pairs,
+    site: str = "z",
+    *,
+    by_position: bool = False,
+    directions: Sequence[Direction] = DIRECTIONS,
+    metrics: Sequence[str] = ("logit_difference",),
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
+
+    Columns are those of `cells_table`.
+
+    Raises:
+        InputError: no such site or metric, or a model without an output layer.
+    """
+    how = {"by_position": by_position, "directions": directions, "metrics": metrics}
+    return cells_table(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
+
+
+def sweeps(
+    model: Transformer,
+    pairs: Pairs,
+    site: str,
+    *,
+    by_position: bool,
+    directions: Sequence[Direction],
+    metrics: Sequence[str],
+) -> list[Sweep]:
+    """One sweep a direction; arguments and what is raised as in `measure`."""
+    if model.config.output == "none":
+        raise InputError(NO_OUTPUT)
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
+    axes = check_site(model, site, ("layer",)).axes
+    by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONS))]
+    readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
+    return [sweep(model, pairs, readers, site, by, direction) for direction in directions]
+
+
+def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> pd.DataFrame:
+    """One row a cell, direction and metric of some sweeps of one site.
+
+    `effect` is the mean over prompts in the metric's unit, with its interval (`ci_low`, `ci_high`) and two-sided `p`;
+    `share` is its part of the whole difference between clean and corrupted prompts, with `share_low` and `share_high`.
+    Shares are missing where the difference is too small for them to mean anything (`attrs["share_refused"]` says why,
+    by metric); so are intervals of fewer than three pairs, p of a single one, and p of cells that change nothing. `q`
+    is over all rows.
+    `attrs["prompts"]` holds each metric of the unpatched prompts.
+    """
+    first = found[0]
+    rows = pd.concat([_rows(each, name, seed) for each in found for name in each.values], ignore_index=True)
+    axes = check_site(model, first.site, ("layer",)).axes
+    where = [axis for axis in axes if axis in POSITIONS]
+    (stack,) = model.config.stacks
+    cells = pd.DataFrame({"stack": stack, "attention": "self", "site": first.site}, index=rows.index)
+    for axis in ("layer", "head", *where):
+        cells[axis] = rows[axis].astype("Int64") if axis in rows else pd.array([pd.NA] * len(rows), dtype="Int64")
+    for prefix, axis in zip(("", "key_"), where, strict=False):
+        for name, batch in (("token", pairs.clean), ("corrupt_token", pairs.corrupt)):
+            labels = _shared_labels(model, batch.ids, pairs.last)
+            cells[prefix + name] = [None if pd.isna(at) else labels[at] for at in cells[axis].tolist()]
+    table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
+    table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+    reasons = {name: unreliable(first.difference(name)) for name in first.values}
+    table.attrs["share_refused"] = {name: reason for name, reason in reasons.items() if reason}
+    prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
+    table.attrs["prompts"] = prompts | {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
+    order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
+    return table.loc[:, [*order, "share_low", "share_high"]]
+
+
+def dust(found: Sweep, metric: str) -> Float[torch.Tensor, " prompt"]:
+    """What may be rounding: the size of an effect on each prompt up to which it is none."""
+    size = torch.maximum(found.clean[metric].abs(), found.corrupt[metric].abs())
+    return _ROUNDING * torch.finfo(size.dtype).eps * size
+
+
+def all_idle(
+    effects: Sequence[Float[torch.Tensor, "*cells prompt"]], least: Float[torch.Tensor, " prompt"]
+) -> Bool[torch.Tensor, "*cells"]:
+    """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
+    return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
+
+
+def _rows(found: Sweep, metric: str, seed: int) -> pd.DataFrame:
+    """The cells of one sweep and metric, those that lie in no prompt left out."""
+    effect = found.effect(metric)
+    sizes = effect.shape[:-1]
+    values = effect.double().cpu().flatten(0, -2).T.numpy()  # prompt cell
+    least = dust(found, metric).double().cpu().numpy()
+    whole = found.difference(metric).double().cpu().numpy()
+    columns = {name: np.full(values.shape[1], np.nan) for name in _ESTIMATED}
+    there = ~np.isnan(values)
+    for kind in np.unique(there, axis=1).T:  # prompts of unequal length: cells that the same prompts reach
+        if not kind.any():
+            continue
+        some = (there == kind[:, None]).all(0)
+        shares = unreliable(found.difference(metric)) is None
+        part = _estimates(values[kind][:, some], least[kind], whole[kind] if shares else None, seed)
+        for name, value in part.items():
+            columns[name][some] = value
+    places = np.unravel_index(np.arange(values.shape[1]), sizes)
+    rows = pd.DataFrame({**dict(zip(found.axes, places, strict=True)), **columns, "n": there.sum(0)})
+    rows = rows.assign(direction=found.direction, metric=metric)
+    return rows.loc[there.any(0)]
+
+
+_ESTIMATED = ("effect", "ci_low", "ci_high", "p", "share", "share_low", "share_high")
+
+
+def _estimates(
+    values: Values, least: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"] | None, seed: int
+) -> dict[str, np.ndarray]:
+    """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
+    nothing = np.zeros_like(values)
+    mean = estimate(values, nothing + 1, nothing, nothing + 1, seed=seed)
+    idle = (np.abs(values) <= least[:, None]).all(0)
+    p = np.where(idle, np.nan, 2 * np.minimum(mean.p, 1 - mean.p))
+    blank = np.nan if len(values) < _FEWEST else 0.0  # two prompts have so few resamples that the bounds meet
+    found = {"effect": mean.value, "ci_low": mean.low + blank, "ci_high": mean.high + blank, "p": p}
+    if whole is None or whole.sum() == 0:
+        return found
+    way = np.sign(whole.sum())
+    # `estimate` leaves out groups without weight; a column of its own keeps prompts that differ the other way
+    kept = np.full((len(whole), 1), 1 + np.abs(whole).sum() * values.shape[1])
+    weights = np.hstack([np.repeat(way * whole[:, None], values.shape[1], 1), kept])
+    nothing = np.zeros_like(weights)
+    share = estimate(np.hstack([way * values, kept]), weights, nothing, nothing + 1, seed=seed)
+    bounds = {"share_low": share.low[:-1] + blank, "share_high": share.high[:-1] + blank}
+    return found | {"share": share.value[:-1]} | bounds
+
+
+def _shared_labels(model: Transformer, ids: torch.Tensor, last: torch.Tensor) -> list[str | None]:
+    """At each position the token that all prompts reaching it have there; None where they differ."""
+    tokenizer = model.tokenizer
+    labels: list[str | None] = []
+    for position in range(ids.shape[1]):
+        present = ids[last >= position, position].unique().tolist()
+        one = len(present) == 1 and tokenizer is not None
+        labels.append(tokenizer.label(present[0]) if one and tokenizer is not None else None)
+    return labels

@@ -1,0 +1,186 @@
+"""Which cells go through together? Prompts in groups, their cells in lots that board one lane, lots in bunches.
+
+A part of a sweep is one group of prompts; all its cells that can have an effect come out of `Part.lots`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import ceil, prod
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.patching.metrics import Readout
+from interp.patching.pairs import Pairs
+from interp.patching.plain import PlainRun
+from interp.patching.sweeping.entering import Entrance, Where
+from interp.patching.sweeping.lanes import Boarding, Lane, travel
+from interp.patching.sweeping.oracle import check_site
+from interp.transformer import Transformer
+
+
+def sizes(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> list[int]:
+    """The table of all cells: one size an axis."""
+    place = check_site(model, site, by)
+    counted = dict(zip(place.axes, place.sizes, strict=True))
+    return [model.config.n_layers, *(counted[axis] or pairs.clean.ids.shape[1] for axis in by[1:])]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Prompts that are swept together: those with the same first changed position and the same length."""
+
+    prompts: Int[Tensor, " prompt"]
+    first: int
+    length: int
+    causal: bool
+
+    def wheres(self, site: str, by: tuple[str, ...]) -> Iterator[Where]:
+        """The cells of a layer that can have an effect, a head axis aside."""
+        rows = range(self.first, self.length) if {"position", "query"} & {*by} else [None]
+        # a changed query spreads its attention anew over all keys, also over those that are as they were
+        keys = range(self.length) if "key" in by else [None]
+        for row, key in product(rows, keys):
+            if self.causal and row is not None and key is not None and key > row:
+                continue
+            yield Where("head" in by, row, key)
+
+    def first_reached(self, where: Where) -> int:
+        """The first position whose stream the patch can change."""
+        if not self.causal:
+            return 0
+        return max(self.first, where.key or 0) if where.position is None else where.position
+
+
+def groups(model: Transformer, pairs: Pairs, most: int, *, alone: bool = False) -> Iterator[Group]:
+    """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
+
+    A group's changed positions fill one pass at most; or each prompt is a group `alone`.
+    """
+    causal = model.last.config.causal
+    first = pairs.first_changed if causal else torch.zeros_like(pairs.last)
+    keys = torch.stack([first, pairs.last + 1], 1)
+    for key in keys.unique(dim=0):
+        start, length = key.tolist()
+        together = (keys == key).all(1).nonzero()[:, 0]
+        for prompts in together.split(1 if alone else max(1, most // (length - start))):
+            yield Group(prompts, start, length, causal)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A group of prompts, where patches enter their runs, and what is read of them."""
+
+    by: tuple[str, ...]
+    group: Group
+    entrance: Entrance
+    readouts: list[Readout]
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        model: Transformer,
+        runs: tuple[PlainRun, PlainRun],
+        group: Group,
+        readouts: Sequence[Readout],
+        site: str,
+        by: tuple[str, ...],
+    ) -> "Part":
+        """The prompts of `group`."""
+        base, source = (run.take(group.prompts, group.length) for run in runs)
+        reads = [readout.take(group.prompts) for readout in readouts]
+        return Part(by, group, Entrance(model, base, source, site), reads)
+
+    def lots(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Lot]":
+        """All wanted cells that can have an effect, at most so many rows of them at a time."""
+        entrance, read = self.entrance, int(max(readout.positions.max() for readout in self.readouts))
+        if not wanted.any():
+            return
+        for where in self.group.wheres(entrance.site, self.by):
+            first = self.group.first_reached(where)
+            if first > read:
+                continue
+            for layer in range(entrance.model.config.n_layers):
+                asked = wanted[self._at(layer, where, slice(None))]
+                heads = np.flatnonzero(asked).tolist()  # [0] where cells are no heads
+                step = max(1, most // prod(self._lane(first).shape)) if heads else 1
+                for begin in range(0, len(heads), step):
+                    yield Lot(self, self._lane(first), layer, where, heads[begin : begin + step])
+
+    def _lane(self, first: int) -> Lane:
+        """The lane of the cells that change positions from `first` on."""
+        if first not in self.lanes:
+            self.lanes[first] = Lane(self.entrance.model, self.entrance.base, first, self.readouts)
+        return self.lanes[first]
+
+    def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
+        """Where in the table of all cells."""
+        at = {"position": where.position, "query": where.position, "key": where.key}
+        return (layer, *(heads if axis == "head" else at[axis] for axis in self.by[1:]))
+
+    def put(
+        self, values: dict[str, Tensor], layer: int, where: Where, heads: list[int], found: Sequence[Tensor]
+    ) -> None:
+        """Metrics, `cell prompt` each, into the tables of all cells."""
+        for readout, value in zip(self.readouts, found, strict=True):
+            rows = values[readout.name][self._at(layer, where, slice(None))]
+            if where.by_head:
+                rows[torch.tensor(heads, device=rows.device)[:, None], self.group.prompts] = value
+            else:
+                rows[self.group.prompts] = value[0]
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Cells that board together: those of `where` in one layer, of some heads where each head is one."""
+
+    part: Part
+    lane: Lane
+    layer: int
+    where: Where
+    heads: list[int]
+
+    @property
+    def rows(self) -> int:
+        """Cells x prompts x positions that they add to a pass."""
+        return len(self.heads) * prod(self.lane.shape)
+
+    def board(self) -> Boarding:
+        """The cells as they join their lane."""
+        return self.part.entrance.board(self.lane, self.layer, self.where, self.heads)
+
+    def mark(self, table: Bool[Tensor, "*cells prompt"]) -> None:
+        """The cells' places in a table of all cells."""
+        self.part.put({self.part.readouts[0].name: table}, self.layer, self.where, self.heads, [table.new_ones(1, 1)])
+
+    def put(self, values: dict[str, Tensor], found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
+        """The cells' metrics into the tables of all cells."""
+        self.part.put(values, self.layer, self.where, self.heads, found)
+
+
+def bunches(lots: Sequence[Lot], most: int) -> Iterator[list[Lot]]:
+    """Lots that share a pass, in their order, about as many rows each time."""
+    total = sum(lot.rows for lot in lots)
+    full = total / ceil(total / most) if lots else 0
+    bunch: list[Lot] = []
+    for lot in lots:
+        rows = sum(one.rows for one in bunch)
+        if bunch and (rows >= full or rows + lot.rows > most):
+            yield bunch
+            bunch = []
+        bunch.append(lot)
+    if bunch:
+        yield bunch
+
+
+def fill(model: Transformer, values: dict[str, Tensor], lots: "Sequence[Lot]", most: int) -> None:
+    """Measure some cells and put their metrics into the tables."""
+    for bunch in bunches(sorted(lots, key=lambda lot: lot.layer), most):
+        found = travel(model, [lot.board() for lot in bunch])
+        for lot, own in zip(bunch, found, strict=True):
+            lot.put(values, own)
+        for part in {lot.part for lot in bunch} - {bunch[-1].part}:
+            part.entrance.forget()
