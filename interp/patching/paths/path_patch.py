@@ -25,13 +25,13 @@ from interp.patching.paths.oracle import Receiver, check_paths, path_name, writt
 from interp.patching.paths.walking import Cells, Given, Rows, Walk
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
-from interp.patching.sweeping.memory import BUDGET
-from interp.patching.sweeping.sweep import read_values
+from interp.patching.sweeping.lots import Group, groups
+from interp.patching.sweeping.memory import BUDGET, MOST, positions_changed
+from interp.patching.sweeping.sweep import blank_beyond, read_values
 from interp.transformer import Transformer
 
 Cell = tuple[int, int | None]  # a sender: its layer, and its head where each head is one
 Asked = dict[int, dict[str, Bool[Tensor, "position head"]]]  # at each moment, by part: where receivers ask for it
-_MOST = 1536  # rows (cells x prompts x positions) that one walk carries: more fall out of the processor's caches
 
 
 @torch.no_grad()
@@ -79,7 +79,8 @@ def path_patch(
     base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
     counted = {"layer": model.config.n_layers, "head": model.config.n_heads, "position": batch.ids.shape[1]}
     values = {name: value.expand(*(counted[axis] for axis in by), -1).clone() for name, value in base_values.items()}
-    for prompts, first, length in _parts(model, pairs, receivers, budget):
+    for group in _groups(model, pairs, receivers, budget):
+        prompts, length = group.prompts, group.length
         own = [readout.take(prompts) for readout in readouts]
         part = _Part(
             senders=_Senders(model, base.take(prompts, length), other.take(prompts, length), sender, "head" in by),
@@ -89,32 +90,22 @@ def path_patch(
             receivers=receivers,
             through=through,
         )
-        for position in range(first, length) if "position" in by else [None]:
-            part.fill(values, by, first, position, budget)
-    if "position" in by:  # beyond a prompt's own text nothing is sent
-        beyond = torch.arange(counted["position"], device=model.device)[:, None] > pairs.last  # position prompt
-        for table in values.values():
-            table.movedim(by.index("position"), -2).masked_fill_(beyond, torch.nan)
+        for position in range(group.first, length) if "position" in by else [None]:
+            part.fill(values, by, group.first, position, budget)
+    blank_beyond(values, by, pairs)
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt)
 
 
-def _parts(
-    model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], budget: int
-) -> Iterator[tuple[Int[Tensor, " prompt"], int, int]]:
+def _groups(model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], budget: int) -> Iterator[Group]:
     """Prompts that go together, alike in length and, in a causal stack, in the first position that can change."""
-    first = pairs.first_changed if model.last.config.causal else torch.zeros_like(pairs.last)
-    keys = torch.stack([first, pairs.last + 1], 1)
-    for key in keys.unique(dim=0):
-        start, length = key.tolist()
-        rows, row_bytes = length - start, _row_bytes(model, length, receivers)
-        if budget < rows * row_bytes:
-            raise InputError(
-                f"a budget of {budget} bytes is too small for one cell of {rows} positions: "
-                f"expected at least {rows * row_bytes} bytes"
-            )
-        for prompts in (keys == key).all(1).nonzero()[:, 0].split(max(1, min(budget // row_bytes, _MOST) // rows)):
-            yield prompts, start, length
+    rows, row_bytes = positions_changed(model, pairs), _row_bytes(model, int(pairs.last.max()) + 1, receivers)
+    if budget < rows * row_bytes:
+        raise InputError(
+            f"a budget of {budget} bytes is too small for one cell of {rows} positions: "
+            f"expected at least {rows * row_bytes} bytes"
+        )
+    return groups(model, pairs, max(rows, min(budget // row_bytes, MOST // model.config.d_model)))
 
 
 def _row_bytes(model: Transformer, length: int, receivers: Sequence[Receiver]) -> int:
@@ -196,7 +187,7 @@ class _Part:
         on = Walk(model, base, everywhere[begins:], self.reads[self.reads >= begins])
         cells = self.senders.before(max(asked))
         rows = len(self.prompts) * max(len(out.rows), len(on.rows))  # of one cell
-        at_once = max(1, min(budget // _row_bytes(model, length, self.receivers), _MOST) // rows)
+        at_once = max(1, min(budget // _row_bytes(model, length, self.receivers), MOST // model.config.d_model) // rows)
         for begin in range(0, len(cells), at_once):
             some = cells[begin : begin + at_once]
             found = self._metrics(on, self._receive(on, self._send(out, some, asked, position)))

@@ -40,10 +40,10 @@ def _row_bytes(model: Transformer, pairs: Pairs) -> int:
 
 def _cell_bytes(model: Transformer, pairs: Pairs) -> int:
     """What one cell of the longest prompt takes."""
-    return _positions_changed(model, pairs) * _row_bytes(model, pairs)
+    return positions_changed(model, pairs) * _row_bytes(model, pairs)
 
 
-def _positions_changed(model: Transformer, pairs: Pairs) -> int:
+def positions_changed(model: Transformer, pairs: Pairs) -> int:
     """The most that one cell can change in any prompt."""
     return int((pairs.last + 1 - (pairs.first_changed if model.last.config.causal else 0)).max())
 
@@ -51,4 +51,4 @@ def _positions_changed(model: Transformer, pairs: Pairs) -> int:
 def most_rows(model: Transformer, pairs: Pairs, budget: int) -> int:
     """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt."""
     fitting = min(MOST // model.config.d_model, budget // _row_bytes(model, pairs))
-    return max(_positions_changed(model, pairs), fitting)
+    return max(positions_changed(model, pairs), fitting)

@@ -89,7 +89,7 @@ def swept(
     most = most_rows(model, pairs, budget)
     parts = [Part.of(model, runs, group, readouts, site, by) for group in groups(model, pairs, most)]
     fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(shape, dtype=bool))], most)
-    _blank_beyond(values, by, pairs)
+    blank_beyond(values, by, pairs)
     return values
 
 
@@ -119,7 +119,7 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
 
 
-def _blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs) -> None:
+def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs) -> None:
     """Positions beyond a prompt's own text, and keys that a query cannot see, are missing rather than zero."""
     for axis in {"position", "query", "key"} & {*by}:
         for table in values.values():
