@@ -64,6 +64,9 @@ Seed = Annotated[int, typer.Option(help="Of everything random.")]
 Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Minimal pairs of each causal test.")]
+Labels = Annotated[
+    bool, typer.Option("--labels", help="Label heads too, on both halves of the text; takes several times as long.")
+]
 Out = Annotated[Path, typer.Option(help="The output directory.")]
 
 app = typer.Typer(
@@ -86,6 +89,7 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
         device: Device = "cpu",
         dtype: DtypeOption = Dtype.FLOAT32,
         pairs: Pairs = 40,
+        labels: Labels = False,
     ) -> None:
         with _one_line():
             from analyses import corpora, report
@@ -100,6 +104,7 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
                     behaviours=behaviours,
                     seed=seed,
                     pairs=pairs,
+                    labels=labels,
                     command=shlex.join(["interp", *sys.argv[1:]]),
                     name=_title(model),
                     progress=progress,

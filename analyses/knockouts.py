@@ -14,10 +14,12 @@ import torch
 
 from analyses import part_of_speech
 from analyses.claims import antecedent_looks, claim_with_control, position_looks, relation_looks, tag_looks
+from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.windows import Progress, Window, windows
 from interp import AnnotatedText, InputError, Transformer
 from interp.patching.knockout import Claim, knock_out
 from interp.patterns import Totals, group_of
+from interp.patterns.totals import N_GROUPS
 from interp.statistics import benjamini_hochberg, estimate
 from interp.tokens import TokenBatch
 
@@ -25,6 +27,8 @@ KNOCKOUT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus"),
     *("drop", "control", "effect", "ci_low", "ci_high", "p", "q", "n"),
 ]
+BEHAVIOURS = ("position", "part-of-speech", "coreference")
+_REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 
 
@@ -32,6 +36,7 @@ def measure(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     *,
+    behaviours: Sequence[str] = BEHAVIOURS,
     texts: int = _TEXTS,
     seed: int = 0,
     progress: Progress | None = None,
@@ -44,6 +49,7 @@ def measure(
     Args:
         model: a causal transformer with tokenizer and output layer.
         corpus: texts; each measure reads those that have the annotation it needs.
+        behaviours: whose measures.
         texts: how many to read.
         seed: of the control keys and intervals.
         progress: called with the number of texts read.
@@ -55,8 +61,10 @@ def measure(
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
     counts: Counter[str] = Counter()
     n_heads, rng = model.config.n_layers * model.config.n_heads, random.Random(seed)
-    names = _measures()
+    names = [pair for pair in _measures() if pair[0] in behaviours]
     drops, controls = (Totals.empty(n_heads, len(names)) for _ in range(2))
+    if ("position", "induction") in names:
+        _add_induction(model, rng, seed, names.index(("position", "induction")), drops, controls)
     for number, text in enumerate(_first(corpus, texts), 1):
         for window in windows(text, model.tokenizer, model.config.n_ctx, counts):
             _add(model, window, rng, names, drops, controls)
@@ -83,7 +91,7 @@ def _first(corpus: Iterable[AnnotatedText], count: int) -> Iterator[AnnotatedTex
 def _measures() -> list[tuple[str, str]]:
     """Behaviour and measure of all that is claimed."""
     offsets = [f"offset:{offset}" for offset in (-2, -3, -4, -5)]
-    position = ["previous-token", *offsets, "first-token", "duplicate-token"]
+    position = ["previous-token", *offsets, "first-token", "duplicate-token", "induction"]
     ways = ("dependent->head", "head->dependent")
     grammar = [f"relation:{name}:{way}" for name in part_of_speech.RELATIONS for way in ways]
     grammar += [f"tag:{x}->{y}" for x, y in part_of_speech.TAG_PAIRS]
@@ -108,7 +116,7 @@ def _add(
     }
     found: list[tuple[int, Claim, Claim]] = []
     for column, (behaviour, name) in enumerate(names):
-        pair = claim_with_control(window, 0, looks[name], rng, at_distance=behaviour != "position")
+        pair = claim_with_control(window, 0, looks.get(name, {}), rng, at_distance=behaviour != "position")
         if pair is not None:
             found.append((column, *pair))
     if not found:
@@ -122,6 +130,33 @@ def _add(
         rows[0, :, column] = len(claim.queries)
     drops.add(group, scores, rows)
     controls.add(group, others, rows)
+
+
+def _add_induction(
+    model: Transformer, rng: random.Random, seed: int, column: int, drops: Totals, controls: Totals
+) -> None:
+    """Random tokens and their repeat, as `position` measures induction; each sequence is a document of its own."""
+    length = repeat_length(model)
+    if length < SHORTEST_REPEAT:
+        return
+    ids = repeated(model, length, _REPEATS, seed).to(model.device)
+    start = ids.shape[1] - 2 * length
+    claims: list[Claim] = []
+    for prompt in range(len(ids)):
+        rows = range(start + length, ids.shape[1] - 1)
+        keys, others = (torch.zeros(len(rows), ids.shape[1], dtype=torch.bool) for _ in range(2))
+        for at, row in enumerate(rows):
+            claimed = row - (length - 1)
+            keys[at, claimed] = True
+            others[at, rng.choice([key for key in range(start, row + 1) if key != claimed])] = True
+        claims += [Claim(prompt, torch.tensor([*rows]), each) for each in (keys, others)]
+    effects = knock_out(model, ids, claims).flatten(1).double().cpu()  # claim and control in turn
+    scores, rows = torch.zeros(2, len(ids), *drops.scores.shape[1:], dtype=torch.float64)
+    rows[..., column] = length - 1
+    groups = torch.arange(len(ids)) % N_GROUPS
+    for totals, own in ((drops, effects[0::2]), (controls, effects[1::2])):
+        scores[..., column] = own
+        totals.add(groups, scores, rows)
 
 
 def _table(

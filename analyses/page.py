@@ -171,9 +171,29 @@ class Section:
         return [image(drawn.figure, svg, drawn.caption) | {"task": drawn.task} for drawn, svg in self.figures]
 
 
-def page(facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
+def page(facts: Mapping[str, Any], sections: Sequence[Section], labels: pd.DataFrame | None = None) -> str:
     """The report as one HTML file; every value is escaped."""
-    return render("report.html.jinja", facts=facts, sections=sections, counted=counts_table(sections))
+    labelled = None if labels is None else label_rows(labels)
+    return render("report.html.jinja", facts=facts, sections=sections, counted=counts_table(sections), labels=labelled)
+
+
+def label_rows(labels: pd.DataFrame) -> dict[str, list[dict[str, str]]]:
+    """Labels as text, by their evidence, the strongest evidence first."""
+    rows: dict[str, list[dict[str, str]]] = {"both": [], "effect": [], "attention": []}
+    for row in labels.to_dict("records"):
+        rows[row["evidence"]].append(
+            {
+                "head": _head(row),
+                "label": measure_name(str(row["label"])),
+                "gain": number(row["gain"], sign=True),
+                "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
+                "effect": number(row["effect"], sign=True),
+                "effect_interval": interval(row["effect_low"], row["effect_high"], sign=True),
+                "q": false_discovery_rate(row["q"]),
+                "n": number(row["n"]),
+            }
+        )
+    return rows
 
 
 def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:

@@ -26,7 +26,7 @@ HEADLINE = ("previous-token", "first-token", "duplicate-token", "induction", "po
 _SINKS = ("kept", "removed")
 _UNTRAINED_TEXTS = 64  # texts on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
-_LONGEST_REPEAT, _SHORTEST_REPEAT = 50, 8
+_LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
 def measure(
@@ -60,8 +60,8 @@ def measure(
     tables = [head_table(model, BEHAVIOUR, name, scored, seed=seed)]
     counts = dict(reading.counts)
     repeats = repeat_length(model)
-    if repeats < _SHORTEST_REPEAT:
-        counts[f"induction left out: repeats of {repeats} tokens are shorter than {_SHORTEST_REPEAT}"] = 1
+    if repeats < SHORTEST_REPEAT:
+        counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
     else:
         tables.append(head_table(model, BEHAVIOUR, "random repeats", induction(model, repeats, seed), seed=seed))
     table = pd.concat(tables, ignore_index=True)
@@ -155,8 +155,8 @@ def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Pro
 
 def _broken_repeat(model: Transformer, count: int, seed: int, question: str) -> Task:
     length = repeat_length(model)
-    if length < _SHORTEST_REPEAT:
-        raise InputError(f"repeats of {length} tokens are shorter than {_SHORTEST_REPEAT}")
+    if length < SHORTEST_REPEAT:
+        raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
     ids = repeated(model, length, count, seed)
     start = ids.shape[1] - 2 * length
     asked = start + length // 2  # the token of the first copy whose successor is asked for

@@ -14,6 +14,7 @@ from analyses import coreference, output, part_of_speech, position
 from analyses import corpora as readers
 from analyses.corpora import Corpus
 from analyses.illustrations import Drawn, illustrate
+from analyses.labels import label
 from analyses.page import Section, page
 from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS
 from interp import InputError, Transformer
@@ -47,6 +48,7 @@ def build(
     behaviours: Sequence[str] | None = None,
     seed: int = 0,
     pairs: int = 40,
+    labels: bool = False,
     command: str = "",
     name: str = "",
     progress: Progress | None = None,
@@ -60,6 +62,7 @@ def build(
         behaviours: which of `MODULES`; all by default.
         seed: of everything random.
         pairs: minimal pairs of each causal test.
+        labels: whether heads are labelled too, which reads every corpus several times more (`analyses.labels`).
         command: what the user typed, for the record.
         name: the model's name, for the record.
         progress: called with what is being done and the number of texts read.
@@ -79,18 +82,22 @@ def build(
             raise InputError(_reasons(measured))
         results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
         _write_tables(new, results)
+        labelled = _labels(model, results, seed, say) if labels else None
+        if labelled is not None:
+            new.table("labels", labelled)
         say("writing figures", 0)
         sections = [_section(new, result) for result in results]
         facts = _facts(model, corpora, results) | {
             "name": name or "a model",
             "seed": seed,
             "pairs": pairs,
+            "labels_left_out": None if labelled is None else labelled.attrs["left_out"],
             "command": command,
             "versions": output.versions(),
             "processor": platform.processor() or platform.machine(),
             "seconds": round(time.perf_counter() - started, 1),
         }
-        new.text("report.html", page(facts, sections))
+        new.text("report.html", page(facts, sections, labelled))
         new.run(facts)
     return Path(out)
 
@@ -141,6 +148,12 @@ def _with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     q = benjamini_hochberg(np.concatenate([table["p"].to_numpy(dtype=float) for table in tables]))
     parts = np.split(q, np.cumsum([len(table) for table in tables])[:-1])
     return [table.assign(q=part) for table, part in zip(tables, parts, strict=True)]
+
+
+def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> pd.DataFrame:
+    """The labels of all behaviours that were measured, each on its corpus."""
+    measured = {result.behaviour: result.corpus for result in results if not result.left_out}
+    return label(model, measured, seed=seed, progress=say)
 
 
 def _draw(model: Transformer, result: Result, *, seed: int, say: Progress) -> Result:

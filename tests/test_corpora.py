@@ -243,7 +243,8 @@ def test_stories_are_a_corpus() -> None:
     [
         ("nowhere.conllu", 'no file or directory "nowhere.conllu"'),
         ("conllu:nowhere", 'no file or directory "nowhere"'),
-        ("gap:nowhere", 'no kind of corpus "gap"; kinds are conllu:PATH, litbank:PATH'),
+        ("gap:nowhere", 'no file or directory "nowhere": name an existing one after gap:'),
+        ("brown:nowhere", 'no kind of corpus "brown"; kinds are conllu:PATH, gum:PATH, litbank:PATH, gap:PATH'),
         ("stories:many", "expected stories, stories:COUNT or stories:COUNT:SEED"),
         ("stories:0", "expected stories"),
         ("stories:1:2:3", "expected stories"),
@@ -261,7 +262,10 @@ def test_a_wrong_name_is_one_clear_line(spec: str, message: str) -> None:
         ("", "is empty"),
         ("# newdoc id = a\n\n", "is empty"),
         ("#begin document (a); part 0\n#end document\n", "is empty: expected LitBank"),
-        ("A story.\n", 'begins "A story.": CoNLL-U and LitBank .* are read, and conllu:PATH or litbank:PATH forces'),
+        (
+            "A story.\n",
+            'begins "A story.": CoNLL-U, .* and WinoBias are read, and conllu:PATH or gum:PATH .* forces a format',
+        ),
         (NEGATED.replace("\tVERB", " VERB", 1), "line 8: expected 10 columns between tabs, got 9"),
         (
             NEGATED.replace("\t0\troot", "\tx\troot"),
@@ -299,7 +303,7 @@ def test_bytes_that_are_no_text_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_corpus_says_what_it_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no corpus: expected files that end in \*\.conllu"):
+    with pytest.raises(InputError, match=r"holds no corpus: expected \*\.conllu, \*\.conll, gap-"):
         read(tmp_path)
 
 

@@ -55,17 +55,39 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
         InputError: with the file and the line, where it is reached.
     """
     document: str | None = None
-    for count, (line, block) in enumerate(_blocks(lines, source), start=1):
+    for count, sentence in enumerate(sentences(lines, source), start=1):
+        if sentence.begins_document:
+            document = sentence.comments.get("newdoc id")
+        name = document or _document_of(sentence.comments.get("sent_id")) or f"{PurePath(source).name}:{count}"
         try:
-            (sentence,) = conllu.parse(block)
-            if any(key.startswith("newdoc") for key in sentence.metadata):
-                document = sentence.metadata.get("newdoc id")
-            name = document or _document_of(sentence.metadata.get("sent_id")) or f"{PurePath(source).name}:{count}"
-            text = _text(sentence, name)
-        except (InputError, ParseException) as error:
-            raise InputError(f"{source}, line {line}: {error}") from error
+            text = annotate(surface_words(sentence.rows), name)
+        except InputError as error:
+            raise InputError(f"{source}, line {sentence.last_line}: {error}") from error
         if text:
             yield text
+
+
+class Sentence(NamedTuple):
+    """A sentence as the file has it: words, multiword tokens and empty nodes."""
+
+    rows: Sequence[Row]
+    comments: Mapping[str, str | None]
+    last_line: int  # its number in the file
+
+    @property
+    def begins_document(self) -> bool:
+        """Whether a comment says that a document begins here."""
+        return any(key.startswith("newdoc") for key in self.comments)
+
+
+def sentences(lines: Iterable[str], source: str) -> Iterator[Sentence]:
+    """The sentences of a file, one after another."""
+    for line, block in _blocks(lines, source):
+        try:
+            (sentence,) = conllu.parse(block)
+        except ParseException as error:
+            raise InputError(f"{source}, line {line}: {error}") from error
+        yield Sentence(sentence, sentence.metadata, line)
 
 
 def _blocks(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
@@ -87,9 +109,8 @@ def _document_of(sentence_id: str | None) -> str | None:
     return sentence_id.rpartition("-")[0] or sentence_id if sentence_id else None
 
 
-def _text(sentence: Sequence[Row], document: str) -> AnnotatedText | None:
-    """The sentence as a text; None where it has no words."""
-    words = list(_surface_words(sentence))
+def annotate(words: Sequence["SurfaceWord"], document: str) -> AnnotatedText | None:
+    """The words of one sentence as a text; None where there are none."""
     if not words:
         return None
     at = {number: i for i, each in enumerate(words) for number in each.numbers}
@@ -108,7 +129,7 @@ def _text(sentence: Sequence[Row], document: str) -> AnnotatedText | None:
     )
 
 
-class _SurfaceWord(NamedTuple):
+class SurfaceWord(NamedTuple):
     """A word of the text: its form, the numbers of the syntactic words it stands for, and the row that annotates it."""
 
     form: str
@@ -117,7 +138,12 @@ class _SurfaceWord(NamedTuple):
     space_after: bool
 
 
-def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
+def surface_words(sentence: Sequence[Row]) -> list[SurfaceWord]:
+    """The words of a sentence as its text shows them."""
+    return list(_surface_words(sentence))
+
+
+def _surface_words(sentence: Sequence[Row]) -> Iterator[SurfaceWord]:
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
     after = 0  # the last word that a multiword token has taken
@@ -127,20 +153,20 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
             after = whole["id"][2]
             yield from _multiword(whole, range(number, after + 1), rows)
         elif number > after:
-            yield _SurfaceWord(row["form"], (number,), row, _space_after(row))
+            yield SurfaceWord(row["form"], (number,), row, _space_after(row))
 
 
-def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[_SurfaceWord]:
+def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[SurfaceWord]:
     """Its words where they spell it out, else one word annotated as the one highest in the tree."""
     if missing := [number for number in numbers if number not in rows]:
         raise InputError(f"the sentence that ends here has no word {missing[0]}, part of {whole['form']}")
     if "".join(rows[number]["form"] for number in numbers) == whole["form"]:
         for number in numbers:
             space_after = number == numbers[-1] and _space_after(whole)
-            yield _SurfaceWord(rows[number]["form"], (number,), rows[number], space_after)
+            yield SurfaceWord(rows[number]["form"], (number,), rows[number], space_after)
     else:
         top = min(numbers, key=lambda number: _depth(number, rows))
-        yield _SurfaceWord(whole["form"], numbers, rows[top], _space_after(whole))
+        yield SurfaceWord(whole["form"], numbers, rows[top], _space_after(whole))
 
 
 def _depth(number: int, rows: Mapping[int, Row]) -> int:

@@ -6,12 +6,13 @@ Nothing is kept but the text being read, so memory does not grow with the corpus
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
-from analyses.corpora import conllu, litbank
+from analyses.corpora import conllu, gap, gum, litbank, winobias, winogender
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.stories import stories
@@ -30,7 +31,7 @@ class Corpus:
     """
 
     name: str  # what was asked for: a path, or "stories:300:1"
-    kind: str  # "conllu", "litbank" or "stories"
+    kind: str  # a key of FORMATS, or "stories"
     annotates: frozenset[str]  # of "tags", "relations" and "chains", those that its first text has
     digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts
     source: Callable[[], Iterator[AnnotatedText]]
@@ -41,17 +42,27 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: how its files end, how it is known from a line, and how it is read."""
+    """A file format: what its files are called, how it is known from a line, and how it is read."""
 
     title: str
-    suffixes: tuple[str, ...]
-    recognises: Callable[[str], bool]
+    names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
+    recognises: Callable[[str], bool]  # of the first line that is no comment, or of a comment before it
     parse: Callable[[Iterable[str], str], Iterator[AnnotatedText]]
+
+    def calls(self, file: Path) -> bool:
+        """Whether a file is called as files of this format are."""
+        return any(fnmatch(file.name.removesuffix(".gz"), pattern) for pattern in self.names)
 
 
 FORMATS: dict[str, Format] = {
-    "conllu": Format("CoNLL-U", (".conllu", ".conllu.gz"), conllu.recognises, conllu.parse),
-    "litbank": Format("LitBank (CoNLL-2012 columns)", (".conll", ".conll.gz"), litbank.recognises, litbank.parse),
+    "conllu": Format("CoNLL-U", ("*.conllu",), conllu.recognises, conllu.parse),
+    "gum": Format("GUM (CoNLL-U with Entity)", ("*.conllu",), gum.recognises, gum.parse),
+    "litbank": Format("LitBank (CoNLL-2012 columns)", ("*.conll",), litbank.recognises, litbank.parse),
+    "gap": Format("GAP", ("gap-*.tsv",), gap.recognises, gap.parse),
+    "winogender": Format("Winogender", ("all_sentences.tsv",), winogender.recognises, winogender.parse),
+    "winobias": Format(
+        "WinoBias", ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"), winobias.recognises, winobias.parse
+    ),
 }
 """The file formats that `read` knows, by the kind that forces them."""
 
@@ -60,9 +71,9 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     """Open a corpus; its first text is read at once, so that most mistakes show here.
 
     Args:
-        spec: a file or a directory, its format told from its content, or forced as `conllu:PATH` or `litbank:PATH`;
+        spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`);
             or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said).
-            Of a directory the files with the format's endings are read, in the order of their names.
+            Of a directory the files that are called as the format's are read, in the order of their names.
         limit: read no more than this many texts. The digest is that of the whole.
 
     Raises:
@@ -88,7 +99,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
 
 def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> Corpus:
     files = _files_in(path, kind) if path.is_dir() else [path]
-    kind = kind or _told(files[0])
+    kind = kind or _kind_of(files, path)
     parse = FORMATS[kind].parse
 
     def source() -> Iterator[AnnotatedText]:
@@ -114,39 +125,41 @@ def _from_stories(parameters: str, limit: int | None) -> Corpus:
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
-    """The corpus files directly inside, sorted, all of one format."""
-    kinds = [kind] if kind else list(FORMATS)
-    found = {
-        each: files
-        for each in kinds
-        if (files := sorted(f for f in directory.iterdir() if f.is_file() and f.name.endswith(FORMATS[each].suffixes)))
-    }
-    if not found:
-        endings = ", ".join(f"*{suffix}" for each in kinds for suffix in FORMATS[each].suffixes)
-        raise InputError(f"{directory} holds no corpus: expected files that end in {endings} directly inside")
-    if len(found) > 1:
-        choices = " or ".join(f"{each}:{directory}" for each in found)
-        raise InputError(f"{directory} holds files of several formats: choose with {choices}")
-    return next(iter(found.values()))
+    """The files directly inside that are called as those of one format, or of any; sorted."""
+    formats = [FORMATS[kind]] if kind else list(FORMATS.values())
+    files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.calls(f) for each in formats))
+    if not files:
+        patterns = ", ".join(dict.fromkeys(pattern for each in formats for pattern in each.names))
+        raise InputError(
+            f"{directory} holds no corpus: expected {patterns} directly inside, plain or with .gz after it"
+        )
+    return files
 
 
-def _told(file: Path) -> str:
-    """The format of a file, from its first lines."""
-    line = _first_telling_line(file)
-    if not line:
-        raise InputError(f"{file} is empty: expected a corpus with at least one text in it")
-    for kind, known in FORMATS.items():
-        if known.recognises(line):
-            return kind
-    readable = " and ".join(known.title for known in FORMATS.values())
-    forced = " or ".join(f"{kind}:PATH" for kind in FORMATS)
-    raise InputError(f'{file} begins "{line[:40].strip()}": {readable} are read, and {forced} forces a format')
+def _kind_of(files: Sequence[Path], path: Path) -> str:
+    """The one format of all files that have something in them."""
+    kinds = dict.fromkeys(kind for file in files if (kind := _told(file)))
+    if not kinds:
+        raise InputError(f"{path} is empty: expected a corpus with at least one text in it")
+    if len(kinds) > 1:
+        choices = " or ".join(f"{kind}:{path}" for kind in kinds)
+        raise InputError(f"{path} holds files of several formats: choose with {choices}")
+    return next(iter(kinds))
 
 
-def _first_telling_line(file: Path) -> str:
-    """The first line that is neither blank nor a comment, except a comment that a format begins with."""
-    filled = (line for line in _lines(file) if line.strip())
-    return next((line for line in filled if not line.startswith("#") or litbank.recognises(line)), "")
+def _told(file: Path) -> str | None:
+    """The format of a file, from its first lines; None where nothing is in it but comments."""
+    for line in filter(str.strip, _lines(file)):
+        for kind, known in FORMATS.items():
+            if known.recognises(line):
+                return kind
+        if not line.startswith("#"):
+            *readable, last = [known.title for known in FORMATS.values()]
+            raise InputError(
+                f'{file} begins "{line[:40].strip()}": {", ".join(readable)} and {last} are read, and '
+                f"{' or '.join(f'{kind}:PATH' for kind in FORMATS)} forces a format"
+            )
+    return None
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -1,0 +1,85 @@
+"""Plain text with mentions marked by character offsets: what are its words, and which of them is each mention?
+
+For formats that give running text. Every word is a stretch of that text, so the words spell it out again.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from analyses.corpora.mentions import head_word
+from interp.annotation import AnnotatedText, Mention
+
+_WORD = re.compile(
+    r"""
+    \w+(?=n['’]t\b) | n['’]t\b                       # did + n't
+    | (?<=\w)['’](?:s|ll|ve|re|m|d)\b                # Ann + 's
+    | [\w*]*\w[\w*]*                                 # GAP writes * for letters beyond ASCII
+    | [^\w\s]
+    | \s+                                            # what is not one space between words stands as a word
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_AFTER_NAME = re.compile(r"\W+|[IVX]+|[JS]r")
+
+
+class Mark(NamedTuple):
+    """A mention in running text."""
+
+    start: int  # its first character
+    end: int  # after its last character
+    chain: str
+
+
+def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
+    """Running text as words, with the marked stretches as mentions.
+
+    Words are runs of letters and digits, with clitics ("n't", "'s") apart, and single other characters. A word is cut
+    where a mention begins or ends inside it. The words spell the text exactly but for spaces at its very end.
+    """
+    text = text.rstrip(" ")
+    cuts = sorted({offset for mark in marks for offset in (mark.start, mark.end)})
+    pieces = list(_pieces(text, cuts))
+    starts = [start for start, _, _ in pieces]
+    words = tuple(text[start:end] for start, end, _ in pieces)
+    return AnnotatedText(
+        words=words,
+        space_after=tuple(space for _, _, space in pieces),
+        document=document,
+        mentions=tuple(_mention(mark, words, starts) for mark in sorted(marks, key=lambda mark: mark[:2])),
+    )
+
+
+def find(phrase: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where whole words of a text spell a phrase, in any case, taking in an article before it."""
+    pattern = rf"\b(?:(?:the|an?) )?{re.escape(phrase)}(?!\w)"
+    return (match.span() for match in re.finditer(pattern, text, re.IGNORECASE))
+
+
+def find_words(forms: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
+    """Where a text has one of these words, in any case."""
+    return (match.span() for match in re.finditer(rf"\b(?:{'|'.join(forms)})\b", text, re.IGNORECASE))
+
+
+def _pieces(text: str, cuts: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+    """Start and end of each word, and whether a space follows."""
+    at = 0
+    while at < len(text):
+        cut = bisect_right(cuts, at)
+        match = _WORD.match(text, at, cuts[cut] if cut < len(cuts) else len(text))
+        end = match.end() if match else at + 1
+        space = text[end : end + 1] == " "
+        yield at, end, space
+        at = end + space
+
+
+def _mention(mark: Mark, words: Sequence[str], starts: Sequence[int]) -> Mention:
+    start, end = bisect_left(starts, mark.start), bisect_left(starts, mark.end)
+    return Mention(start, end, _head(words, start, end), mark.chain)
+
+
+def _head(words: Sequence[str], start: int, end: int) -> int:
+    """As `head_word` has it, without what follows a name: punctuation, a numeral, Jr and Sr."""
+    head = head_word(words, start, end)
+    return next((i for i in range(head, start - 1, -1) if not _AFTER_NAME.fullmatch(words[i])), head)

@@ -1,0 +1,110 @@
+"""WinoBias: two occupations and a pronoun: which of the two does the pronoun stand for?
+
+A sentence brackets one occupation and its pronouns: "[The clerk] met the cook because [she] was early." What the other
+occupation is stands in no bracket of it, but sentences come in pairs about the same two, and the other one of the pair
+brackets the other occupation. So lines are read two by two.
+
+A document is such a pair. In the pro-stereotyped and the anti-stereotyped file its sentences differ in their pronouns
+alone, so both are one document, named by the file without that part of its name: "type1.txt.dev:7".
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from analyses.corpora.marked import Mark, annotated, find
+from analyses.corpora.mentions import PRONOUNS
+from interp.annotation import AnnotatedText
+from interp.errors import InputError
+
+_NUMBER = re.compile(r"^\d+\s+")
+_BRACKETED = re.compile(r"\[\s*([^\[\]]*?)\s*\]")
+_ARTICLE = re.compile(r"(the|an?) ", re.IGNORECASE)
+_SIDE = re.compile(r"^(pro|anti)_stereotyped_|\.gz$")
+_OWN, _OTHER = "bracketed", "other"
+
+
+class _Sentence(NamedTuple):
+    text: str  # without number and brackets
+    occupation: tuple[int, int]  # where the bracketed occupation stands in the text
+    pronouns: tuple[tuple[int, int], ...]
+
+    @property
+    def named(self) -> str:
+        """The bracketed occupation without its article."""
+        return _ARTICLE.sub("", self.text[slice(*self.occupation)], count=1)
+
+
+def recognises(line: str) -> bool:
+    """Whether a line is a sentence with an occupation and a pronoun in brackets."""
+    inside = _BRACKETED.findall(line)
+    return (
+        not line.startswith("#")
+        and "\t" not in line
+        and len(inside) > 1
+        and any(each.lower() in PRONOUNS for each in inside)
+    )
+
+
+def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+    """One text for each sentence.
+
+    Args:
+        lines: the lines of a file, read as they are needed.
+        source: the file's name, for messages and documents.
+
+    Raises:
+        InputError: with the file and the line, where it is reached.
+    """
+    name = _SIDE.sub("", PurePath(source).name)
+    waiting: _Sentence | None = None  # the first of a pair
+    pair = number = 0
+    try:
+        for number, line in enumerate(lines, start=1):  # noqa: B007 - the message below reads it
+            if not line.strip():
+                continue
+            sentence = _sentence(line.strip())
+            if waiting is None:
+                waiting = sentence
+                continue
+            pair += 1
+            document = f"{name}:{pair}"
+            texts = _text(waiting, sentence, document), _text(sentence, waiting, document)
+            waiting = None
+            yield from texts
+        if waiting:
+            raise InputError(f'expected sentences two by two, got none beside "{waiting.text}"')
+    except InputError as error:
+        raise InputError(f"{source}, line {number}: {error}") from error
+
+
+def _sentence(line: str) -> _Sentence:
+    """A line with its number and brackets taken off."""
+    marked = _NUMBER.sub("", line)
+    text, spans, at = "", [], 0
+    for match in _BRACKETED.finditer(marked):
+        text += marked[at : match.start()]
+        spans.append((len(text), len(text) + len(match[1])))
+        text, at = text + match[1], match.end()
+    text += marked[at:]
+    if "[" in text or "]" in text:
+        raise InputError(f'expected every "[" to have its "]", with words inside, got "{line}"')
+    pronouns = tuple(span for span in spans if text[slice(*span)].lower() in PRONOUNS)
+    others = [span for span in spans if span not in pronouns and span[0] < span[1]]
+    if len(others) != 1 or not pronouns or len(others) + len(pronouns) != len(spans):
+        raise InputError(f'expected one occupation and its pronouns in brackets, got "{line}"')
+    return _Sentence(text, others[0], pronouns)
+
+
+def _text(sentence: _Sentence, partner: _Sentence, document: str) -> AnnotatedText:
+    """A sentence with both occupations, the second of which its partner brackets."""
+    start, end = sentence.occupation
+    spans = [span for span in find(partner.named, sentence.text) if span[1] <= start or end <= span[0]]
+    if not spans:
+        raise InputError(
+            f'expected two sentences that bracket one each of the same two occupations, but "{partner.named}" is not '
+            f'beside "{sentence.named}" in "{sentence.text}"'
+        )
+    own = [Mark(*span, _OWN) for span in (sentence.occupation, *sentence.pronouns)]
+    return annotated(sentence.text, [*own, Mark(*spans[0], _OTHER)], document)
