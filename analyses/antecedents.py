@@ -43,6 +43,25 @@ def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = Non
     return [item for item in items if any(item.correct) and not all(item.correct)]
 
 
+def unasked(text: AnnotatedText, pronouns: Collection[str] | None = None) -> list[tuple[int, str]]:
+    """The pronouns of one text that are no item, each with the reason, in order. Arguments as in `antecedent_items`."""
+    asking = frozenset(GENDERED if pronouns is None else pronouns)
+    mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
+    found = []
+    for asked in mentions:
+        if not _is_asking(text, asked, asking):
+            continue
+        correct = _item(text, asked, mentions).correct
+        chain = [mention for mention in mentions if mention.chain == asked.chain and mention is not asked]
+        if not chain:
+            found.append((asked.head, "pronouns left out: they refer to no other mention"))
+        elif not any(correct):
+            found.append((asked.head, "pronouns left out: what they refer to comes only after them"))
+        elif all(correct):
+            found.append((asked.head, "pronouns left out: no wrong mention before them"))
+    return found
+
+
 def _is_asking(text: AnnotatedText, mention: Mention, asking: Collection[str]) -> bool:
     return mention.end - mention.start == 1 and text.words[mention.head].lower() in asking
 

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items
+from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
 from analyses.causal import Task, make_task, no_effects, patch_heads
 from analyses.tables import Scored, baseline_table, head_table
 from analyses.windows import Batch, Progress, Reading, Window
@@ -55,13 +55,16 @@ def measure(
     n_heads = model.config.n_layers * model.config.n_heads
     totals = {sink: Totals.empty(n_heads + len(BASELINES), len(MEASURES)) for sink in _SINKS}
     reading = Reading(model, corpus, progress)
-    items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))  # a long text comes in many windows
+    # a long text comes in many windows
+    items_of, unasked_of = (lru_cache(512)(partial(each, pronouns=pronouns)) for each in (antecedent_items, unasked))
     for batch in reading:
         questions = [
             question
             for prompt, window in enumerate(batch.windows)
             for question in _questions(prompt, window, items_of(window.text), reading)
         ]
+        for window in batch.windows:
+            reading.counts.update(reason for word, reason in unasked_of(window.text) if window.scores(word))
         if questions:
             for sink in _SINKS:
                 _add(totals[sink], batch, questions, sink == "removed")

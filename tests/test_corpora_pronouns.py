@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyses.antecedents import antecedent_items
+from analyses.antecedents import antecedent_items, unasked
 from analyses.corpora import gap, read, winobias, winogender
 from analyses.corpora.marked import Mark, annotated
 from interp.annotation import AnnotatedText
@@ -168,6 +168,9 @@ def test_gap_counts(shared_file: SharedFile, part: str, items: int, neither: int
     usable = [not is_neither(text) and not is_followed(text) for text in texts]
     assert [len(antecedent_items(text)) for text in texts] == usable
     assert sum(usable) == asked  # 75 of those left out are both
+    reasons = Counter(reason.partition(": ")[2] for text in texts for _, reason in unasked(text))
+    assert reasons["they refer to no other mention"] == neither
+    assert reasons.total() == items - asked
 
 
 def is_neither(text: AnnotatedText) -> bool:
