@@ -10,6 +10,7 @@ from scipy import stats
 
 Array = np.ndarray
 REPLICATES = 1000
+_FEWEST = 3  # groups that an interval needs
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def estimate(
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
     of a difference of ratios; `p` is Student's t with groups - 1 degrees of freedom. Columns without weight are NaN;
-    with fewer than two groups the value stands and the rest is NaN.
+    with fewer than two groups the value stands and the rest is NaN, with two the interval is.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
@@ -50,6 +51,8 @@ def estimate(
             missing = np.full_like(gain, np.nan)
             return Estimate(value, baseline, gain, missing, missing, missing)
         low_t, high_t = _studentised_quantiles(full, gain, error, seed)
+        if n_groups < _FEWEST:  # two groups resampled are one of them twice, or the plain pair: no spread to see
+            low_t, high_t = np.full_like(gain, np.nan), np.full_like(gain, np.nan)
         p = stats.t.sf(gain / error, n_groups - 1)
     p = np.where(error == 0, 0.5 - 0.5 * np.sign(gain), p)  # every group says exactly the same: sure, or nothing there
     p = np.where(np.isnan(gain), np.nan, p)

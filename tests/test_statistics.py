@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from interp.statistics import benjamini_hochberg, estimate, mean_interval
 
@@ -62,3 +63,12 @@ def test_intervals_of_forty_documents_of_uneven_length_cover_the_truth():
 def test_false_discovery_rate_leaves_missing_values_out():
     q = benjamini_hochberg(np.array([0.01, np.nan, 0.04, 0.03]))
     np.testing.assert_allclose(q, [0.03, np.nan, 0.04, 0.04])
+
+
+def test_two_groups_have_a_test_and_no_interval():
+    totals, ones = np.array([[1.0], [3.0]]), np.ones((2, 1))
+    found = estimate(totals, ones, np.zeros((2, 1)), ones)
+    assert found.gain[0] == 2.0
+    assert np.isnan(found.low[0])
+    assert np.isnan(found.high[0])
+    assert found.p[0] == pytest.approx(stats.t.sf(2.0, 1))

@@ -33,7 +33,6 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-_FEWEST = 3  # prompts that an interval needs
 _ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
 POSITIONS = ("position", "query", "key")
 Values = Float[np.ndarray, "prompt cell"]
@@ -159,8 +158,7 @@ def _estimates(
     mean = estimate(values, nothing + 1, nothing, nothing + 1, seed=seed)
     idle = (np.abs(values) <= least[:, None]).all(0)
     p = np.where(idle, np.nan, 2 * np.minimum(mean.p, 1 - mean.p))
-    blank = np.nan if len(values) < _FEWEST else 0.0  # two prompts have so few resamples that the bounds meet
-    found = {"effect": mean.value, "ci_low": mean.low + blank, "ci_high": mean.high + blank, "p": p}
+    found = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
     if whole is None or whole.sum() == 0:
         return found
     way = np.sign(whole.sum())
@@ -169,7 +167,7 @@ def _estimates(
     weights = np.hstack([np.repeat(way * whole[:, None], values.shape[1], 1), kept])
     nothing = np.zeros_like(weights)
     share = estimate(np.hstack([way * values, kept]), weights, nothing, nothing + 1, seed=seed)
-    bounds = {"share_low": share.low[:-1] + blank, "share_high": share.high[:-1] + blank}
+    bounds = {"share_low": share.low[:-1], "share_high": share.high[:-1]}
     return found | {"share": share.value[:-1]} | bounds
 
 
