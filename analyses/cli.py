@@ -123,6 +123,44 @@ for _name, _behaviours, _help in (
     app.command(_name, help=_help)(_command(_behaviours, _name))
 
 
+def _experiments(commands: Sequence[str] | None, default_out: str) -> "Callable[..., None]":
+    """A command that runs the experiments of `commands` (None: all of them) and writes its directory."""
+
+    def command(
+        *,
+        model: Model = "default",
+        out: Out = Path(default_out),
+        seed: Seed = 0,
+        device: Device = "cpu",
+        dtype: DtypeOption = Dtype.FLOAT32,
+    ) -> None:
+        with _one_line():
+            from analyses.experiments import building
+
+            with _progress() as progress:
+                progress("loading the model", 0)
+                building.build(
+                    _load(model, device, dtype),
+                    out,
+                    commands,
+                    seed=seed,
+                    command=shlex.join(["interp", *sys.argv[1:]]),
+                    name=_title(model),
+                    progress=progress,
+                )
+        typer.echo(_wrote(out))
+
+    return command
+
+
+for _name, _commands, _help in (
+    ("experiments", None, "The small experiments of the source articles, all of them."),
+    ("word-sense", ["word-sense"], "Does a word's stream tell its senses apart, and akin words from others?"),
+    ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
+):
+    app.command(_name, help=_help)(_experiments(_commands, _name))
+
+
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue.")],

@@ -1,0 +1,17 @@
+"""The small experiments that the source articles name, each runnable on any causal model.
+
+Every module has `NAME`, `QUESTION`, `COMMAND` (the command that runs it), `measure(model, *, seed) -> DataFrame` and
+`sentence(table) -> str`; `analyses.figures.experiments.DRAW[NAME]` draws its table. Prompts are the articles' own, and
+beside them ones in the words of the generated stories, which small models can read too. What a model cannot use is
+counted in `table.attrs["left_out"]`.
+"""
+
+from types import ModuleType
+
+from analyses.experiments import adjectives, companions, cost, distance, knight, profession, shares, word_sense
+
+EXPERIMENTS: dict[str, ModuleType] = {
+    module.NAME: module for module in (profession, knight, adjectives, word_sense, companions, distance, cost, shares)
+}
+
+__all__ = ["EXPERIMENTS"]

@@ -1,0 +1,130 @@
+"""The quadratic cost: how do the seconds and the arithmetic of attention grow with the length of the text?
+
+One block's parts on random input, on this machine: attention's mixing (scores, softmax, weighted values), its
+projections, and the feed-forward.
+"""
+
+import time
+from collections.abc import Callable
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from interp import StackConfig, TokenBatch, Transformer
+from interp.config import Gated, NoMLP
+from interp.sight import Sight
+from interp.tap import UNTAPPED
+from interp.transformer import Block
+
+NAME, COMMAND = "cost", "next-word"
+QUESTION = "How does attention's cost grow with the length of the text?"
+
+MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+_REPEATS = 7  # of which the fastest counts: what else runs on the machine only slows it
+_LONGEST = 0.3  # seconds of one repeat after which no longer text is tried
+_FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts cost what a call costs
+
+
+def measure(
+    model: Transformer, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
+) -> pd.DataFrame:
+    """Seconds and floating-point operations of one block's parts by length.
+
+    Columns: part, tokens, seconds (fastest of `repeats`), flops, exponent, exponent_error (of seconds as a power of
+    the length, its standard error, fitted on the longest four).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    block, config = model.last.blocks[0], model.last.config
+    works: dict[tuple[str, int], Callable[[], object]] = {}
+    seconds: dict[tuple[str, int], float] = {}
+    for tokens in lengths:
+        x = torch.randn(1, tokens, config.d_model, generator=generator).to(next(block.parameters()))
+        for part, work in _parts(block, x, generator).items():
+            _seconds(work, x.device)  # warms up
+            works[part, tokens], seconds[part, tokens] = work, _seconds(work, x.device)
+        if max(seconds.values()) > _LONGEST:
+            break
+    for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment of the machine hits none of them alone
+        seconds = {key: min(seconds[key], _seconds(work, model.device)) for key, work in works.items()}
+    rows = [
+        {"part": part, "tokens": tokens, "seconds": best, "flops": flops(config, part, tokens)}
+        for (part, tokens), best in seconds.items()
+    ]
+    table = pd.DataFrame(rows)
+    parts = {part: table.loc[table["part"] == part] for part, _ in works}
+    fits = {part: exponent(rows["tokens"], rows["seconds"]) for part, rows in parts.items()}
+    table["exponent"] = [fits[part][0] for part in table["part"]]
+    return table.assign(exponent_error=[fits[part][1] for part in table["part"]])
+
+
+def flops(config: StackConfig, part: str, tokens: int) -> int:
+    """Floating-point operations of matrix products (a multiply-add is two) for one text in one block.
+
+    Mixing: every visible pair of positions costs d_head multiply-adds for its score and as many for its value, a head.
+    """
+    if part == MIXING:
+        pairs = tokens * (tokens + 1) // 2 if config.causal else tokens**2
+        return 4 * pairs * config.n_heads * config.d_head
+    if part == PROJECTIONS:
+        return 2 * tokens * config.d_model * config.d_head * 2 * (config.n_heads + config.kv_heads)
+    matrices = 0 if isinstance(config.mlp, NoMLP) else 3 if isinstance(config.mlp, Gated) else 2
+    return 2 * tokens * matrices * config.d_model * config.d_mlp
+
+
+def _parts(block: Block, x: torch.Tensor, generator: torch.Generator) -> dict[str, Callable[[], object]]:
+    config, tokens = block.attn.config, x.shape[1]
+    sight = Sight.of(
+        TokenBatch.from_ids(torch.zeros(1, tokens, dtype=torch.long, device=x.device)), causal=config.causal
+    )
+    q = torch.randn(1, tokens, config.n_heads, config.d_head, generator=generator).to(x)
+    k, v = torch.randn(2, 1, tokens, config.kv_heads, config.d_head, generator=generator).to(x)
+    z = q.flatten(-2)
+    parts: dict[str, Callable[[], object]] = {
+        MIXING: lambda: block.attn.mix(q, k, v, sight, UNTAPPED),
+        PROJECTIONS: lambda: (block.attn.qkv(x), block.attn.out(z)),
+    }
+    if block.mlp is not None:
+        mlp = block.mlp
+        parts[FEED_FORWARD] = lambda: mlp(x, UNTAPPED)
+    return parts
+
+
+@torch.no_grad()
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def exponent(tokens: pd.Series, seconds: pd.Series) -> tuple[float, float]:
+    """Slope of log seconds over log tokens on the longest texts, and its standard error; NaN below three lengths."""
+    tokens, seconds = tokens.iloc[-_FITTED:], seconds.iloc[-_FITTED:]
+    if len(tokens) < 3:
+        return float("nan"), float("nan")
+    x, y = np.log(tokens), np.log(seconds)
+    fit: Any = stats.linregress(x, y)
+    return float(fit.slope), float(fit.stderr)
+
+
+def sentence(table: pd.DataFrame) -> str:
+    """Exponents of mixing and feed-forward, and their seconds at the longest text."""
+    longest = table.loc[table["tokens"] == table["tokens"].max()].to_dict("records")
+    said = [
+        f"{row['part']} takes {row['seconds'] * 1000:.1f} ms in one block and grows "
+        f"{_growth(row['exponent'], row['exponent_error'])}"
+        for row in longest
+    ]
+    return f"At {longest[0]['tokens']} tokens, {'; '.join(said)} (standard errors; 2 is quadratic)."
+
+
+def _growth(power: float, error: float) -> str:
+    if isnan(power):
+        return "by a power that so few lengths cannot tell"
+    return f"as length to the power {power:.2f} ± {error:.2f}"
