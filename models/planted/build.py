@@ -1,0 +1,148 @@
+"""From planned heads to a transformer: the compiler.
+
+A head's `looks` and `moves` are as wide as the stream, but read few of its slots. The heads that share keys and values
+share one code for them: one dimension for each slot that any of them reads. W_K picks these slots out and W_Q weighs
+them; W_V picks and W_O places. So heads of any behaviours can share keys, and nothing is rounded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int
+from tokenizers import Regex
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Sequence as Steps
+from tokenizers.pre_tokenizers import Split, WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor, nn
+
+from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp.config import LayerNorm, Learned, NoMLP, NoNorm, RMSNorm
+from interp.transformer import Attention
+from models.planted.slots import SIZE, Head, Plan, Slots, blank
+
+UNKNOWN = "<unk>"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A planted model's vocabulary and heads, layer by layer; `build` makes the transformer.
+
+    Without a norm every number can be derived on paper. With one, what a head reads from the embedding is exact to
+    rounding; behind heads that wrote a vector w, all that is read is smaller by a part of about |w|² / (2 SIZE²): 3e-6
+    for |w| = 10, so that a row shared by several keys may share unevenly by GAIN times that.
+
+    Raises:
+        InputError: no layers, a word or direction that is not there, or a head that this form cannot have.
+    """
+
+    vocabulary: Sequence[str]
+    layers: Sequence[Sequence[Plan]]
+    n_ctx: int = 64
+    causal: bool = True
+    start: str | None = None  # a special token that is put before every text
+    directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # classes of words that heads may read
+    n_kv_heads: int | None = None  # key/value heads a layer, shared evenly by its heads
+    norm: LayerNorm | RMSNorm | NoNorm = field(default_factory=NoNorm)
+
+    def build(self) -> Transformer:
+        """The transformer, with a tokenizer that knows one token a word (a hyphen splits a word into pieces)."""
+        if not any(self.layers):
+            raise InputError("expected at least one layer with a head, got none")
+        special = [self.start] if self.start else []
+        words = tuple(dict.fromkeys([UNKNOWN, *special, *self.vocabulary]))
+        slots = Slots(words, self.n_ctx, self.causal, self.directions, not isinstance(self.norm, NoNorm))
+        n_heads = max(map(len, self.layers))
+        n_groups = self.n_kv_heads or n_heads
+        layers = [_in_groups([plan(slots) for plan in layer], slots, n_heads, n_groups) for layer in self.layers]
+        codes = [[_Code.of(group) for group in layer] for layer in layers]
+        stack = StackConfig(
+            n_layers=len(self.layers),
+            d_model=slots.d_model,
+            n_heads=n_heads,
+            d_head=max(1, *(code.width for layer in codes for code in layer)),
+            d_mlp=1,
+            n_ctx=self.n_ctx,
+            d_vocab=slots.n_tokens,
+            causal=self.causal,
+            n_kv_heads=self.n_kv_heads,
+            norm=self.norm,
+            positions=Learned(),
+            mlp=NoMLP(),
+            attention_bias=False,
+            scale=1.0,
+        )
+        config = TransformerConfig(**{"decoder" if self.causal else "encoder": stack}, output="untied")
+        model = Transformer(config, Tokenizer(_tokenizer(slots, self.start)))
+        with torch.no_grad():
+            _set_stream(model, slots)
+            for block, groups, read in zip(model.last.blocks, layers, codes, strict=True):
+                _set_heads(block.attn, slots, groups, read)
+        return model
+
+
+@dataclass(frozen=True)
+class _Code:
+    """The slots that a group's heads read: of the keys for scores, and of the values."""
+
+    keys: Int[Tensor, " key_slot"]
+    values: Int[Tensor, " value_slot"]
+
+    @staticmethod
+    def of(group: Sequence[Head]) -> "_Code":
+        keys = torch.stack([head.looks.abs().amax(0) for head in group]).amax(0)
+        values = torch.stack([head.moves.abs().amax(1) for head in group]).amax(0)
+        return _Code(keys.nonzero()[:, 0], values.nonzero()[:, 0])
+
+    @property
+    def width(self) -> int:
+        """Dimensions that a head needs for both."""
+        return max(len(self.keys), len(self.values))
+
+
+def _in_groups(heads: list[Head], slots: Slots, n_heads: int, n_groups: int) -> list[list[Head]]:
+    if n_heads % n_groups:
+        raise InputError(f"{n_heads} heads cannot share {n_groups} key/value heads evenly")
+    heads = heads + [blank(slots)] * (n_heads - len(heads))
+    shared = n_heads // n_groups
+    return [heads[first : first + shared] for first in range(0, n_heads, shared)]
+
+
+def _set_stream(model: Transformer, slots: Slots) -> None:
+    """Everything that is no head: codes of tokens and positions, norms that change nothing, output."""
+    for weight in model.parameters():
+        weight.zero_()
+    embed = model.last.embed
+    assert embed.position is not None
+    assert model.output is not None
+    embed.token.weight.copy_(slots.token_codes())
+    embed.position.weight.copy_(slots.position_codes())
+    output = torch.zeros(slots.d_model, slots.n_tokens)
+    output[slots.output] = torch.eye(slots.n_tokens)
+    model.output.weight.copy_(slots.reading(output).T)
+    for norm in model.modules():
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+            norm.weight.fill_((2 * SIZE**2 / slots.d_model + (norm.eps or 0.0)) ** 0.5)
+
+
+def _set_heads(attention: Attention, slots: Slots, groups: list[list[Head]], codes: list[_Code]) -> None:
+    slot = slots.reading(torch.eye(slots.d_model))  # a column reads one slot
+    for number, (group, code) in enumerate(zip(groups, codes, strict=True)):
+        n_keys, n_values = len(code.keys), len(code.values)
+        attention.W_K[number][:, :n_keys] = slot[:, code.keys]
+        attention.W_V[number][:, :n_values] = slot[:, code.values]
+        for place, head in enumerate(group, number * len(group)):
+            attention.W_Q[place][:, :n_keys] = slots.reading(head.looks[:, code.keys])
+            attention.W_O[place][:n_values] = slots.writing(head.moves)[code.values]
+
+
+def _tokenizer(slots: Slots, start: str | None) -> Backend:
+    backend = Backend(WordLevel({word: id for id, word in enumerate(slots.vocabulary)}, unk_token=UNKNOWN))
+    punctuation = Split(Regex(r"[.,!?;:\-]"), "isolated")
+    backend.pre_tokenizer = Steps([WhitespaceSplit(), punctuation])
+    if start is not None:
+        backend.add_special_tokens([start])
+        backend.post_processor = TemplateProcessing(f"{start} $A", special_tokens=[(start, backend.token_to_id(start))])
+    return backend

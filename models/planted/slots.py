@@ -1,0 +1,142 @@
+"""What stands where in a planted residual stream, and a head as two matrices over it.
+
+The stream is a table of slots: which token stands here, at which position, what the previous token was, what a head
+wrote for the output, and which classes of words (tag directions) the token belongs to. A head is `looks`, which scores
+a query slot against a key slot, and `moves`, which carries slots of the key to slots of the query.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp import InputError
+
+GAIN = 40.0  # a score this much above the others leaves them e^-40 of the attention
+SIZE = 4096.0  # under a norm, the length of every token's and every position's code
+GRID = 2048.0  # steps to one: SIZE * GRID is less than 2²⁴
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where things stand in the residual stream: one dimension a token, position, token of another slot, or class.
+
+    Under a norm (`level`) six more slots come last. Two a code keep the mean of every embedding at zero and its length
+    the same, so that the norm divides by a constant, which its weight undoes. The next takes what brings the mean back
+    to zero when a head writes. The last always holds 0: what is read there is the rounding error of the norm's mean,
+    and everything that reads a slot takes it off.
+    """
+
+    vocabulary: tuple[str, ...]
+    n_ctx: int
+    causal: bool = True
+    directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # a class of words, by name
+    level: bool = False
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the vocabulary."""
+        return len(self.vocabulary)
+
+    @property
+    def d_model(self) -> int:
+        """Token, position, previous token, output, classes, and under a norm what keeps it constant."""
+        return 3 * self.n_tokens + self.n_ctx + len(self.directions) + 6 * self.level
+
+    def token(self, word: str) -> int:
+        """The slot that says: this token stands here."""
+        if word not in self.vocabulary:
+            raise InputError(f"{word!r} is not in the planted vocabulary of {self.n_tokens} words")
+        return self.vocabulary.index(word)
+
+    def position(self, at: int) -> int:
+        """The slot that says: this is position `at`."""
+        return self.n_tokens + at
+
+    def direction(self, name: str) -> int:
+        """The slot that says: this token is one of the words of a class."""
+        if name not in self.directions:
+            raise InputError(f"no planted direction {name!r}: this model has {', '.join(self.directions) or 'none'}")
+        return 3 * self.n_tokens + self.n_ctx + list(self.directions).index(name)
+
+    @property
+    def tokens(self) -> slice:
+        """All token slots."""
+        return slice(0, self.n_tokens)
+
+    @property
+    def positions(self) -> slice:
+        """All position slots."""
+        return slice(self.n_tokens, self.n_tokens + self.n_ctx)
+
+    @property
+    def previous(self) -> slice:
+        """Which token stood before: written by a previous-token head."""
+        return slice(self.n_tokens + self.n_ctx, 2 * self.n_tokens + self.n_ctx)
+
+    @property
+    def output(self) -> slice:
+        """What is read as logits."""
+        return slice(2 * self.n_tokens + self.n_ctx, 3 * self.n_tokens + self.n_ctx)
+
+    def token_codes(self) -> Float[Tensor, "token d_model"]:
+        """What each token puts into the stream: its own slot and its classes."""
+        codes = torch.zeros(self.n_tokens, self.d_model)
+        codes[:, self.tokens] = torch.eye(self.n_tokens)
+        for name, words in self.directions.items():
+            codes[[self.token(word) for word in words], self.direction(name)] = 1.0
+        return _levelled(codes, self.d_model - 6) if self.level else codes
+
+    def position_codes(self) -> Float[Tensor, "position d_model"]:
+        """What each position puts into the stream."""
+        codes = torch.zeros(self.n_ctx, self.d_model)
+        codes[:, self.positions] = torch.eye(self.n_ctx)
+        return _levelled(codes, self.d_model - 4) if self.level else codes
+
+    def writing(self, moves: Float[Tensor, "d_model d_model"]) -> Float[Tensor, "d_model d_model"]:
+        """The same moves, which under a norm also write what keeps the stream's mean at zero."""
+        if not self.level:
+            return moves
+        moves = moves.clone()
+        moves[:, -2] -= moves.sum(1)
+        return moves
+
+    def reading(self, weights: Float[Tensor, "d_model column"]) -> Float[Tensor, "d_model column"]:
+        """The same weights, which under a norm are blind to its mean's error: each column adds up to 0."""
+        if not self.level:
+            return weights
+        weights = weights.clone()
+        weights[-1] -= weights.sum(0)
+        return weights
+
+
+def _levelled(codes: Float[Tensor, "code d_model"], at: int) -> Float[Tensor, "code d_model"]:
+    """The codes with two more slots, from `at` on, that bring each one's sum to 0 and its length to SIZE.
+
+    The two values solve a + b = -sum and a² + b² = SIZE² - length². They are taken from a grid on which every sum is
+    exact in float32, so that the mean is 0 to the last bit; the length is then right to a part in ten million.
+    """
+    exact = codes.double()
+    total, squares = exact.sum(1), SIZE**2 - exact.square().sum(1)
+    root = (2 * squares - total**2).sqrt()
+    first = ((root - total) / 2 * GRID).round() / GRID
+    codes[:, at], codes[:, at + 1] = first.float(), (-total - first).float()
+    return codes
+
+
+@dataclass(frozen=True)
+class Head:
+    """`looks` is query slot x key slot, `moves` is key slot x query slot; both start at zero: uniform, silent."""
+
+    looks: Float[Tensor, "d_model d_model"]
+    moves: Float[Tensor, "d_model d_model"]
+
+
+Plan = Callable[[Slots], Head]
+
+
+def blank(slots: Slots) -> Head:
+    """A head that looks everywhere alike and writes nothing."""
+    return Head(torch.zeros(slots.d_model, slots.d_model), torch.zeros(slots.d_model, slots.d_model))
