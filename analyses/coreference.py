@@ -56,7 +56,8 @@ def measure(
     totals = {sink: Totals.empty(n_heads + len(BASELINES), len(MEASURES)) for sink in _SINKS}
     reading = Reading(model, corpus, progress)
     # a long text comes in many windows
-    items_of, unasked_of = (lru_cache(512)(partial(each, pronouns=pronouns)) for each in (antecedent_items, unasked))
+    items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))
+    unasked_of = lru_cache(512)(partial(unasked, pronouns=pronouns))
     for batch in reading:
         questions = [
             question

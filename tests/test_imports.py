@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
-QUESTIONS = {"position", "part_of_speech", "coreference"}
+QUESTIONS = {"position", "part_of_speech", "coreference", "probes"}
 HEAVY = ("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub")
 
 

@@ -7,6 +7,7 @@ from analyses.figures.attention import attention_over_words, best_heads
 from analyses.figures.estimates import estimate_panels, point_name
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
+from analyses.figures.probes import probes_by_layer
 from analyses.figures.style import head_name, measure_name
 from analyses.figures.sweeps import cell_map, cell_name, entry_maps, metric_unit, sweep_figures, top_cells
 
@@ -26,6 +27,7 @@ __all__ = [
     "measure_name",
     "metric_unit",
     "point_name",
+    "probes_by_layer",
     "sweep_figures",
     "top_cells",
 ]
