@@ -7,7 +7,7 @@ about the distance of the key that it stands for; for positional labels, whose k
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import product
 
 import torch
@@ -23,7 +23,7 @@ OFFSETS = (-1, -2, -3, -4, -5)
 
 def position_looks(window: Window) -> dict[str, Looks]:
     """`previous-token`, `offset:-2` to `offset:-5`, `first-token` and `duplicate-token`."""
-    rows, content = _scored(window), _content(window)
+    rows, content = _scored(window), window.content
     found: dict[str, Looks] = {
         "previous-token" if offset == -1 else f"offset:{offset}": {
             i: {i + offset} for i in rows if i + offset in content
@@ -43,7 +43,7 @@ def position_looks(window: Window) -> dict[str, Looks]:
 
 def tag_looks(window: Window, pairs: Collection[tuple[str, str]]) -> dict[str, Looks]:
     """`tag:X->Y`: from the pieces of words tagged X to those of other words tagged Y."""
-    tags, columns = window.text.tags, _columns(window)
+    tags, columns = window.text.tags, window.columns
     found: dict[str, Looks] = {f"tag:{x}->{y}": {} for x, y in pairs}
     if tags is None:
         return found
@@ -59,7 +59,7 @@ def tag_looks(window: Window, pairs: Collection[tuple[str, str]]) -> dict[str, L
 
 def relation_looks(window: Window, relations: Collection[str]) -> dict[str, Looks]:
     """`relation:R:dependent->head` and back: from the pieces of one end to those of the other."""
-    text, columns = window.text, _columns(window)
+    text, columns = window.text, window.columns
     ways = "dependent->head", "head->dependent"
     found: dict[str, Looks] = {f"relation:{name}:{way}": {} for name, way in product(relations, ways)}
     if text.heads is None or text.relations is None:
@@ -77,7 +77,7 @@ def relation_looks(window: Window, relations: Collection[str]) -> dict[str, Look
 def antecedent_looks(window: Window) -> dict[str, Looks]:
     """`antecedent`: from a pronoun to the head words of its chain before it; `antecedent:named` where the nearest is no
     pronoun."""
-    columns, found = _columns(window), {"antecedent": {}, "antecedent:named": {}}
+    columns, found = window.columns, {"antecedent": {}, "antecedent:named": {}}
     for item in antecedent_items(window.text):
         if not window.scores(item.pronoun):
             continue
@@ -93,7 +93,7 @@ def claim_with_control(
     window: Window, prompt: int, looks: Looks, rng: random.Random, *, at_distance: bool
 ) -> tuple[Claim, Claim] | None:
     """The claim and its control on the rows that have both and are followed by a token; None where no row does."""
-    content, width = _content(window), len(window.ids)
+    content, width = window.content, len(window.ids)
     claimed, other = [], []
     for row in sorted(looks):
         keys = {key for key in looks[row] if key <= row}
@@ -135,23 +135,6 @@ def _look(looks: Looks, rows: Collection[int], keys: set[int]) -> None:
             looks.setdefault(row, set()).update(seen)
 
 
-def _content(window: Window) -> set[int]:
-    """Columns that hold no special token."""
-    return {i for i, special in enumerate(window.special) if not special}
-
-
 def _scored(window: Window) -> set[int]:
     """Those of them that are scored in this window."""
-    return {i for i in _content(window) if window.word_of[i] < 0 or window.word_of[i] >= window.scored_from}
-
-
-def _columns(window: Window) -> dict[int, list[int]]:
-    """The columns of each word's pieces."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for column, word in _words(window):
-        found[word].append(column)
-    return dict(found)
-
-
-def _words(window: Window) -> Iterator[tuple[int, int]]:
-    return ((column, word) for column, word in enumerate(window.word_of) if word >= 0 and not window.special[column])
+    return {i for i in window.content if window.word_of[i] < 0 or window.word_of[i] >= window.scored_from}

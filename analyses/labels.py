@@ -11,7 +11,7 @@ the measure's claimed keys costs the next token (`analyses.knockouts`). On the r
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,11 +28,7 @@ LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *("effect", "effect_low", "effect_high", "p_attention", "p_effect", "q", "agreement", "n"),
 ]
-MODULES: dict[str, ModuleType] = {
-    "position": position,
-    "part-of-speech": part_of_speech,
-    "coreference": coreference,
-}
+MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
 _NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", "antecedent:named")  # other labels say them
 _UNTRAINED = 3
 _KEY = ["stack", "attention", "layer", "head", "behaviour", "measure"]

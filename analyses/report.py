@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyses import coreference, output, part_of_speech, position
 from analyses import corpora as readers
+from analyses import output
 from analyses.corpora import Corpus
 from analyses.illustrations import Drawn, illustrate
-from analyses.labels import label
+from analyses.labels import MODULES, label
 from analyses.page import Section, page
 from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS
 from interp import InputError, Transformer
 from interp.statistics import benjamini_hochberg
 from models.huggingface import weights_digest
 
-MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
 GENERATED = "stories"
 UNREADABLE = 0.9  # a model to whose tokenizer more of a corpus is unknown has not read it
 Progress = Callable[[str, int], object]  # what is being done, and how many texts it has read

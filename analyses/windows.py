@@ -40,6 +40,20 @@ class Window:
         count = Counter(self.word_of)
         return [count[word] for word in range(self.start, self.stop)]
 
+    @cached_property
+    def content(self) -> frozenset[int]:
+        """Columns that hold no special token."""
+        return frozenset(column for column, special in enumerate(self.special) if not special)
+
+    @cached_property
+    def columns(self) -> dict[int, list[int]]:
+        """The columns of each word's pieces."""
+        found: dict[int, list[int]] = {}
+        for column in sorted(self.content):
+            if self.word_of[column] != NO_WORD:
+                found.setdefault(self.word_of[column], []).append(column)
+        return found
+
     def scores(self, word: int) -> bool:
         """Whether the word is scored here: shown, not scored before, and with a token of its own."""
         return self.scored_from <= word < self.stop and self.pieces[word - self.start] > 0

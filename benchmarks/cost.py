@@ -23,13 +23,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.floor import Peak, Shape, best_rate, multiply_adds, timed
+from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import StackConfig, Transformer, TransformerConfig, patch, run
 from interp.config import Plain
 from interp.initialise import initialise
 from interp.patching import Pairs, logit_difference, sweep
 
-GPT2 = Shape(12, 12, 768, 50_257)
 CPU = torch.device("cpu")
 MB = 2**20
 

@@ -24,6 +24,9 @@ class Shape:
         )
 
 
+GPT2 = Shape(12, 12, 768, 50_257)
+
+
 def timed(job: Callable[[], object], device: torch.device) -> tuple[float, object]:
     """Seconds that a job takes, all of it done, and what it gave."""
     if device.type == "cuda":

@@ -32,7 +32,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from benchmarks.floor import Peak, Shape, best_rate, multiply_adds, timed
+from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import Transformer, patch, run
 from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.sweeping.oracle import site_name
@@ -42,7 +42,6 @@ READ = -1
 
 
 SMALL = Shape(4, 8, 256, 4_096)
-GPT2 = Shape(12, 12, 768, 50_257)
 
 
 class Bench:

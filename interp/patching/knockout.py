@@ -69,15 +69,16 @@ def knock_out(model: Transformer, tokens: Tokens, claims: Sequence[Claim]) -> Fl
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     found = torch.zeros(len(claims), n_layers, n_heads, device=model.device, dtype=plain.resid[0].dtype)
     for bunch in _bunches(model, batch, claims):
+        lanes: list[Lane] = []
         boardings: list[Boarding] = []
         for at in bunch:
             claim, length = claims[at], int(batch.lengths[claims[at].prompt])
             own = plain.take(torch.tensor([claim.prompt], device=model.device), length)
             lane = Lane(model, own, int(claim.queries.min()), [_next_token(own.batch, claim)])
+            lanes.append(lane)
             boardings += [_hidden(model, own, lane, layer, claim) for layer in range(n_layers)]
         values = iter(travel(model, boardings))
-        for at in bunch:
-            lane = boardings[bunch.index(at) * n_layers].lane
+        for at, lane in zip(bunch, lanes, strict=True):
             (before,) = lane.measure(model, lane.plain_reads[None])
             for layer in range(n_layers):
                 found[at, layer] = before - next(values)[0][:, 0]

@@ -21,6 +21,7 @@ from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction, Sweep
 from interp.patching.sweeping.oracle import check_site, site_name
+from interp.patching.sweeping.sweep import blank_beyond
 from interp.sight import Sight
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -98,7 +99,7 @@ def attribution_patching(
             site,
             direction,
             plan.sites[site],
-            {name: plan.blanked(site, own[name] + value) for name, value in tables.items()},
+            plan.blanked(site, {name: own[name] + value for name, value in tables.items()}),
             clean,
             corrupt,
         )
@@ -147,7 +148,7 @@ def atp_star(
             site,
             direction,
             plan.sites[site],
-            {name: plan.blanked(site, total / passes[site]) for name, total in tables.items()},
+            plan.blanked(site, {name: total / passes[site] for name, total in tables.items()}),
         )
         for site, tables in totals.items()
     }
@@ -197,13 +198,10 @@ class _Plan:
         weight = self.model.last.embed.token.weight
         return {readout.name: weight.new_zeros(len(self.pairs)).detach() for readout in self.readouts}
 
-    def blanked(self, site: str, table: Float[Tensor, "*cells prompt"]) -> Float[Tensor, "*cells prompt"]:
-        """NaN at positions beyond a prompt's own text."""
-        by = self.sites[site]
-        for axis in {"position", "query", "key"} & {*by}:
-            moved = table.movedim(by.index(axis), -2)
-            moved.masked_fill_(torch.arange(moved.shape[-2], device=table.device)[:, None] > self.pairs.last, torch.nan)
-        return table
+    def blanked(self, site: str, tables: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same tables, NaN at positions beyond a prompt's own text."""
+        blank_beyond(tables, tuple(self.sites[site]), self.pairs)
+        return tables
 
     def parts(self, budget: int) -> "Iterator[_Part]":
         """Prompts that fit together, both runs made."""

@@ -75,7 +75,7 @@ def path_patch(
     check_paths(model, pairs, receivers, sender, by, through)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-    base, other = PlainRun.of(model, batch), PlainRun.of(model, source)
+    base, other = PlainRun.of_both(model, batch, source)
     base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
     counted = {"layer": model.config.n_layers, "head": model.config.n_heads, "position": batch.ids.shape[1]}
     values = {name: value.expand(*(counted[axis] for axis in by), -1).clone() for name, value in base_values.items()}
