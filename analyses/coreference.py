@@ -6,6 +6,7 @@ causal test swaps the antecedent's gender and asks which heads carry it to the p
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
 from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.tables import Scored, baseline_table, head_table
+from analyses.collecting import head_table, summary
+from analyses.tables import Collected, Heads, Scored
 from analyses.windows import Batch, Progress, Reading, Window
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching import Pairs
@@ -52,34 +54,48 @@ def measure(
     Raises:
         InputError: the corpus is empty, has no chains, or no pronoun with a right and a wrong candidate before it.
     """
-    n_heads = model.config.n_layers * model.config.n_heads
-    totals = {sink: Totals.empty(n_heads + len(BASELINES), len(MEASURES)) for sink in _SINKS}
-    reading = Reading(model, corpus, progress)
-    # a long text comes in many windows
-    items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))
-    unasked_of = lru_cache(512)(partial(unasked, pronouns=pronouns))
-    for batch in reading:
+    collector = Collector(model, seed=seed, pronouns=pronouns)
+    return head_table(collector, model, corpus, seed=seed, progress=progress)
+
+
+class Collector:
+    """Adds up antecedent selection and mass."""
+
+    def __init__(self, model: Transformer, *, seed: int = 0, pronouns: Collection[str] | None = None):
+        self.heads, self.n_ctx = Heads.of(model), model.config.n_ctx
+        self.totals = {sink: Totals.empty(self.heads.count + len(BASELINES), len(MEASURES)) for sink in _SINKS}
+        self.counts: Counter[str] = Counter()
+        # a long text comes in many windows
+        self._items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))
+        self._unasked_of = lru_cache(512)(partial(unasked, pronouns=pronouns))
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
         questions = [
             question
             for prompt, window in enumerate(batch.windows)
-            for question in _questions(prompt, window, items_of(window.text), reading)
+            for question in _questions(prompt, window, self._items_of(window.text), self.counts)
         ]
         for window in batch.windows:
-            reading.counts.update(reason for word, reason in unasked_of(window.text) if window.scores(word))
+            self.counts.update(reason for word, reason in self._unasked_of(window.text) if window.scores(word))
         if questions:
             for sink in _SINKS:
-                _add(totals[sink], batch, questions, sink == "removed")
-    if not totals["kept"].rows.any():
-        raise InputError(
-            "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
-            f"context ({model.config.n_ctx} tokens): expected coreference chains, and a context that shows them"
-        )
-    scored = [Scored(totals[sink], MEASURES, sink, list(BASELINES)) for sink in _SINKS]
-    table = head_table(model, BEHAVIOUR, getattr(corpus, "name", "texts"), scored, seed=seed)
-    baselines = [baseline_table(each, n_heads, BEHAVIOUR, table["corpus"].iloc[0]) for each in scored]
-    table.attrs = {"counts": dict(reading.counts), "documents": len(reading.documents)}
-    table.attrs["baselines"] = pd.concat(baselines, ignore_index=True).to_dict("records")
-    return table
+                _add(self.totals[sink], batch, questions, sink == "removed")
+
+    def collected(self, reading: Reading) -> Collected:
+        """What was added up.
+
+        Raises:
+            InputError: no pronoun had a right and a wrong candidate before it.
+        """
+        if not self.totals["kept"].rows.any():
+            raise InputError(
+                "the corpus has no pronoun with both a right and a wrong mention before it in one window of the "
+                f"model's context ({self.n_ctx} tokens): expected coreference chains, and a context that shows them"
+            )
+        scored = [Scored(self.totals[sink], MEASURES, sink, list(BASELINES)) for sink in _SINKS]
+        counts = {**reading.counts, **self.counts}
+        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
 
 @dataclass(frozen=True)
@@ -92,16 +108,16 @@ class _Question:
     at_sink: int  # the word at the first position, which the second reading removes; -1 for none
 
 
-def _questions(prompt: int, window: Window, items: list[AntecedentItem], reading: Reading) -> Iterable[_Question]:
+def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts: Counter[str]) -> Iterable[_Question]:
     if window.text.mentions is None:
-        reading.counts["texts left out of coreference: no chains"] += 1
+        counts["texts left out of coreference: no chains"] += 1
         return
     for item in items:
         if not window.scores(item.pronoun):
             continue
         shown = _restrict(item, lambda word: word >= window.start and window.pieces[word - window.start] > 0)
         if shown is None:
-            reading.counts["pronouns left out: no right and wrong candidate within the window"] += 1
+            counts["pronouns left out: no right and wrong candidate within the window"] += 1
             continue
         yield _Question(prompt, shown, window.start, window.word_of[0])
 

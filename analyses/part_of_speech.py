@@ -6,6 +6,7 @@ number of a subject across a distractor to its verb.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.tables import Scored, head_table
+from analyses.collecting import head_table, summary
+from analyses.tables import Collected, Heads, Scored
 from analyses.windows import Batch, Progress, Reading, Window
 from interp import AnnotatedText, InputError, Tokenizer, Transformer
 from interp.annotation import ROOT
@@ -66,32 +68,56 @@ def measure(
     Raises:
         InputError: the corpus is empty or has no annotation that is needed.
     """
-    n_heads = model.config.n_layers * model.config.n_heads
-    names = [f"relation:{name}:{way}" for name in relations for way in ("dependent->head", "head->dependent")]
-    columns = {name: index for index, name in enumerate(names)}
-    causal = model.config.last.causal
-    selected = {sink: Totals.empty(n_heads + len(BASELINE_OFFSETS), len(names)) for sink in _SINKS}
-    tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
-    lifts = {sink: TagTotals(n_heads, [(tags[x], tags[y]) for x, y in tag_pairs]) for sink in _SINKS}
-    reading = Reading(model, corpus, progress)
-    for batch in reading:
-        items = _relation_items(batch.windows, columns, causal, reading)
-        tag_of, word_of = _tags_of_pieces(batch, tags)
+    collector = Collector(model, seed=seed, relations=relations, tag_pairs=tag_pairs)
+    return head_table(collector, model, corpus, seed=seed, progress=progress)
+
+
+class Collector:
+    """Adds up relation accuracies and what tag lifts are made of."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        seed: int = 0,
+        relations: Sequence[str] = RELATIONS,
+        tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
+    ):
+        self.heads, self.causal = Heads.of(model), model.config.last.causal
+        self.names = [f"relation:{name}:{way}" for name in relations for way in ("dependent->head", "head->dependent")]
+        self.columns = {name: index for index, name in enumerate(self.names)}
+        self.lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
+        self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
+        n_rows = self.heads.count + len(BASELINE_OFFSETS)
+        self.selected = {sink: Totals.empty(n_rows, len(self.names)) for sink in _SINKS}
+        pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
+        self.lifts = {sink: TagTotals(self.heads.count, pairs) for sink in _SINKS}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        items = _relation_items(batch.windows, self.columns, self.causal, self.counts)
+        tag_of, word_of = _tags_of_pieces(batch, self.tags)
         for sink in _SINKS:
-            _add_relations(selected[sink], batch, items, sink == "removed")
-            _add_lifts(lifts[sink], batch, tag_of, word_of, sink == "removed")
-    if not (selected["kept"].rows.any() or lifts["kept"].rows.any()):
-        raise InputError(
-            "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"
-        )
-    offsets = [f"offset {offset:+d}" for offset in BASELINE_OFFSETS]
-    scored = [Scored(selected[sink], names, sink, offsets) for sink in _SINKS]
-    lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
-    scored += [Scored(lifts[sink].finish(), lift_names, sink, constant=("no preference", 1.0)) for sink in _SINKS]
-    table = head_table(model, BEHAVIOUR, getattr(corpus, "name", "texts"), scored, seed=seed)
-    table = table.loc[table["n"] > 0].reset_index(drop=True)
-    table.attrs = {"counts": dict(reading.counts), "documents": len(reading.documents)}
-    return table
+            _add_relations(self.selected[sink], batch, items, sink == "removed")
+            _add_lifts(self.lifts[sink], batch, tag_of, word_of, sink == "removed")
+
+    def collected(self, reading: Reading) -> Collected:
+        """What was added up.
+
+        Raises:
+            InputError: no word had a tag or relation that is measured.
+        """
+        if not (self.selected["kept"].rows.any() or self.lifts["kept"].rows.any()):
+            raise InputError(
+                "the corpus has no word with a tag or relation that is measured: "
+                "expected universal tags and dependencies"
+            )
+        offsets = [f"offset {offset:+d}" for offset in BASELINE_OFFSETS]
+        scored = [Scored(self.selected[sink], self.names, sink, offsets) for sink in _SINKS]
+        scored += [Scored(self.lifts[sink], self.lift_names, sink, constant=("no preference", 1.0)) for sink in _SINKS]
+        counts = {**reading.counts, **self.counts}
+        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
 
 # Relations: one item asks one word (the query) for another (the target).
@@ -108,12 +134,12 @@ class _Items:
     at_sink: Tensor  # the target stands at the first position, which the second reading removes
 
 
-def _relation_items(windows: list[Window], columns: dict[str, int], causal: bool, reading: Reading) -> _Items:
+def _relation_items(windows: list[Window], columns: dict[str, int], causal: bool, counts: Counter[str]) -> _Items:
     found: list[tuple[int, int, int, int, bool]] = []
     for prompt, window in enumerate(windows):
         text = window.text
         if text.heads is None or text.relations is None:
-            reading.counts["texts left out of relations: not parsed"] += 1
+            counts["texts left out of relations: not parsed"] += 1
             continue
         at_sink = {window.word_of[0]}
         for word in range(window.start, window.stop):
@@ -125,7 +151,7 @@ def _relation_items(windows: list[Window], columns: dict[str, int], causal: bool
                     continue
                 inside = window.start <= target < window.stop and window.pieces[target - window.start] > 0
                 if not inside or (causal and target > query):
-                    reading.counts["relation ends left out: the other end is not visible"] += 1
+                    counts["relation ends left out: the other end is not visible"] += 1
                     continue
                 column = columns[f"relation:{name}:{way}"]
                 found.append((prompt, query - window.start, target - window.start, column, target in at_sink))

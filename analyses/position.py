@@ -10,8 +10,9 @@ import pandas as pd
 import torch
 
 from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.tables import Scored, head_table
-from analyses.windows import Progress, Reading
+from analyses.collecting import head_table, summary
+from analyses.tables import Collected, Heads, Scored
+from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Transformer, run
 from interp.initialise import untrained
 from interp.patching import Pairs
@@ -44,29 +45,37 @@ def measure(
     Raises:
         InputError: the corpus is empty, or the model has no tokenizer.
     """
-    causal = model.config.last.causal
-    names = positional.measures(causal)
-    n_heads = model.config.n_layers * model.config.n_heads
-    totals = {sink: Totals.empty(n_heads + 1, len(names)) for sink in _SINKS}
-    modes = Totals.empty(n_heads, 2 * positional.MODE_RANGE + 1)
-    reading = Reading(model, corpus, progress)
-    for batch in reading:
+    return head_table(Collector(model, seed=seed), model, corpus, seed=seed, progress=progress)
+
+
+class Collector:
+    """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
+
+    def __init__(self, model: Transformer, *, seed: int = 0):
+        self.model, self.seed, self.heads = model, seed, Heads.of(model)
+        self.causal = model.config.last.causal
+        self.names = positional.measures(self.causal)
+        self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in _SINKS}
+        self.modes = positional.Modes.empty(self.heads.count)
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
         for sink in _SINKS:
-            totals[sink].add(batch.groups, *_with_uniform(batch.pattern, batch.rows, causal, sink == "removed"))
-        modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
-    name = getattr(corpus, "name", "texts")
-    scored = [Scored(totals[sink], names, sink, ["uniform"]) for sink in _SINKS]
-    scored.append(_positional_heads(model, modes, corpus, seed))
-    tables = [head_table(model, BEHAVIOUR, name, scored, seed=seed)]
-    counts = dict(reading.counts)
-    repeats = repeat_length(model)
-    if repeats < SHORTEST_REPEAT:
-        counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
-    else:
-        tables.append(head_table(model, BEHAVIOUR, "random repeats", induction(model, repeats, seed), seed=seed))
-    table = pd.concat(tables, ignore_index=True)
-    table.attrs = {"counts": counts, "documents": len(reading.documents)}
-    return table
+            scores = _with_uniform(batch.pattern, batch.rows, self.causal, sink == "removed")
+            self.totals[sink].add(batch.groups, *scores)
+        self.modes.add(batch.groups, batch.pattern, batch.rows)
+
+    def collected(self, reading: Reading) -> Collected:
+        """What was added up, and induction."""
+        scored = [Scored(self.totals[sink], self.names, sink, ["uniform"]) for sink in _SINKS]
+        bar = max(_best_untrained_share(untrained(self.model, self.seed + k), reading.corpus) for k in range(3))
+        scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
+        counts, repeats = dict(reading.counts), repeat_length(self.model)
+        if repeats < SHORTEST_REPEAT:
+            counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
+        else:
+            scored.append(induction(self.model, repeats, self.seed))
+        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
 
 def _with_uniform(
@@ -78,21 +87,13 @@ def _with_uniform(
     return torch.cat([heads[0], uniform[0]], 1), torch.cat([heads[1], uniform[1]], 1)
 
 
-def _positional_heads(model: Transformer, modes: Totals, corpus: Iterable[AnnotatedText], seed: int) -> Scored:
-    """Each head's share of rows that look hardest at its favourite offset, against the best of untrained heads."""
-    bar = max(_best_untrained_share(untrained(model, seed + k), corpus) for k in range(3))
-    best = modes.scores.sum(0).argmax(-1)
-    pick = best[None, :, None].expand(modes.scores.shape[0], -1, 1)
-    mode = Totals(modes.scores.gather(-1, pick), modes.weights[..., :1], modes.rows[..., :1])
-    return Scored(mode, ["positional-head"], "kept", constant=("untrained heads", bar))
-
-
 def _best_untrained_share(model: Transformer, corpus: Iterable[AnnotatedText]) -> float:
-    n_heads = model.config.n_layers * model.config.n_heads
-    modes = Totals.empty(n_heads, 2 * positional.MODE_RANGE + 1)
+    """The largest share of rows that any head of a model looks hardest at one offset with."""
+    modes = positional.Modes.empty(Heads.of(model).count)
     for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS):
-        modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
-    return float((modes.scores.sum(0) / modes.weights.sum(0)).max())
+        modes.add(batch.groups, batch.pattern, batch.rows)
+    best = modes.finish()
+    return float((best.scores.sum(0) / best.weights.sum(0)).max())
 
 
 # Random tokens, repeated: start + R + R (Olsson 2022).
@@ -118,7 +119,7 @@ def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Te
     return torch.cat([start, drawn, drawn], 1)
 
 
-def induction(model: Transformer, length: int, seed: int) -> list[Scored]:
+def induction(model: Transformer, length: int, seed: int) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence."""
     (stack,) = model.config.stacks
     n_heads = model.config.n_layers * model.config.n_heads
@@ -134,7 +135,7 @@ def induction(model: Transformer, length: int, seed: int) -> list[Scored]:
         score = both.diagonal(-(length - 1), -2, -1)[..., -length:].sum(-1, keepdim=True)
         groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
         totals.add(groups, score, torch.full_like(score, float(length)))
-    return [Scored(totals, ["induction"], "kept", ["uniform"])]
+    return Scored(totals, ["induction"], "kept", ["uniform"], corpus="random repeats")
 
 
 # The causal test: a repeat against a broken repeat.

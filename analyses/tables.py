@@ -1,14 +1,16 @@
 """From totals to the table of heads: one row a head, measure and reading, each with its baseline, interval and test."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 
 from interp import Transformer
-from interp.patterns import Totals
+from interp.patterns import N_GROUPS, Totals
+from interp.patterns.totals import Finishing
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS = [
@@ -22,58 +24,119 @@ EFFECT_COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Totals of some measures in one reading.
+class Heads:
+    """The heads that a table has rows for: those of one kind of attention in one stack, layer by layer."""
 
-    The head axis holds the model's heads, layer by layer, then the baselines named in `baselines`, which went through
-    the same scorer; `constant` is the baseline instead where a measure's definition gives a number.
+    stack: str
+    n_layers: int
+    n_heads: int
+    attention: Literal["self", "cross"] = "self"
+
+    @staticmethod
+    def of(model: Transformer) -> "Heads":
+        """The self-attention of a model of one stack."""
+        (stack,) = model.config.stacks
+        return Heads(stack, model.config.n_layers, model.config.n_heads)
+
+    @property
+    def count(self) -> int:
+        """How many heads there are."""
+        return self.n_layers * self.n_heads
+
+    def columns(self, n_measures: int) -> tuple[dict[str, Any], np.ndarray]:
+        """Stack, attention, layer and head of every row, measures running fastest; and each row's measure."""
+        shape = self.n_layers, self.n_heads, n_measures
+        layer, head, measure = np.unravel_index(np.arange(np.prod(shape)), shape)
+        return {"stack": self.stack, "attention": self.attention, "layer": layer, "head": head}, measure
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Sums of some measures in one reading.
+
+    The head axis holds the heads, layer by layer, then the baselines named in `baselines`, which went through the same
+    scorer; `constant` is the baseline instead where a measure's definition gives a number. `corpus` is the text where
+    it is not the one that the others were read on.
     """
 
-    totals: Totals
+    totals: Finishing
     measures: Sequence[str]
     sink: Literal["kept", "removed"]
     baselines: Sequence[str] = ()
     constant: tuple[str, float] | None = None
+    corpus: str | None = None
 
 
-def head_table(
-    model: Transformer, behaviour: str, corpus: str, scored: Sequence[Scored], *, seed: int = 0
-) -> pd.DataFrame:
-    """The rows of `tables/heads` for one behaviour; `q` is over all of them.
+@dataclass(frozen=True)
+class Collected:
+    """What one behaviour's measures added up to over a corpus, by group of documents, before any interval is made."""
 
-    A measure's baseline is the strictest: the one with the highest value on the same rows.
-    """
-    parts = [_rows(model, each, seed) for each in scored]
-    table = pd.concat(parts, ignore_index=True)
-    table["behaviour"], table["corpus"] = behaviour, corpus
-    table["q"] = benjamini_hochberg(table["p"].to_numpy())
-    return table.reindex(columns=HEAD_COLUMNS)
+    heads: Heads
+    behaviour: str
+    corpus: str
+    scored: Sequence[Scored]
+    counts: Mapping[str, int]  # what was read, and what was left out and why
+    documents: int
+
+    def half(self, which: Literal[0, 1]) -> "Collected":
+        """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
+        groups = torch.arange(N_GROUPS) % 2 == which
+        return replace(self, scored=[replace(each, totals=each.totals.of(groups)) for each in self.scored])
+
+    def table(self, *, seed: int = 0) -> pd.DataFrame:
+        """The rows of `tables/heads`; `q` is over all of them. A measure that no row was eligible for has none.
+
+        A measure's baseline is the strictest: the one with the highest value on the same rows. `attrs` hold `counts`,
+        `documents`, and as `baselines` every baseline's own value where a measure has several.
+        """
+        finished = [(each, each.totals.finish()) for each in self.scored]
+        parts = [_rows(self.heads, each, totals, seed) for each, totals in finished]
+        parts = [part.assign(corpus=each.corpus or self.corpus) for part, each in zip(parts, self.scored, strict=True)]
+        table = pd.concat(parts, ignore_index=True)
+        table = table.loc[table["n"] > 0].reset_index(drop=True).assign(behaviour=self.behaviour)
+        table["q"] = benjamini_hochberg(table["p"].to_numpy())
+        table = table.reindex(columns=HEAD_COLUMNS)
+        table.attrs = {"counts": dict(self.counts), "documents": self.documents}
+        if rules := [row for each, totals in finished for row in self._baselines(each, totals)]:
+            table.attrs["baselines"] = rules
+        return table
+
+    def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
+        """Every baseline's own value on every measure, where there is more than one."""
+        if len(scored.baselines) < 2:
+            return []
+        value = (totals.scores[:, self.heads.count :].sum(0) / totals.weights[:, self.heads.count :].sum(0)).tolist()
+        n = totals.rows[:, self.heads.count :].sum(0).tolist()
+        return [
+            {
+                "behaviour": self.behaviour,
+                "measure": measure,
+                "sink": scored.sink,
+                "corpus": scored.corpus or self.corpus,
+                "baseline_name": name,
+                "value": value[row][column],
+                "n": int(n[row][column]),
+            }
+            for row, name in enumerate(scored.baselines)
+            for column, measure in enumerate(scored.measures)
+        ]
 
 
-def _rows(model: Transformer, scored: Scored, seed: int) -> pd.DataFrame:
-    n_heads = model.config.n_layers * model.config.n_heads
-    scores, weights, rows = (
-        total.numpy() for total in (scored.totals.scores, scored.totals.weights, scored.totals.rows)
-    )
-    against, against_weights, names = _strictest(scored, scores, weights, n_heads)
-    shape = (scores.shape[0], n_heads * len(scored.measures))
+def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
+    scores, weights, rows = (total.numpy() for total in (totals.scores, totals.weights, totals.rows))
+    against, against_weights, names = strictest(scored, scores, weights, heads.count)
+    shape = (scores.shape[0], heads.count * len(scored.measures))
     found = estimate(
-        scores[:, :n_heads].reshape(shape),
-        weights[:, :n_heads].reshape(shape),
-        np.repeat(against[:, None], n_heads, 1).reshape(shape),
-        np.repeat(against_weights[:, None], n_heads, 1).reshape(shape),
+        scores[:, : heads.count].reshape(shape),
+        weights[:, : heads.count].reshape(shape),
+        np.repeat(against[:, None], heads.count, 1).reshape(shape),
+        np.repeat(against_weights[:, None], heads.count, 1).reshape(shape),
         seed=seed,
     )
-    (stack,) = model.config.stacks
-    layer, head, measure = np.unravel_index(
-        np.arange(shape[1]), (model.config.n_layers, model.config.n_heads, len(scored.measures))
-    )
+    where, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {
-            "stack": stack,
-            "attention": "self",
-            "layer": layer,
-            "head": head,
+            **where,
             "measure": np.asarray(scored.measures, dtype=object)[measure],
             "sink": scored.sink,
             "value": found.value,
@@ -83,12 +146,12 @@ def _rows(model: Transformer, scored: Scored, seed: int) -> pd.DataFrame:
             "ci_low": found.low,
             "ci_high": found.high,
             "p": found.p,
-            "n": rows[:, :n_heads].sum(0).reshape(-1).round().astype(int),
+            "n": rows[:, : heads.count].sum(0).reshape(-1).round().astype(int),
         }
     )
 
 
-def _strictest(
+def strictest(
     scored: Scored, scores: np.ndarray, weights: np.ndarray, n_heads: int
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
@@ -102,25 +165,3 @@ def _strictest(
     columns = np.arange(len(scored.measures))
     names = [scored.baselines[int(index)] for index in best]
     return scores[:, n_heads:][:, best, columns], weights[:, n_heads:][:, best, columns], names
-
-
-def baseline_table(scored: Scored, n_heads: int, behaviour: str, corpus: str) -> pd.DataFrame:
-    """Every baseline's own value on every measure: `behaviour, measure, sink, corpus, baseline_name, value, n`."""
-    totals = scored.totals
-    value = (totals.scores[:, n_heads:].sum(0) / totals.weights[:, n_heads:].sum(0)).numpy()
-    n = totals.rows[:, n_heads:].sum(0).numpy()
-    return pd.DataFrame(
-        [
-            {
-                "behaviour": behaviour,
-                "measure": measure,
-                "sink": scored.sink,
-                "corpus": corpus,
-                "baseline_name": name,
-                "value": value[row, column],
-                "n": int(n[row, column]),
-            }
-            for row, name in enumerate(scored.baselines)
-            for column, measure in enumerate(scored.measures)
-        ]
-    )

@@ -5,10 +5,11 @@ Offsets are key - query, so the previous token is -1.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.patterns.rows import Rows, remove_sink
+from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
@@ -56,6 +57,32 @@ def score(pattern: Pattern, rows: Rows, *, causal: bool, sink_removed: bool = Fa
         sums.append((each * counted).sum(-1))
         counts.append(counted.sum(-1).to(each.dtype))
     return torch.stack(sums, -1), torch.stack(counts, -1)
+
+
+class Modes:
+    """How many rows of each head look hardest at each offset; `finish` counts those at the head's favourite one."""
+
+    def __init__(self, totals: Totals):
+        self.totals = totals
+
+    @staticmethod
+    def empty(n_heads: int) -> "Modes":
+        """Nothing read yet."""
+        return Modes(Totals.empty(n_heads, 2 * MODE_RANGE + 1))
+
+    def add(self, groups: Int[Tensor, " prompt"], pattern: Pattern, rows: Rows) -> None:
+        """Add a batch of patterns."""
+        self.totals.add(groups, *argmax_offsets(pattern, rows))
+
+    def of(self, groups: Bool[Tensor, " group"]) -> "Modes":
+        """The counts of some groups, whose favourite offset is then these groups' own."""
+        return Modes(self.totals.of(groups))
+
+    def finish(self) -> Totals:
+        """One measure: the rows at the favourite offset, of all rows."""
+        best = self.totals.scores.sum(0).argmax(-1)
+        pick = best[None, :, None].expand(len(self.totals.scores), -1, 1)
+        return Totals(self.totals.scores.gather(-1, pick), self.totals.weights[..., :1], self.totals.rows[..., :1])
 
 
 Row = tuple[Float[Tensor, "prompt head query"], Bool[Tensor, "prompt query"]]

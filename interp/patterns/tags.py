@@ -6,6 +6,7 @@ the pieces in the bin). 1 means that the tag makes no difference; a uniform head
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -82,6 +83,14 @@ class TagTotals:
         ]
         for total, part in parts:
             total.index_add_(0, groups, part.to("cpu", torch.float64))
+
+    def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
+        """The sums of some groups, whose shares are then counted over these groups alone."""
+        some = copy(self)
+        for name in ("observed", "rows", "mass", "keys", "keys_of_tag"):
+            part = getattr(self, name)
+            setattr(some, name, part * groups.reshape(-1, *[1] * (part.dim() - 1)))
+        return some
 
     def finish(self) -> Totals:
         """Observed and expected mass, by group. Shares are the whole corpus's.

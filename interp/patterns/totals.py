@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 N_GROUPS = 128
@@ -43,5 +44,26 @@ class Totals:
         for total, part in zip((self.scores, self.weights, self.rows), parts, strict=True):
             total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
 
+    def of(self, groups: Bool[Tensor, " group"]) -> "Totals":
+        """The totals of some groups; the others are empty."""
+        return Totals(*(part * groups[:, None, None] for part in (self.scores, self.weights, self.rows)))
+
+    def finish(self) -> "Totals":
+        """Itself: a mean over rows needs nothing but its sums."""
+        return self
+
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(self.scores + other.scores, self.weights + other.weights, self.rows + other.rows)
+
+
+@runtime_checkable
+class Finishing(Protocol):
+    """Sums by group of documents that give totals in the end, of all groups or of some."""
+
+    def of(self, groups: Bool[Tensor, " group"]) -> "Finishing":
+        """The sums of some groups."""
+        ...
+
+    def finish(self) -> Totals:
+        """What each head scored."""
+        ...
