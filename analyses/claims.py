@@ -1,34 +1,38 @@
-"""Which rows and keys does a label speak of? The claims of every measure on one window, and a control beside each.
+"""Which rows and keys does a label speak of? The claims of every measure on one window, and controls beside each.
 
 A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there: pieces of
-a word's antecedents, the token before. The control has the same rows and as many other visible keys, each drawn at
+a word's antecedents, the token before. One control has the same rows and as many other visible keys, each drawn at
 about the distance of the key that it stands for; for positional labels, whose keys are given by their distance, at any.
+Labels of words have another: the same rows, with keys at the distances at which the label's other rows have theirs.
+What a head loses there it would lose by looking at fixed distances alone.
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Collection
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from analyses.antecedents import antecedent_items
 from analyses.windows import Window
+from interp import AnnotatedText
 from interp.annotation import ROOT
-from interp.patching.knockout import Claim
+from interp.patterns.positional import offset_name, offsets
 
-Looks = dict[int, set[int]]  # for each row, its keys
-OFFSETS = (-1, -2, -3, -4, -5)
+_DRAWS = 20  # until one falls inside the text
+Looks = dict[int, set[int]]  # for each row, its keys, whether visible or not
 
 
-def position_looks(window: Window) -> dict[str, Looks]:
-    """`previous-token`, `offset:-2` to `offset:-5`, `first-token` and `duplicate-token`."""
+def position_looks(window: Window, *, causal: bool) -> dict[str, Looks]:
+    """`previous-token`, `offset:k` and, unless causal, `next-token`; `first-token` and `duplicate-token`."""
     rows, content = _scored(window), window.content
     found: dict[str, Looks] = {
-        "previous-token" if offset == -1 else f"offset:{offset}": {
-            i: {i + offset} for i in rows if i + offset in content
-        }
-        for offset in OFFSETS
+        offset_name(offset): {i: {i + offset} for i in rows if i + offset in content} for offset in offsets(causal)
     }
     found["first-token"] = {i: {0} for i in rows if i >= 1}
     earlier: dict[int, set[int]] = defaultdict(set)
@@ -89,52 +93,125 @@ def antecedent_looks(window: Window) -> dict[str, Looks]:
     return found
 
 
-def claim_with_control(
-    window: Window, prompt: int, looks: Looks, rng: random.Random, *, at_distance: bool
-) -> tuple[Claim, Claim] | None:
-    """The claim and its control on the rows that have both and are followed by a token; None where no row does."""
-    content, width = window.content, len(window.ids)
-    claimed, other = [], []
+def unannotated(text: AnnotatedText) -> list[str]:
+    """What a text is not annotated with, so that measures that speak of it claim nothing there."""
+    known = {"tags": text.tags, "relations": text.relations, "chains": text.mentions}
+    return [f"texts without {name}" for name, values in known.items() if values is None]
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """Rows of a window, in order, and the keys to hide from each."""
+
+    rows: tuple[int, ...]
+    keys: tuple[frozenset[int], ...]
+
+    def take(self, rows: Collection[int]) -> "Hiding":
+        """The same on some of the rows."""
+        kept = [at for at, row in enumerate(self.rows) if row in rows]
+        return Hiding(tuple(self.rows[at] for at in kept), tuple(self.keys[at] for at in kept))
+
+
+def with_control(
+    window: Window,
+    looks: Looks,
+    readable: Collection[int],
+    rng: random.Random,
+    *,
+    causal: bool,
+    at_distance: bool,
+    counts: Counter[str],
+) -> tuple[Hiding, Hiding] | None:
+    """The claim, and other keys at the same rows, where both can be hidden and something can be read; None without any.
+
+    Args:
+        window: the text.
+        looks: rows and keys; those that a causal stack does not see are passed over.
+        readable: rows with a read-out.
+        rng: draws the control's keys.
+        causal: rows see no later key.
+        at_distance: draw each key of the control at about the distance of one claimed.
+        counts: what is left out.
+    """
+    content, width = sorted(window.content), len(window.ids)
+    claimed: list[tuple[int, frozenset[int], frozenset[int]]] = []
     for row in sorted(looks):
-        keys = {key for key in looks[row] if key <= row}
-        if not keys or row + 1 not in content:
+        visible = row + 1 if causal else width
+        keys = frozenset(key for key in looks[row] if key < visible)
+        if not keys:
             continue
-        drawn = _control(row, keys, content, rng, at_distance=at_distance)
-        if drawn and len(keys) <= row:  # another key is left: rows see row + 1 keys
-            claimed.append((row, keys))
-            other.append((row, drawn))
+        if row not in readable:
+            counts["rows left out: nothing to read there"] += 1
+            continue
+        drawn = _control(row, keys, content[: bisect_right(content, visible - 1)], rng, at_distance=at_distance)
+        drawn = drawn[: visible - 1]  # a row must keep a key
+        if not drawn or len(keys) == visible:
+            counts["rows left out: no other key to hide"] += 1
+            continue
+        claimed.append((row, keys, frozenset(drawn)))
     if not claimed:
         return None
-    return _claim(prompt, claimed, width), _claim(prompt, other, width)
+    rows, keys, others = zip(*claimed, strict=True)
+    return Hiding(rows, keys), Hiding(rows, others)
 
 
-def _control(row: int, keys: set[int], content: Collection[int], rng: random.Random, *, at_distance: bool) -> set[int]:
-    """As many other visible keys; one is left unhidden, so fewer where there are no more."""
-    free = [key for key in range(row + 1) if key in content and key not in keys]
-    drawn: set[int] = set()
+def distances(looks: Looks, *, causal: bool) -> list[frozenset[int]]:
+    """How far each row's keys are from it, key less row."""
+    found = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(looks.items())]
+    return [each for each in found if each]
+
+
+def at_usual_distances(
+    window: Window, claim: Hiding, usual: Sequence[frozenset[int]], rng: random.Random, *, causal: bool
+) -> Hiding:
+    """The claimed rows, with keys at distances drawn from those of all the label's rows; it may draw the claimed ones.
+
+    Of what is drawn, keys that the row does not see are left out; a row whose draws all fall outside keeps its own.
+    """
+    content, width = window.content, len(window.ids)
+    keys = []
+    for row, own in zip(claim.rows, claim.keys, strict=True):
+        visible = row + 1 if causal else width
+        drawn = (frozenset(row + by for by in rng.choice(usual)) for _ in range(_DRAWS))
+        seen = (frozenset(key for key in each if key in content and key < visible) for each in drawn)
+        keys.append(next((each for each in seen if 0 < len(each) < visible), own))
+    return Hiding(claim.rows, tuple(keys))
+
+
+def _control(
+    row: int, keys: frozenset[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
+) -> list[int]:
+    """As many other visible keys, or all where there are fewer."""
+    free = [key for key in visible if key not in keys]
+    if not at_distance:
+        return rng.sample(free, min(len(keys), len(free)))
+    drawn: list[int] = []
+    reach = [abs(row - key).bit_length() for key in free]  # distances of the same power of two are about the same
     for key in sorted(keys):
-        left = [other for other in free if other not in drawn]
-        near = (
-            [other for other in left if (row - other).bit_length() == (row - key).bit_length()] if at_distance else left
-        )
-        if near or left:
-            drawn.add(rng.choice(near or left))
-    return drawn if len(drawn) <= row else {*sorted(drawn)[:row]}
+        if not free:
+            break
+        own = abs(row - key).bit_length()
+        near = [at for at, other in enumerate(reach) if other == own]
+        at = rng.choice(near) if near else rng.randrange(len(free))
+        drawn.append(free.pop(at))
+        reach.pop(at)
+    return drawn
 
 
-def _claim(prompt: int, rows: list[tuple[int, set[int]]], width: int) -> Claim:
-    keys = torch.zeros(len(rows), width, dtype=torch.bool)
-    for at, (_, claimed) in enumerate(rows):
-        keys[at, sorted(claimed)] = True
-    return Claim(prompt, torch.tensor([row for row, _ in rows], dtype=torch.long), keys)
+def key_mask(keys: Sequence[Collection[int]], width: int) -> Bool[Tensor, "row key"]:
+    """True at each row's keys."""
+    mask = torch.zeros(len(keys), width, dtype=torch.bool)
+    at = [(row, key) for row, own in enumerate(keys) for key in own]
+    mask[tuple(torch.tensor(at).T)] = True
+    return mask
 
 
 def _look(looks: Looks, rows: Collection[int], keys: set[int]) -> None:
-    for row in rows:
-        if seen := {key for key in keys if key <= row}:
-            looks.setdefault(row, set()).update(seen)
+    if keys:
+        for row in rows:
+            looks.setdefault(row, set()).update(keys)
 
 
 def _scored(window: Window) -> set[int]:
-    """Those of them that are scored in this window."""
+    """Columns with a token of the text that is scored in this window."""
     return {i for i in window.content if window.word_of[i] < 0 or window.word_of[i] >= window.scored_from}

@@ -59,6 +59,12 @@ class Tokenizer:
         name = getattr(self.backend.model, "unk_token", None)
         return self.backend.token_to_id(name) if name else None
 
+    @cached_property
+    def mask_id(self) -> int | None:
+        """The id that stands for a hidden word ("[MASK]", "<mask>"); None where there is no such id."""
+        added = self.backend.get_added_tokens_decoder()
+        return next((id for id, token in added.items() if token.content in {"[MASK]", "<mask>"}), None)
+
     def pieces(self, text: str) -> Pieces:
         """The text's own tokens, without special ones around it."""
         encoding = self.backend.encode(text, add_special_tokens=False)

@@ -1,14 +1,17 @@
 """Claimed keys hidden from single heads: against one forward a head, and against what follows on paper."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from interp import InputError, TokenBatch, run
-from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
+from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
+from interp.patching import hiding, knockout
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from models import planted
 from models.planted import Planted
+from tests.tiny import STACKS, randomise, token_ids
 from tests.tiny import model as tiny_model
-from tests.tiny import token_ids
 
 ROWS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18, 19]]
 
@@ -28,12 +31,65 @@ CLAIMS = [
 ]
 
 
+def read_anywhere(model, seed: int) -> list[Claim]:
+    """Claims of random rows and keys, read at random positions: before, at and after the rows."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(most: int, count: int | None = None) -> torch.Tensor:
+        drawn = torch.randperm(most, generator=generator)
+        return drawn[: count or int(torch.randint(1, most, (), generator=generator))]
+
+    found = []
+    for number in range(11):
+        prompt = number % len(ROWS)
+        length = len(ROWS[prompt])
+        queries = some(length - 1) + 1
+        keys = torch.zeros(len(queries), 7, dtype=torch.bool)
+        for at, row in enumerate(queries.tolist()):
+            keys[at, some(row + 1 if model.last.config.causal else length)] = True
+        positions = some(length, 2)
+        targets = torch.randint(29, positions.shape, generator=generator)
+        found.append(Claim(prompt, queries, keys, Read(positions, log_probabilities(targets))))
+    return found
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "sinusoidal", "attention only", "post-norm decoder"])
 def test_every_head_equals_one_plain_forward_pass(kind):
     model, texts = tiny_model(kind), TokenBatch.from_rows(ROWS)
     fast, plain = knock_out(model, texts, CLAIMS), knock_out_by_forward(model, texts, CLAIMS)
     assert plain.abs().max() > 1e-3
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("entries", [1 << 19, 2000, 300])  # all claims of a text at once; some; a layer of one alone
+@pytest.mark.parametrize("n_layers", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "rotary encoder", "grouped encoder"])
+def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries, monkeypatch):
+    monkeypatch.setattr(knockout, "_MOST", entries)
+    grouped = replace(STACKS["rotary encoder"], n_kv_heads=2)
+    stack = replace(STACKS.get(kind, grouped), n_layers=n_layers)
+    model = Transformer(TransformerConfig(**{"decoder" if stack.causal else "encoder": stack}, output="none")).double()
+    randomise(model)
+    probe = torch.nn.Linear(model.config.d_model, 29).double()
+    randomise(probe, 1)
+    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, n_layers)
+    fast, plain = (way(model, texts, claims, probe) for way in (knock_out, knock_out_by_forward))
+    assert (plain.flatten(1).abs().amax(1) > 1e-4).sum() > 4  # claims that move what they read; others read elsewhere
+    torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_many_logits_are_made_some_at_a_time(monkeypatch):
+    model, texts = tiny_model("llama"), TokenBatch.from_rows(ROWS)
+    whole = knock_out(model, texts, CLAIMS)
+    monkeypatch.setattr(hiding, "_LOGITS", 1)
+    torch.testing.assert_close(knock_out(model, texts, CLAIMS), whole)
+
+
+def test_a_key_that_gets_nothing_costs_exactly_nothing():
+    """A head that looks one word back gives the word before that e^-40, which is 0 beside 1."""
+    model = Planted(["a", "b", "c", "d"], [[planted.offset(-1, remember=True)]], n_ctx=8).build()
+    drops = knock_out(model, torch.tensor([[1, 2, 3, 4]]), [claim(0, {2: [0]}, 4), claim(0, {2: [1]}, 4)])
+    assert drops[0, 0, 0] == 0
 
 
 def test_claims_do_not_see_each_other():
@@ -76,6 +132,27 @@ def test_bad_claims_get_one_clear_error(build, message):
         knock_out(tiny_model("gpt2"), TokenBatch.from_rows(ROWS), [build()])
 
 
+def test_positions_outside_the_text_are_refused():
+    read = Read(torch.tensor([5]), log_probabilities(torch.tensor([1])))
+    asked = replace(claim(1, {2: [1]}), read=read)
+    with pytest.raises(InputError, match=r"reads positions \[5\]: expected some of 0-4"):
+        knock_out(tiny_model("gpt2"), TokenBatch.from_rows(ROWS), [asked])
+
+
+def test_an_encoder_sees_later_keys_and_no_padding():
+    model, probe = tiny_model("bert"), torch.nn.Linear(19, 29).double()
+    read = Read(torch.tensor([2]), log_probabilities(torch.tensor([1])))
+    later, padded = (replace(claim(1, {2: [key]}), read=read) for key in (4, 5))
+    texts = TokenBatch.from_rows(ROWS)
+    assert knock_out(model, texts, [later], probe).abs().min() > 0
+    with pytest.raises(InputError, match="keys that its rows see"):
+        knock_out(model, texts, [padded], probe)
+
+
 def test_a_model_that_says_nothing_next_is_refused():
-    with pytest.raises(InputError, match="causal model with an output layer"):
+    with pytest.raises(InputError, match="no output layer: give a probe"):
         knock_out(tiny_model("bert"), token_ids(1, 7), CLAIMS[:1])
+    probe = torch.nn.Linear(19, 29).double()
+    for kind in ("bert", "gpt2"):  # a probe says no next token either
+        with pytest.raises(InputError, match="name what else a claim reads"):
+            knock_out(tiny_model(kind), token_ids(1, 7), CLAIMS[:1], probe)

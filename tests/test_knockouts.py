@@ -3,19 +3,23 @@
 import random
 from collections import Counter
 
+import pandas as pd
 import pytest
-import torch
 
 from analyses import knockouts
 from analyses.claims import (
+    Hiding,
     antecedent_looks,
-    claim_with_control,
+    at_usual_distances,
+    distances,
     position_looks,
     relation_looks,
     tag_looks,
+    with_control,
 )
 from analyses.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention
+from interp.patterns.positional import measures
 from models import planted
 from models.planted import Planted
 
@@ -38,41 +42,103 @@ def window() -> Window:
     return only  # column 0 is the start token, word w stands at column w + 1
 
 
+def controlled(
+    window: Window, looks: dict[int, set[int]], seed: int = 0, **options: bool
+) -> tuple[Hiding, Hiding] | None:
+    choices = {"causal": True, "at_distance": True} | options
+    return with_control(window, looks, window.content, random.Random(seed), counts=Counter(), **choices)
+
+
 class TestClaims:
     """Rows and keys, by hand."""
 
     def test_positions(self, window):
-        looks = position_looks(window)
+        looks = position_looks(window, causal=True)
         assert looks["previous-token"] == {row: {row - 1} for row in range(2, 12)}  # never the start token
         assert looks["offset:-3"] == {row: {row - 3} for row in range(4, 12)}
         assert looks["first-token"] == {row: {0} for row in range(1, 12)}
         assert looks["duplicate-token"] == {7: {3}, 8: {5}}  # the second "the" and "ball"
+        assert "next-token" not in looks
+
+    def test_positions_that_only_an_encoder_sees(self, window):
+        looks = position_looks(window, causal=False)
+        assert looks["next-token"] == {row: {row + 1} for row in range(1, 11)}
+        assert looks["offset:3"] == {row: {row + 3} for row in range(1, 9)}
+        assert looks["duplicate-token"] == {7: {3}, 8: {5}}  # earlier copies, as the measure has it
+
+    def test_every_positional_measure_but_those_without_a_key_of_their_own_is_claimed(self, window):
+        for causal in (True, False):
+            assert {*position_looks(window, causal=causal)} == {*measures(causal)} - {"self", "distance", "entropy"}
 
     def test_tags_and_relations(self, window):
         assert tag_looks(window, [("NOUN", "ADJ")]) == {"tag:NOUN->ADJ": {5: {4}, 8: {4}}}
         looks = relation_looks(window, ["nsubj", "det"])
         assert looks["relation:nsubj:head->dependent"] == {2: {1}, 9: {8}}
-        assert looks["relation:nsubj:dependent->head"] == {}  # the verb comes later: not visible
+        assert looks["relation:nsubj:dependent->head"] == {1: {2}, 8: {9}}
         assert looks["relation:det:head->dependent"] == {5: {3}, 8: {7}}
+
+    def test_a_decoder_is_not_asked_for_keys_that_it_does_not_see(self, window):
+        ahead = relation_looks(window, ["nsubj"])["relation:nsubj:dependent->head"]
+        assert controlled(window, ahead) is None
+        found = controlled(window, ahead, causal=False)
+        assert found is not None
+        assert (found[0].rows, found[0].keys) == ((1, 8), ({2}, {9}))
 
     def test_antecedents(self, window):
         assert antecedent_looks(window) == {"antecedent": {10: {1}}, "antecedent:named": {10: {1}}}
 
-    def test_a_control_has_the_same_rows_and_other_keys_at_about_the_same_distance(self, window):
-        looks = {10: {1, 5}, 9: {8}}
+    def test_a_control_has_as_many_other_keys_at_about_the_same_distance(self, window):
         for seed in range(20):
-            found = claim_with_control(window, 0, looks, random.Random(seed), at_distance=True)
+            found = controlled(window, {10: {1, 5}, 9: {8}}, seed)
             assert found is not None
-            claim, control = found
-            assert torch.equal(claim.queries, control.queries)
-            assert claim.keys.sum(1).tolist() == control.keys.sum(1).tolist() == [1, 2]
-            assert not (claim.keys & control.keys).any()
-            far = control.keys[1].nonzero()[:, 0].tolist()
-            assert {(10 - key).bit_length() for key in far} <= {3, 4}  # as 10 - 5 and 10 - 1
-            assert not control.keys[:, 0].any()  # never the start token
+            claim, others = found
+            assert claim.rows == others.rows == (9, 10)
+            assert [*map(len, claim.keys)] == [*map(len, others.keys)] == [1, 2]
+            assert not any(own & other for own, other in zip(claim.keys, others.keys, strict=True))
+            assert {(10 - key).bit_length() for key in others.keys[1]} <= {3, 4}  # as 10 - 5 and 10 - 1
+            assert 0 not in others.keys[1]  # never the start token
 
-    def test_rows_that_no_token_follows_are_left_out(self, window):
-        assert claim_with_control(window, 0, {11: {1}}, random.Random(0), at_distance=True) is None
+    def test_controls_of_an_encoder_lie_on_either_side(self, window):
+        drawn = {
+            key
+            for seed in range(40)
+            if (found := controlled(window, {6: {4}}, seed, causal=False))
+            for key in found[1].keys[0]
+        }
+        assert drawn == {3, 8, 9}  # 2 and 3 away, as 4 is
+
+    def test_positional_controls_stand_anywhere(self, window):
+        drawn = {
+            key
+            for seed in range(200)
+            if (found := controlled(window, {8: {7}}, seed, at_distance=False))
+            for key in found[1].keys[0]
+        }
+        assert drawn == {1, 2, 3, 4, 5, 6, 8}
+
+    def test_keys_at_usual_distances_are_drawn_from_those_of_the_label_and_seen_by_the_row(self, window):
+        usual = distances({10: {7, 5}, 9: {8}, 4: {6}}, causal=True)
+        assert usual == [{-1}, {-3, -5}]  # a decoder does not see column 6 from column 4
+        assert distances({4: {6}}, causal=False) == [{2}]
+        claim = Hiding((4, 9), (frozenset({2}), frozenset({8})))
+        drawn = Counter()
+        for seed in range(200):
+            found = at_usual_distances(window, claim, usual, random.Random(seed), causal=True)
+            assert found.rows == claim.rows
+            drawn.update(zip(found.rows, found.keys, strict=True))
+        assert {*drawn} == {(4, frozenset({3})), (4, frozenset({1})), (9, frozenset({8})), (9, frozenset({6, 4}))}
+        assert min(drawn.values()) > 60  # 4 - 5 is outside and left out
+
+    def test_a_row_that_no_usual_distance_fits_keeps_its_own_keys(self, window):
+        claim = Hiding((2,), (frozenset({1}),))
+        assert at_usual_distances(window, claim, [frozenset({-7})], random.Random(0), causal=True) == claim
+
+    def test_what_cannot_be_read_or_hidden_is_counted(self, window):
+        counts: Counter[str] = Counter()
+        looks = {11: {1}, 1: {0, 1}}
+        found = with_control(window, looks, {1}, random.Random(0), causal=True, at_distance=True, counts=counts)
+        assert found is None
+        assert counts == {"rows left out: nothing to read there": 1, "rows left out: no other key to hide": 1}
 
 
 def test_the_heads_that_a_copy_needs_are_found_and_no_other():
@@ -91,6 +157,56 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     for layer, head in [(0, 1), (1, 1)]:
         assert abs(effect["previous-token", layer, head]) < 0.05
     assert {*table["behaviour"]} == {"position"}  # nothing else is annotated
+    assert {*table["readout"]} == {"next token"}
+    assert [*table.columns] == knockouts.KNOCKOUT_COLUMNS
+    counts = table.attrs["counts"]
+    assert counts["texts"] == counts["texts without tags"] == counts["texts without chains"] == 12
+    n = table.set_index(["measure", "layer", "head"])["n"]
+    assert n["first-token", 0, 0] == 12 * 20  # every token but the last, which none follows
+
+
+def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
+    """A previous-token head that induction needs, on words of which some, drawn by lot, depend on the next."""
+    words = [f"w{number}" for number in range(20)]
+    layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
+    model = Planted(words, layers, n_ctx=64, start="<s>").build()
+    texts = []
+    for number in range(60):
+        rng = random.Random(number)
+        segment = rng.sample(words, 8)
+        heads = tuple(at + 1 if at < 23 and rng.random() < 0.4 else -1 for at in range(24))
+        relations = tuple("root" if head < 0 else "amod" for head in heads)
+        texts.append(AnnotatedText((*segment,) * 3, (True,) * 24, f"document {number}", None, heads, relations))
+    table = knockouts.measure(model, texts, behaviours=["position", "part-of-speech"], texts=60)
+    rows = table[(table["layer"] == 0) & (table["head"] == 0)].set_index("measure")
+    amod = rows.loc["relation:amod:head->dependent"]
+    assert amod["drop"] > 0.5
+    assert amod["control_name"] == "usual distances"
+    assert amod["effect"] == 0  # the usual distance is the only one: -1
+    assert rows.loc["previous-token", "effect"] > 1
+    assert rows.loc["previous-token", "control_name"] == "other keys"
+
+
+def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):
+    words = [*{*WORDS}]
+    model = Planted(words, [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>").build()
+    texts = [annotated(f"document {number}") for number in range(3)]
+    together = knockouts.measure(model, texts)
+    monkeypatch.setattr(knockouts, "_CLAIMS", 1)
+    alone = knockouts.measure(model, texts)
+    assert together["drop"].abs().max() > 0.1
+    told = ["measure", "layer", "head", "drop", "control", "n"]
+    pd.testing.assert_frame_equal(together[told], alone[told], rtol=1e-4, atol=1e-5)
+
+
+def test_words_in_pieces_and_texts_of_one_sentence_are_counted():
+    text = AnnotatedText(("a-b", "c", "d"), (True,) * 3, "one", ("NOUN", "VERB", "NOUN"))
+    model = Planted(["a", "-", "b", "c", "d"], [[planted.uniform]], n_ctx=16, start="<s>").build()
+    table = knockouts.measure(model, [text], behaviours=["part-of-speech"]).set_index("measure")
+    assert table.attrs["counts"]["words of several pieces, each a row"] == 1
+    assert table.attrs["counts"]["texts without relations"] == 1
+    assert table["n"]["tag:VERB->NOUN"] == 1  # "c" looks at three pieces; a control is left, itself
+    assert [*table.index] == ["tag:VERB->NOUN"]  # the last "d" has no next token, "a-b" sees no noun before it
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,51 @@
-"""Does what a head attends to matter to what the model says next? Single claimed keys are hidden from single heads.
+"""Does what a head attends to matter to what is read of the model? Claimed keys are hidden from single heads.
 
 At the rows of a claim (a pronoun and its antecedent, a verb and its subject) a head's claimed keys are masked and the
-row's softmax taken over the rest, which is to take their mass off and renormalise. What is measured is the drop in the
-log-probability of the text's own next token at those rows, all rows of a claim hidden at once.
+row's softmax taken over the rest, which is to take their mass off and renormalise. What is measured is the drop in what
+is read at the end, all rows of a claim hidden at once: in the log-probability of the text's own next tokens, or in
+anything else that an output layer, the model's or a probe, says of some positions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from einops import einsum
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.edits import Edit
 from interp.errors import InputError
-from interp.patching.metrics import Readout
+from interp.patching.hiding import Hidden
 from interp.patching.plain import PlainRun
-from interp.patching.sweeping.lanes import Boarding, Lane, travel
-from interp.patching.sweeping.memory import MOST
 from interp.running import Tokens, as_batch, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
+_MOST = 1 << 19  # entries of the stream (rows x d_model) that a pass carries: few enough for a processor's caches
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is read of one text: a number made of what the output layer says of the text's `positions`."""
+
+    positions: Int[Tensor, " read"]
+    value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
+
 
 @dataclass(frozen=True)
 class Claim:
-    """Rows of one text, and for each the keys that a label says it attends to.
+    """Rows of one text, for each the keys that a label says it attends to, and what is read once they are hidden.
+
+    `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats.
 
     Raises:
-        InputError: no row, a row without a key, the last row of a text (nothing follows it), or a row claimed twice.
+        InputError: no row, a row without a key, or a row claimed twice.
     """
 
     prompt: int
     queries: Int[Tensor, " row"]
     keys: Bool[Tensor, "row key"]
+    read: Read | None = None
 
     def __post_init__(self) -> None:
         if not len(self.queries) or len(self.queries) != len(self.keys):
@@ -44,64 +55,83 @@ class Claim:
         if not bool(self.keys.any(1).all()):
             row = int((~self.keys.any(1)).nonzero()[0])
             raise InputError(f"row {int(self.queries[row])} of a claim on text {self.prompt} claims no key")
-        if len(self.queries.unique()) != len(self.queries):
-            raise InputError(f"a claim on text {self.prompt} names a row twice: {self.queries.tolist()}")
+        rows = self.queries.tolist()
+        if len({*rows}) != len(rows):
+            raise InputError(f"a claim on text {self.prompt} names a row twice: {rows}")
 
 
 @torch.no_grad()
-def knock_out(model: Transformer, tokens: Tokens, claims: Sequence[Claim]) -> Float[Tensor, "claim layer head"]:
-    """Drop in the log-probability of the text's own next token, summed over each claim's rows, in nats.
+def knock_out(
+    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
+) -> Float[Tensor, "claim layer head"]:
+    """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
-    Above 0: without the claimed keys that head makes the text less likely. One head of one layer at a time, all rows
-    of the claim at once; `keys` count columns of the batch.
+    Above 0: the head needs the claimed keys. All rows of a claim are hidden at once; `keys` count columns of the batch.
+    The claims of a text go through the stack together, and of each only the rows that can have changed and are needed.
 
     Args:
-        model: a causal transformer of one stack with an output layer.
+        model: a transformer of one stack, causal or not.
         tokens: the texts, padded on the right.
         claims: on any of them, as many as one likes.
+        output: what the claims' reads read from the final stream (a probe); by default the model's output layer.
 
     Raises:
-        InputError: a model without output layer or that is not causal; a claim outside its text, or that leaves a row
-            nothing else to attend to.
+        InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
+            outside its text, or that leaves a row nothing else to attend to.
     """
-    batch = _checked(model, tokens, claims)
+    batch, output = _checked(model, tokens, claims, output)
     plain = PlainRun.of(model, batch)
-    n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    found = torch.zeros(len(claims), n_layers, n_heads, device=model.device, dtype=plain.resid[0].dtype)
-    for bunch in _bunches(model, batch, claims):
-        lanes: list[Lane] = []
-        boardings: list[Boarding] = []
-        for at in bunch:
-            claim, length = claims[at], int(batch.lengths[claims[at].prompt])
-            own = plain.take(torch.tensor([claim.prompt], device=model.device), length)
-            lane = Lane(model, own, int(claim.queries.min()), [_next_token(own.batch, claim)])
-            lanes.append(lane)
-            boardings += [_hidden(model, own, lane, layer, claim) for layer in range(n_layers)]
-        values = iter(travel(model, boardings))
-        for at, lane in zip(bunch, lanes, strict=True):
-            (before,) = lane.measure(model, lane.plain_reads[None])
-            for layer in range(n_layers):
-                found[at, layer] = before - next(values)[0][:, 0]
+    found = torch.zeros(
+        len(claims), model.config.n_layers, model.config.n_heads, device=model.device, dtype=plain.resid[0].dtype
+    )
+    for prompt, some, layers in _parties(model, batch, claims):
+        own = plain.take(torch.tensor([prompt], device=model.device), int(batch.lengths[prompt]))
+        reads = [_read(batch, claims[at]) for at in some]
+        queries, keys = [claims[at].queries for at in some], [claims[at].keys for at in some]
+        hidden = Hidden(model, own, queries, keys, [read.positions for read in reads])
+        for at, drop in zip(some, hidden.drops(layers, output, [read.value for read in reads]), strict=True):
+            found[at, layers.start : layers.stop] = drop
     return found
 
 
+@torch.no_grad()
 def knock_out_by_forward(
-    model: Transformer, tokens: Tokens, claims: Sequence[Claim]
+    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
-    batch = _checked(model, tokens, claims)
+    batch, output = _checked(model, tokens, claims, output)
     (stack,) = model.config.stacks
-    before = run(model, batch).logits.log_softmax(-1)
+    final = f"{stack}.resid_final"
+    before = run(model, batch, capture=final)[final]
     found = before.new_zeros(len(claims), model.config.n_layers, model.config.n_heads)
     for at, claim in enumerate(claims):
-        following = batch.ids[claim.prompt, claim.queries + 1]
-        rows = claim.prompt, claim.queries, following
+        read = _read(batch, claim)
+
+        def value(stream: Tensor, read: Read = read, prompt: int = claim.prompt) -> Tensor:
+            return read.value(output(stream[prompt, read.positions]))
+
         for layer in range(model.config.n_layers):
             for head in range(model.config.n_heads):
                 edit = {f"{stack}.{layer}.attn.scores": _masking(claim, head)}
-                after = run(model, batch, edit=edit).logits.log_softmax(-1)
-                found[at, layer, head] = (before[rows] - after[rows]).sum()
+                found[at, layer, head] = value(before) - value(run(model, batch, capture=final, edit=edit)[final])
     return found
+
+
+def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
+    """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
+
+    def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
+        picked = logits.log_softmax(-1).gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
+        return picked[..., 0].sum(-1)
+
+    return value
+
+
+def _read(batch: TokenBatch, claim: Claim) -> Read:
+    """What a claim reads: by default its own next tokens."""
+    if claim.read is not None:
+        return claim.read
+    return Read(claim.queries, log_probabilities(batch.ids[claim.prompt, claim.queries.to(batch.ids.device) + 1]))
 
 
 def _masking(claim: Claim, head: int) -> Edit:
@@ -110,78 +140,79 @@ def _masking(claim: Claim, head: int) -> Edit:
     def edit(scores: Float[Tensor, "prompt head query key"]) -> Tensor:
         edited = scores.clone()
         rows = edited[claim.prompt, head, claim.queries]
-        edited[claim.prompt, head, claim.queries] = rows.masked_fill(claim.keys[:, : rows.shape[1]], -torch.inf)
+        keys = claim.keys[:, : rows.shape[1]].to(rows.device)
+        edited[claim.prompt, head, claim.queries] = rows.masked_fill(keys, -torch.inf)
         return edited
 
     return edit
 
 
-def _checked(model: Transformer, tokens: Tokens, claims: Sequence[Claim]) -> TokenBatch:
-    """The texts, every claim inside its own."""
-    if model.output is None or not model.last.config.causal:
-        raise InputError("a knock-out reads the next token: expected a causal model with an output layer")
+def _checked(
+    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None
+) -> tuple[TokenBatch, nn.Linear]:
+    """The texts, every claim inside its own, and what reads them."""
+    output = output or model.output
+    if output is None:
+        raise InputError("this model has no output layer: give a probe of its final stream as `output`")
     batch = as_batch(model, tokens)
     if batch.padded and not bool(batch.mask[:, 0].all()):
         raise InputError("texts are padded on the right: expected a real token in the first column of every text")
+    lengths, causal = batch.lengths.tolist(), model.last.config.causal
     for claim in claims:
-        if not 0 <= claim.prompt < len(batch.ids):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(batch.ids) - 1}")
-        last = int(batch.lengths[claim.prompt]) - 1
-        if int(claim.queries.min()) < 0 or int(claim.queries.max()) >= last:
+        if not 0 <= claim.prompt < len(lengths):
+            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(lengths) - 1}")
+        if claim.read is None and (not causal or output is not model.output):
             raise InputError(
-                f"a claim on text {claim.prompt} names rows {claim.queries.tolist()}: expected 0-{last - 1}, "
-                "rows that a token follows"
+                "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
             )
-        seen = torch.arange(claim.keys.shape[1], device=claim.keys.device) <= claim.queries[:, None]
-        if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~seen).all(1).any()):
-            raise InputError(
-                f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
-            )
-    return batch
+        _check_claim(claim, lengths[claim.prompt], causal)
+    return batch, output
 
 
-def _next_token(text: TokenBatch, claim: Claim) -> Readout:
-    """Log-probability of the text's own next tokens at the claim's rows, summed."""
-    queries = claim.queries.to(text.ids.device)
-    following = text.ids[:, queries + 1]
-
-    def value(logits: Tensor, reference: Tensor | None) -> Tensor:
-        assert reference is not None
-        picked = logits.log_softmax(-1).gather(-1, reference.expand(*logits.shape[:-1])[..., None])
-        return picked[..., 0].sum(-1)
-
-    return Readout("next_token", queries[None], None, value, following)
-
-
-def _hidden(model: Transformer, plain: PlainRun, lane: Lane, layer: int, claim: Claim) -> Boarding:
-    """All heads of a layer as cells, each with the claim's keys hidden from it, from the claim's first row on."""
-    block, queries = model.last.blocks[layer], claim.queries.to(model.device)
-    attn, shared = block.attn, block.attn.config.n_heads // block.attn.config.kv_heads
-    q = plain.q[layer][0, queries].transpose(0, 1)  # head row d_head
-    k, v = (part[layer][0].repeat_interleave(shared, -2).transpose(0, 1) for part in (plain.k, plain.v))
-    length = k.shape[1]
-    unseen = torch.arange(length, device=q.device) > queries[:, None]
-    scores = q @ k.transpose(-1, -2) * attn.config.score_scale
-    hidden = unseen | claim.keys[:, :length].to(q.device)
-    dz = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v - plain.z[layer][0, queries].transpose(0, 1)
-    written = einsum(dz, attn.W_O, "head row d_head, head d_head d_model -> head row d_model")
-    attn_out = plain.attn_out[layer][:, lane.first :].expand(attn.config.n_heads, 1, -1, -1).clone()
-    attn_out[:, 0, queries - lane.first] += written
-    mid = block.wiring.add(block.norm_attn, plain.resid[layer][:, lane.first :], attn_out)
-    return Boarding(lane, layer, True, lane.first, mid)
-
-
-def _bunches(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Iterator[list[int]]:
-    """Claims that share a pass."""
-    most, rows, bunch = MOST // model.config.d_model, 0, []
-    for at, claim in enumerate(claims):
-        own = (
-            (int(batch.lengths[claim.prompt]) - int(claim.queries.min())) * model.config.n_heads * model.config.n_layers
+def _check_claim(claim: Claim, length: int, causal: bool) -> None:
+    rows = claim.queries.tolist()
+    last = length - 1 if claim.read is not None else length - 2
+    if min(rows) < 0 or max(rows) > last:
+        that = "" if claim.read is not None else ", rows that a token follows"
+        raise InputError(f"a claim on text {claim.prompt} names rows {rows}: expected 0-{last}{that}")
+    if claim.read is not None:
+        at = claim.read.positions.tolist()
+        if not at or min(at) < 0 or max(at) >= length:
+            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{length - 1}")
+    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
+    seen = key <= claim.queries[:, None] if causal else (key < length).expand_as(claim.keys)
+    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~seen).all(1).any()):
+        raise InputError(
+            f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
         )
-        if bunch and rows + own > most:
-            yield bunch
-            rows, bunch = 0, []
+
+
+def _parties(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Iterator[tuple[int, list[int], range]]:
+    """A text, some of the claims on it and the layers whose heads they are hidden from: what shares a pass.
+
+    Claims that begin alike go together: in a causal stack a pass carries every row from its first claim on.
+    """
+    config, most = model.config, _MOST // model.config.d_model
+    first = [int(claim.queries.min()) if config.last.causal else 0 for claim in claims]
+    lengths = batch.lengths.tolist()
+    order = sorted(range(len(claims)), key=lambda at: (claims[at].prompt, first[at]))
+    riding = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
+    party, rows = [], 0
+    for at in order:
+        claim = claims[at]
+        own = config.n_heads * (2 * len(claim.queries) + riding * (lengths[claim.prompt] - first[at]))
+        if party and (claims[party[0]].prompt != claim.prompt or rows + own > most):
+            yield from _layers(model, claims[party[0]].prompt, party, rows / most)
+            party, rows = [], 0
+        party.append(at)
         rows += own
-        bunch.append(at)
-    if bunch:
-        yield bunch
+    if party:
+        yield from _layers(model, claims[party[0]].prompt, party, rows / most)
+
+
+def _layers(model: Transformer, prompt: int, party: list[int], share: float) -> Iterator[tuple[int, list[int], range]]:
+    """All layers at once, or as many as fit where a single claim is too much."""
+    n_layers = model.config.n_layers
+    together = max(1, int(n_layers / max(1.0, share)))
+    for start in range(0, n_layers, together):
+        yield prompt, party, range(start, min(n_layers, start + together))

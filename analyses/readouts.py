@@ -1,0 +1,345 @@
+"""What is read of a model when keys are hidden from it: its next token, a masked word, or what a linear probe says?
+
+A causal model with an output layer is read at every row for the text's own next token. A model that fills masks is read
+for the row's own token, which the text that it reads then masks. A model without output layer is read by probes of its
+last stream, put where the output layer would be: each word's tag, and whether a pronoun and its nearest true antecedent
+are of one chain.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from analyses.antecedents import AntecedentItem, antecedent_items
+from analyses.windows import Window, windows
+from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
+from interp.patching.knockout import Read, log_probabilities
+from interp.probes import Axes, Probes, edge_vectors, fit
+
+MASKED = 0.15  # of a text's tokens are masked at most, as models that fill masks were trained on (Devlin 2019)
+_AXES = 64  # principal axes that the antecedent probe reads
+_PIECES, _EDGES = 10_000, 4_000  # that a probe is trained on, at most
+_BATCH_TOKENS = 4096
+_NO_TAGS = "nothing read: no tags to train a probe on"
+_NO_CHAINS = "nothing read: no pronouns with right and wrong mentions before them to train a probe on"
+
+
+@runtime_checkable
+class Readout(Protocol):
+    """One way to read a model."""
+
+    @property
+    def name(self) -> str:
+        """The column `readout`."""
+        ...
+
+    @property
+    def output(self) -> nn.Linear:
+        """What reads the final stream."""
+        ...
+
+    def readable(self, window: Window) -> Collection[int]:
+        """Rows with something to read."""
+        ...
+
+    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
+        """Those of the rows that one reading of the text can take."""
+        ...
+
+    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
+        """The ids that the model reads when it is read at `rows`."""
+        ...
+
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """What is read there, summed over rows."""
+        ...
+
+
+def readouts(
+    model: Transformer, behaviours: Collection[str], training: Sequence[AnnotatedText], counts: Counter[str]
+) -> dict[str, Readout]:
+    """For each behaviour how the model is read; those that cannot be read are left out and counted.
+
+    Args:
+        model: a transformer with a tokenizer.
+        behaviours: `position`, `part-of-speech` and `coreference`, or some of them.
+        training: texts for probes; they are only read where there is no output layer.
+        counts: what is left out.
+
+    Raises:
+        InputError: a model that fills masks without a mask token; no behaviour that can be read.
+    """
+    if model.output is not None:
+        one = NextToken(model.output) if model.config.last.causal else MaskedWord.of(model)
+        return dict.fromkeys(behaviours, one)
+    shown = [window for text in training for window in _windows(model, text)]
+    found: dict[str, Readout] = {}
+    tags = [behaviour for behaviour in behaviours if behaviour != "coreference"]
+    if tags:
+        probe = TagProbe.fitted(model, shown)
+        found |= dict.fromkeys(tags, probe) if probe else {}
+        counts.update({f"{behaviour}: {_NO_TAGS}": 1 for behaviour in tags if probe is None})
+    if "coreference" in behaviours:
+        probe = AntecedentProbe.fitted(model, shown)
+        found |= {"coreference": probe} if probe else {}
+        counts.update({f"coreference: {_NO_CHAINS}": 1} if probe is None else {})
+    if not found:
+        raise InputError(
+            "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
+            "for what is asked: give annotated texts of other documents as `training`"
+        )
+    return found
+
+
+def _windows(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
+    assert model.tokenizer is not None
+    return windows(text, model.tokenizer, model.config.n_ctx, Counter())
+
+
+@dataclass(frozen=True, eq=False)
+class NextToken:
+    """Log-probability of the token that follows each row, in nats."""
+
+    output: nn.Linear
+    name = "next token"
+
+    def readable(self, window: Window) -> Collection[int]:
+        """Rows that a token of the text follows."""
+        return {row for row in window.content if row + 1 in window.content}
+
+    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
+        """All: one reading tells every next token."""
+        return rows
+
+    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
+        """As it is."""
+        return window.ids
+
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """Log-probabilities of what follows."""
+        return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row + 1] for row in rows])))
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedWord:
+    """Log-probability of each row's own token, which the text masks, in nats."""
+
+    output: nn.Linear
+    mask_id: int
+    name = "masked word"
+
+    @staticmethod
+    def of(model: Transformer) -> "MaskedWord":
+        """The model's own."""
+        mask_id = model.tokenizer.mask_id if model.tokenizer else None
+        if model.output is None or mask_id is None:
+            raise InputError(
+                "a model that sees both ways is read at masked words: expected a tokenizer with a mask token "
+                '("[MASK]" or "<mask>"), but this one has none'
+            )
+        return MaskedWord(model.output, mask_id)
+
+    def readable(self, window: Window) -> Collection[int]:
+        """Every token of the text."""
+        return window.content
+
+    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
+        """Some at random: at most 15% of the text's tokens, and at least one."""
+        return rng.sample(rows, min(len(rows), max(1, int(MASKED * len(window.content)))))
+
+    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
+        """With a mask at each row."""
+        return tuple(self.mask_id if at in rows else id for at, id in enumerate(window.ids))
+
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """Log-probabilities of what stood there."""
+        return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row] for row in rows])))
+
+
+@dataclass(frozen=True, eq=False)
+class TagProbe:
+    """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
+
+    output: nn.Linear
+    classes: dict[str, int]
+    name = "tag probe"
+
+    @staticmethod
+    def fitted(model: Transformer, shown: Sequence[Window]) -> "TagProbe | None":
+        """A probe of pieces of tagged words; None where there are not two tags to tell apart."""
+        chosen, rows, labels = [], [], []
+        for window in shown:
+            tags = window.text.tags
+            if tags is not None and len(labels) < _PIECES:
+                chosen.append(window)
+                rows.append([column for word in window.columns for column in window.columns[word]])
+                labels += [tags[word] for word in window.columns for _ in window.columns[word]]
+        classes = {tag: number for number, tag in enumerate(sorted(set(labels)))}
+        if len(classes) < 2:
+            return None
+        vectors = torch.cat([stream[own] for stream, own in zip(_streams(model, chosen), rows, strict=True)])
+        probes = fit(vectors[None], torch.tensor([[classes[tag] for tag in labels]]).to(vectors.device), len(classes))
+        weight, bias = _affine(probes)
+        return TagProbe(_linear(model, weight, bias), classes)
+
+    def readable(self, window: Window) -> Collection[int]:
+        """Pieces of words with a tag that the probe knows."""
+        return {row for row in window.content if self._class(window, row) is not None}
+
+    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
+        """All."""
+        return rows
+
+    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
+        """As it is."""
+        return window.ids
+
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """Log-odds of the words' own tags."""
+        own = torch.tensor([self._class(window, row) for row in rows])
+        is_own = torch.arange(len(self.classes)) == own[:, None]
+
+        def value(logits: Float[Tensor, "*cells read cls"]) -> Float[Tensor, "*cells"]:
+            mine = is_own.to(logits.device)
+            odds = logits.masked_fill(~mine, 0.0).sum(-1) - logits.masked_fill(mine, -torch.inf).logsumexp(-1)
+            return odds.sum(-1)
+
+        return Read(torch.tensor(rows), value)
+
+    def _class(self, window: Window, row: int) -> int | None:
+        word, tags = window.word_of[row], window.text.tags
+        return None if tags is None or word < 0 else self.classes.get(tags[word])
+
+
+@dataclass(frozen=True, eq=False)
+class AntecedentProbe:
+    """Log-odds that a pronoun and its nearest true antecedent are of one chain, by an edge probe of their last streams.
+
+    The output layer gives coordinates along principal axes; the probe is linear in both words' and in their product. A
+    row is a piece of the pronoun, an antecedent the mean over its pieces.
+    """
+
+    output: nn.Linear
+    weight: Float[Tensor, " three_axis"]  # of one chain against not
+    bias: Float[Tensor, ""]
+    name = "antecedent probe"
+
+    @staticmethod
+    def fitted(model: Transformer, shown: Sequence[Window]) -> "AntecedentProbe | None":
+        """A probe of pronouns with their nearest right and nearest wrong mention; None where there are none."""
+        asked = [(window, edges) for window in shown if (edges := _edges(window))]
+        both = [[], []]
+        labels: list[int] = []
+        for (_, edges), stream in zip(asked, _streams(model, [window for window, _ in asked]), strict=True):
+            for row, mention, same in edges:
+                both[0].append(stream[row])
+                both[1].append(stream[mention].mean(0))
+                labels.append(same)
+            if len(labels) >= _EDGES:
+                break
+        if len({*labels}) < 2:
+            return None
+        pronouns, mentions = (torch.stack(ends)[None] for ends in both)
+        axes = Axes.of(torch.cat([pronouns, mentions], 1), min(_AXES, model.config.d_model))
+        edges = edge_vectors(axes(pronouns), axes(mentions))
+        weight, bias = _affine(fit(edges, torch.tensor([labels]).to(edges.device), 2))
+        output = _linear(model, axes.axes[0], -(axes.centre[0] @ axes.axes[0])[0])
+        like = output.weight
+        return AntecedentProbe(output, (weight[:, 1] - weight[:, 0]).to(like), (bias[1] - bias[0]).to(like))
+
+    def readable(self, window: Window) -> Collection[int]:
+        """Pieces of pronouns whose nearest true antecedent is shown."""
+        return {*self._antecedents(window)}
+
+    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
+        """All."""
+        return rows
+
+    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
+        """As it is."""
+        return window.ids
+
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """Log-odds of being of one chain."""
+        antecedents = self._antecedents(window)
+        positions = [*rows]
+        share = torch.zeros(len(rows), len(rows) + sum(len(antecedents[row]) for row in rows))
+        for at, row in enumerate(rows):
+            own = slice(len(positions), len(positions) + len(antecedents[row]))
+            positions += antecedents[row]
+            share[at, own] = 1 / len(antecedents[row])
+
+        def value(coordinates: Float[Tensor, "*cells read axis"]) -> Float[Tensor, "*cells"]:
+            pronouns = coordinates[..., : len(rows), :]
+            ends = pronouns, share.to(coordinates) @ coordinates
+            edges = edge_vectors(*(end.reshape(1, -1, end.shape[-1]) for end in ends))[0]
+            return (edges @ self.weight + self.bias).view(pronouns.shape[:-1]).sum(-1)
+
+        return Read(torch.tensor(positions), value)
+
+    def _antecedents(self, window: Window) -> dict[int, list[int]]:
+        """For each piece of a pronoun, the pieces of its nearest true antecedent."""
+        found = {}
+        for item in antecedent_items(window.text):
+            mention = _nearest(item, window, same=True)
+            if mention is not None:
+                found |= dict.fromkeys(window.columns.get(item.pronoun, ()), window.columns[mention])
+        return found
+
+
+def _edges(window: Window) -> list[tuple[int, list[int], int]]:
+    """Pieces of pronouns, those of a mention, and whether both are of one chain: the nearest that is, and is not."""
+    found = []
+    for item in antecedent_items(window.text):
+        two = [_nearest(item, window, same=same) for same in (False, True)]
+        if window.scores(item.pronoun) and None not in two:
+            for row in window.columns[item.pronoun]:
+                found += [(row, window.columns[word], same) for same, word in enumerate(two) if word is not None]
+    return found
+
+
+def _nearest(item: AntecedentItem, window: Window, *, same: bool) -> int | None:
+    """The last candidate in the pronoun's chain, or outside, that the window shows."""
+    shown = [
+        word
+        for word, right in zip(item.candidates, item.correct, strict=True)
+        if right == same and word in window.columns
+    ]
+    return shown[-1] if shown else None
+
+
+def _streams(model: Transformer, shown: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:
+    """Each window's final stream."""
+    (stack,) = model.config.stacks
+    site, batch = f"{stack}.resid_final", []
+    for at, window in enumerate(shown):
+        batch.append(window.ids)
+        following = len(shown[at + 1].ids) if at + 1 < len(shown) else _BATCH_TOKENS
+        if (len(batch) + 1) * max(following, *map(len, batch)) > _BATCH_TOKENS:
+            yield from run(model, TokenBatch.from_rows(batch), capture=site)[site].float()
+            batch = []
+
+
+def _affine(probes: Probes) -> tuple[Float[Tensor, "feature cls"], Float[Tensor, " cls"]]:
+    """The one probe as weights and bias on vectors that are not scaled."""
+    weight = probes.weight[0, 0, :-1] / probes.scaling.size[0]
+    return weight, probes.weight[0, 0, -1] - (probes.scaling.centre[0] @ weight)[0]
+
+
+def _linear(model: Transformer, weight: Float[Tensor, "feature output"], bias: Float[Tensor, " output"]) -> nn.Linear:
+    """An output layer of the model's precision."""
+    layer = (
+        nn.Linear(weight.shape[0], weight.shape[1])
+        .to(model.device, model.last.embed.token.weight.dtype)
+        .requires_grad_(False)
+    )
+    with torch.no_grad():
+        layer.weight.copy_(weight.T)
+        layer.bias.copy_(bias)
+    return layer
