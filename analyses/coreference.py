@@ -7,12 +7,14 @@ causal test swaps the antecedent's gender and asks which heads carry it to the p
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
@@ -23,16 +25,14 @@ from analyses.windows import Batch, Progress, Reading, Window
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
-from interp.patterns import Totals, pool, remove_sink
-from interp.patterns.selection import accuracy, share
+from interp.patterns import Null, Totals, nulls, remove_sink, selection
+from interp.patterns.rows import SINKS
 from models.stories.words import FEMININE_NAMES, MASCULINE_NAMES
 
 BEHAVIOUR = "coreference"
 NEEDS = frozenset({"chains"})
 MEASURES = ("antecedent", "antecedent:named", "antecedent-mass", "antecedent-mass:named")
 HEADLINE = ("antecedent", "antecedent:named", "antecedent-mass")
-
-_SINKS = ("kept", "removed")
 
 
 def measure(
@@ -63,7 +63,8 @@ class Collector:
 
     def __init__(self, model: Transformer, *, seed: int = 0, pronouns: Collection[str] | None = None):
         self.heads, self.n_ctx = Heads.of(model), model.config.n_ctx
-        self.totals = {sink: Totals.empty(self.heads.count + len(BASELINES), len(MEASURES)) for sink in _SINKS}
+        self.totals = {sink: Totals.empty(self.heads.count + len(BASELINES), len(MEASURES)) for sink in SINKS}
+        self.nulls = {sink: Null.empty(self.heads.count, len(MEASURES)) for sink in SINKS}
         self.counts: Counter[str] = Counter()
         # a long text comes in many windows
         self._items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))
@@ -78,9 +79,13 @@ class Collector:
         ]
         for window in batch.windows:
             self.counts.update(reason for word, reason in self._unasked_of(window.text) if window.scores(word))
-        if questions:
-            for sink in _SINKS:
-                _add(self.totals[sink], batch, questions, sink == "removed")
+        items: _Items | None = None
+        for sink in SINKS:
+            asked = questions if sink == "kept" else _without_sink(questions)
+            if asked and (items is None or asked != questions):
+                items = _Items.of(asked, batch.pattern.device)
+            if asked and items is not None:
+                _add(self.totals[sink], self.nulls[sink], batch, items, sink == "removed")
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up.
@@ -93,7 +98,8 @@ class Collector:
                 "the corpus has no pronoun with both a right and a wrong mention before it in one window of the "
                 f"model's context ({self.n_ctx} tokens): expected coreference chains, and a context that shows them"
             )
-        scored = [Scored(self.totals[sink], MEASURES, sink, list(BASELINES)) for sink in _SINKS]
+        rules = list(BASELINES)
+        scored = [Scored(self.totals[sink], MEASURES, sink, rules, null=self.nulls[sink]) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
@@ -125,6 +131,8 @@ def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts:
 def _restrict(item: AntecedentItem, keep: Callable[[int], bool]) -> AntecedentItem | None:
     """The item with the candidates that are kept; None where no right or no wrong one is left."""
     kept = [index for index, word in enumerate(item.candidates) if keep(word)]
+    if len(kept) == len(item.candidates):
+        return item
     correct = tuple(item.correct[index] for index in kept)
     if not any(correct) or all(correct):
         return None
@@ -137,62 +145,92 @@ def _restrict(item: AntecedentItem, keep: Callable[[int], bool]) -> AntecedentIt
     )
 
 
-def _add(totals: Totals, batch: Batch, questions: list[_Question], sink_removed: bool) -> None:
-    if sink_removed:  # what stands at the first position is no candidate there
-        restricted = [
-            replace(question, item=item)
-            for question in questions
-            if (item := _restrict(question.item, lambda word, sink=question.at_sink: word != sink)) is not None
-        ]
-        questions = restricted
-    if not questions:
-        return
-    scores, lost = _attention_from_pronouns(batch, questions, sink_removed)
-    candidates, correct, baselines = _candidates(questions, scores.shape[-1])
-    candidates, correct = candidates.to(scores.device), correct.to(scores.device)
-    scores = torch.cat([scores, baselines.to(scores)], 1)
-    kept = torch.cat([~lost, torch.ones(len(questions), len(BASELINES), dtype=torch.bool, device=lost.device)], 1)
-    right = accuracy(scores, candidates, correct)
-    among, any_mass = share(scores, candidates, correct)
-    named = torch.tensor([question.item.named for question in questions], device=scores.device)[:, None]
-    values = torch.stack([right, right, among, among], -1)
-    selected, massive = kept.to(right), kept * any_mass
-    weights = torch.stack([selected, selected * named, massive, massive * named], -1)
-    groups = batch.groups[torch.tensor([question.prompt for question in questions])]
-    totals.add(groups, values * weights, weights)
+def _without_sink(questions: list[_Question]) -> list[_Question]:
+    """What stands at the first position is no candidate there."""
+    found = []
+    for question in questions:
+        item = _restrict(question.item, lambda word, sink=question.at_sink: word != sink)
+        if item is question.item:
+            found.append(question)
+        elif item is not None:
+            found.append(replace(question, item=item))
+    return found
 
 
-def _attention_from_pronouns(batch: Batch, questions: list[_Question], sink_removed: bool) -> tuple[Tensor, Tensor]:
-    """Attention from each pronoun to each word of its window (item head word), and rows lost with the sink."""
-    per_prompt = [[q for q in questions if q.prompt == prompt] for prompt in range(len(batch.windows))]
-    scores, lost = [], []
-    for prompt, asked in enumerate(per_prompt):
-        if not asked:
-            continue
-        own = batch.words[prompt, [q.item.pronoun - q.first_word for q in asked]]  # item position
-        rows = own.any(0)  # the pronouns' pieces: no other row is needed
-        pattern, own = batch.pattern[prompt, None, :, rows], own[:, rows]
-        gone = torch.zeros_like(pattern[0, ..., 0])
-        if sink_removed:
-            pattern, kept = remove_sink(pattern)
-            gone = (~kept[0]).to(pattern)
-        scores.append(pool(pattern, own[None], batch.words[prompt, None])[0].transpose(0, 1))
-        lost.append((gone @ own.T > 0).T)
-    return torch.cat(scores), torch.cat(lost)
+@dataclass(frozen=True)
+class _Items:
+    """Questions as tensors. Candidates are padded; `baselines` is what each baseline looks at."""
 
+    prompt: Int[Tensor, " item"]
+    pronoun: Int[Tensor, " item"]
+    named: Bool[Tensor, " item"]
+    candidates: Int[Tensor, "item candidate"]
+    correct: Bool[Tensor, "item candidate"]
+    baselines: Float[Tensor, "item baseline candidate"]
 
-def _candidates(questions: list[_Question], n_words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Masks of candidates and of correct ones (item word), and what each baseline looks at (item baseline word)."""
-    candidates = torch.zeros(len(questions), n_words, dtype=torch.bool)
-    correct = torch.zeros_like(candidates)
-    baselines = torch.zeros(len(questions), len(BASELINES), n_words)
-    for row, question in enumerate(questions):
-        at = torch.tensor(question.item.candidates) - question.first_word
-        candidates[row, at] = True
-        correct[row, at] = torch.tensor(question.item.correct)
+    @staticmethod
+    def of(questions: Sequence[_Question], device: torch.device) -> "_Items":
+        items = [question.item for question in questions]
+        lengths = [len(item.candidates) for item in items]
+        present = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        candidates = np.full(present.shape, _PADDING)
+        candidates[present] = [word - each.first_word for each in questions for word in each.item.candidates]
+        correct = np.zeros(present.shape, dtype=bool)
+        correct[present] = [right for item in items for right in item.correct]
+        baselines = np.zeros((len(BASELINES), *present.shape), dtype=np.float32)
         for index, baseline in enumerate(BASELINES.values()):
-            baselines[row, index, at] = torch.tensor(baseline(question.item))
-    return candidates, correct, baselines
+            baselines[index][present] = [score for item in items for score in baseline(item)]
+        columns = (
+            np.array([question.prompt for question in questions]),
+            np.array([question.item.pronoun - question.first_word for question in questions]),
+            np.array([item.named for item in items]),
+            *(candidates, correct, baselines.transpose(1, 0, 2)),
+        )
+        return _Items(*(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in columns))
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+
+_PADDING = -2  # no word: NO_WORD is -1
+
+
+def _add(totals: Totals, null: Null, batch: Batch, items: _Items, sink_removed: bool) -> None:
+    scores, lost = _attention_from_pronouns(batch, items, sink_removed)
+    candidates, correct = items.candidates != _PADDING, items.correct
+    bins = nulls.distance_bin(items.candidates - items.pronoun[:, None])
+    permuted = [each(scores, candidates, correct, bins) for each in (nulls.choice, nulls.share)]
+    everyone = torch.cat([scores, items.baselines.to(scores)], 1)
+    kept = torch.cat([~lost, torch.ones_like(items.baselines[..., 0], dtype=torch.bool)], 1)
+    right = selection.accuracy(everyone, candidates, correct)
+    among, any_mass = selection.share(everyone, candidates, correct)
+    selected, massive = kept.to(right), kept * any_mass
+    named = items.named[:, None]
+    weights = torch.stack([selected, selected * named, massive, massive * named], -1)
+    groups = batch.groups[items.prompt.cpu()]
+    totals.add(groups, torch.stack([right, right, among, among], -1) * weights, weights)
+    own = weights[:, : scores.shape[1]]
+    chosen, shared = permuted
+    mean, variance = (torch.stack([each, each, other, other], -1) for each, other in zip(chosen, shared, strict=True))
+    null.add(groups, mean * own, variance * own)
+
+
+def _attention_from_pronouns(
+    batch: Batch, items: _Items, sink_removed: bool
+) -> tuple[Float[Tensor, "item head candidate"], Bool[Tensor, "item head"]]:
+    """Attention from each pronoun to each of its candidates, and the rows lost with the sink."""
+    word_of = batch.word_of[items.prompt]
+    item, column = (word_of == items.pronoun[:, None]).nonzero(as_tuple=True)  # the pronouns' pieces
+    rows = batch.pattern[items.prompt[item], :, column]
+    gone = torch.zeros_like(rows[..., 0])
+    if sink_removed:
+        rows, kept = remove_sink(rows)
+        gone = (~kept).to(rows)
+    pieces = batch.pieces[items.prompt, items.pronoun][:, None]
+    pooled = rows.new_zeros(len(items), *rows.shape[1:]).index_add_(0, item, rows) / pieces[..., None]
+    belongs = (word_of[:, :, None] == items.candidates[:, None]).to(rows)
+    lost = gone.new_zeros(len(items), gone.shape[1]).index_add_(0, item, gone) > 0
+    return torch.bmm(pooled, belongs), lost
 
 
 # The causal test: the gender of the antecedent.

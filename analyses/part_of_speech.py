@@ -8,22 +8,23 @@ number of a subject across a distractor to its verb.
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from analyses.causal import Task, make_task, no_effects, patch_heads
 from analyses.collecting import head_table, summary
+from analyses.relations import BASELINE_OFFSETS, WAYS, Choices, Items, RelationTotals
 from analyses.tables import Collected, Heads, Scored
-from analyses.windows import Batch, Progress, Reading, Window
+from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Tokenizer, Transformer
-from interp.annotation import ROOT
 from interp.patching import Pairs
-from interp.patterns import Totals, pool, remove_sink
-from interp.patterns.selection import accuracy
-from interp.patterns.tags import TagTotals
+from interp.patterns.rows import SINKS
+from interp.patterns.tags import TagRows, TagTotals
+from interp.tokens import NO_WORD
 from models.stories.words import NOUNS
 
 BEHAVIOUR = "part-of-speech"
@@ -43,9 +44,6 @@ TAG_PAIRS = (
     *(("VERB", "NOUN"), ("VERB", "PRON"), ("VERB", "PROPN"), ("VERB", "AUX"), ("VERB", "ADV")),
     *(("ADJ", "NOUN"), ("ADJ", "ADV"), ("PRON", "NOUN"), ("PRON", "PROPN"), ("ADP", "VERB"), ("ADP", "NOUN")),
 )
-BASELINE_OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)
-
-_SINKS = ("kept", "removed")
 
 
 def measure(
@@ -84,23 +82,40 @@ class Collector:
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
     ):
         self.heads, self.causal = Heads.of(model), model.config.last.causal
-        self.names = [f"relation:{name}:{way}" for name in relations for way in ("dependent->head", "head->dependent")]
-        self.columns = {name: index for index, name in enumerate(self.names)}
+        self.relations = list(relations)
+        self.names = [f"relation:{name}:{way}" for name in relations for way in WAYS]
         self.lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
-        n_rows = self.heads.count + len(BASELINE_OFFSETS)
-        self.selected = {sink: Totals.empty(n_rows, len(self.names)) for sink in _SINKS}
+        self.selected = {sink: RelationTotals(self.heads.count, len(self.names)) for sink in SINKS}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
-        self.lifts = {sink: TagTotals(self.heads.count, pairs) for sink in _SINKS}
+        self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        items = _relation_items(batch.windows, self.columns, self.causal, self.counts)
-        tag_of, word_of = _tags_of_pieces(batch, self.tags)
-        for sink in _SINKS:
-            _add_relations(self.selected[sink], batch, items, sink == "removed")
-            _add_lifts(self.lifts[sink], batch, tag_of, word_of, sink == "removed")
+        items = Items.of(batch, self.relations, self.causal, self.counts)
+        word_of = batch.word_of
+        has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
+        other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        allowed = other & batch.rows.visible & (batch.rows.scored & has_word)[:, :, None]
+        counted = batch.pattern * allowed[:, None]
+        self._add_lifts(batch, counted, allowed)
+        if len(items):
+            choices = Choices(batch, counted, items)
+            self.selected["kept"].add(batch.groups, items, choices.kept())
+            self.selected["removed"].add(batch.groups, items, choices.removed(batch.sink), choices.lost(batch.sink))
+
+    def _add_lifts(self, batch: Batch, counted: Tensor, allowed: Tensor) -> None:
+        tags = _tags_of_pieces(batch, self.tags)
+        lifts = self.lifts["kept"]
+        rows = TagRows(lifts.bins, counted, allowed, tags, lifts.n_tags)
+        asking = torch.where(batch.rows.scored, tags, -1)
+        pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0))
+        seen = batch.rows.visible & batch.rows.scored[:, :, None]
+        lifts.add(batch.groups, rows.with_first(), asking, pieces, seen)
+        seen = seen.clone()
+        seen[..., 0] = False
+        self.lifts["removed"].add(batch.groups, rows.without_first, asking, pieces, seen, batch.sink.scale)
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up.
@@ -108,110 +123,31 @@ class Collector:
         Raises:
             InputError: no word had a tag or relation that is measured.
         """
-        if not (self.selected["kept"].rows.any() or self.lifts["kept"].rows.any()):
+        selected = {sink: self.selected[sink].finish() for sink in SINKS}
+        if not (selected["kept"][0].rows.any() or self.lifts["kept"].rows.any()):
             raise InputError(
                 "the corpus has no word with a tag or relation that is measured: "
                 "expected universal tags and dependencies"
             )
         offsets = [f"offset {offset:+d}" for offset in BASELINE_OFFSETS]
-        scored = [Scored(self.selected[sink], self.names, sink, offsets) for sink in _SINKS]
-        scored += [Scored(self.lifts[sink], self.lift_names, sink, constant=("no preference", 1.0)) for sink in _SINKS]
+        scored = [Scored(selected[sink][0], self.names, sink, offsets, null=selected[sink][1]) for sink in SINKS]
+        scored += [self._lift(sink) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
-
-# Relations: one item asks one word (the query) for another (the target).
-
-
-@dataclass(frozen=True)
-class _Items:
-    """Questions put to a batch: which prompt, which query and target word (counted in the window), which measure."""
-
-    prompt: Tensor
-    query: Tensor
-    target: Tensor
-    column: Tensor
-    at_sink: Tensor  # the target stands at the first position, which the second reading removes
+    def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
+        lifts = self.lifts[sink]
+        return Scored(lifts, self.lift_names, sink, constant=("no preference", 1.0), null=lifts.null)
 
 
-def _relation_items(windows: list[Window], columns: dict[str, int], causal: bool, counts: Counter[str]) -> _Items:
-    found: list[tuple[int, int, int, int, bool]] = []
-    for prompt, window in enumerate(windows):
-        text = window.text
-        if text.heads is None or text.relations is None:
-            counts["texts left out of relations: not parsed"] += 1
-            continue
-        at_sink = {window.word_of[0]}
-        for word in range(window.start, window.stop):
-            head, name = text.heads[word], text.relations[word]
-            if head == ROOT or f"relation:{name}:dependent->head" not in columns:
-                continue
-            for query, target, way in ((word, head, "dependent->head"), (head, word, "head->dependent")):
-                if not window.scores(query):
-                    continue
-                inside = window.start <= target < window.stop and window.pieces[target - window.start] > 0
-                if not inside or (causal and target > query):
-                    counts["relation ends left out: the other end is not visible"] += 1
-                    continue
-                column = columns[f"relation:{name}:{way}"]
-                found.append((prompt, query - window.start, target - window.start, column, target in at_sink))
-    prompt, query, target, column, sink = torch.tensor(found, dtype=torch.long).reshape(-1, 5).T
-    return _Items(prompt, query, target, column, sink.bool())
-
-
-def _add_relations(totals: Totals, batch: Batch, items: _Items, sink_removed: bool) -> None:
-    if not len(items.prompt):
-        return
-    pattern, rows_kept = remove_sink(batch.pattern) if sink_removed else (batch.pattern, None)
-    words = batch.words
-    n_words = words.shape[1]
-    scores = pool(pattern, words, words)[items.prompt, :, items.query]  # item head word
-    scores = torch.cat([scores, _offset_baselines(items.query, n_words).to(scores)], 1)
-    present = words.sum(-1)[items.prompt] > 0
-    at = torch.arange(n_words, device=scores.device)
-    candidates = present & (at != items.query.to(at)[:, None])
-    right = accuracy(scores, candidates, at == items.target.to(at)[:, None])
-    counted = torch.ones_like(right)
-    if rows_kept is not None:
-        counted[items.at_sink] = 0
-        lost = pool((~rows_kept).to(pattern)[..., None], words, torch.ones_like(words[:, :1, :1]))[..., 0]
-        heads = lost.shape[1]
-        counted[:, :heads] *= (lost[items.prompt, :, items.query] == 0).to(right)
-    weights = torch.nn.functional.one_hot(items.column, totals.scores.shape[-1]).to(right)[:, None] * counted[..., None]
-    totals.add(batch.groups[items.prompt], right[..., None] * weights, weights)
-
-
-def _offset_baselines(query: Tensor, n_words: int) -> Tensor:
-    """What a head fixed at each offset would look at: item baseline word."""
-    target = query[:, None] + torch.tensor(BASELINE_OFFSETS)
-    return (target[..., None] == torch.arange(n_words)).float()
-
-
-# Tags.
-
-
-def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """Each piece's tag (an unlisted one gets an index of its own) and word; -1 where there is none."""
-    shape = batch.tokens.ids.shape
-    tag_of, word_of = torch.full(shape, -1), torch.full(shape, -1)
+def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
+    """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
+    found = np.full(batch.word_of.shape, -1)
     for row, window in enumerate(batch.windows):
-        if window.text.tags is None:
-            continue
-        for at, word in enumerate(window.word_of):
-            if word >= 0:
-                tag_of[row, at] = tags.get(window.text.tags[word], len(tags))
-                word_of[row, at] = word
-    return tag_of.to(batch.pattern.device), word_of.to(batch.pattern.device)
-
-
-def _add_lifts(totals: TagTotals, batch: Batch, tags: Tensor, words: Tensor, sink_removed: bool) -> None:
-    allowed = batch.rows.visible & batch.rows.scored[:, :, None]
-    pattern = batch.pattern
-    if sink_removed:
-        pattern, _ = remove_sink(pattern)
-        allowed = allowed.clone()
-        allowed[..., 0] = False
-    totals.add(batch.groups, pattern, tags, words, allowed)
+        if window.text.tags is not None:
+            by_word = [tags.get(tag, len(tags)) for tag in window.text.tags[window.start : window.stop]]
+            found[row] = np.array([*by_word, -1])[batch.word_of[row].cpu().numpy()]  # NO_WORD is the last place
+    return torch.from_numpy(found).to(batch.pattern.device)
 
 
 # The causal test: the number of the subject, across a distractor.

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from analyses.causal import Task, make_task, no_effects, patch_heads
 from analyses.collecting import head_table, summary
@@ -17,14 +19,15 @@ from interp import AnnotatedText, InputError, Transformer, run
 from interp.initialise import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, Totals, positional
+from interp.patterns import Null, Rows, Totals, positional
+from interp.patterns.nulls import on_set, spread
+from interp.patterns.rows import SINKS
 from interp.sight import Sight
 
 BEHAVIOUR = "position"
 NEEDS: frozenset[str] = frozenset()
 HEADLINE = ("previous-token", "first-token", "duplicate-token", "induction", "positional-head", "entropy")
 
-_SINKS = ("kept", "removed")
 _UNTRAINED_TEXTS = 64  # texts on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
 _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
@@ -55,19 +58,24 @@ class Collector:
         self.model, self.seed, self.heads = model, seed, Heads.of(model)
         self.causal = model.config.last.causal
         self.names = positional.measures(self.causal)
-        self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in _SINKS}
+        self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
+        self.nulls = {sink: Null.empty(self.heads.count, len(self.names)) for sink in SINKS}
         self.modes = positional.Modes.empty(self.heads.count)
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        for sink in _SINKS:
-            scores = _with_uniform(batch.pattern, batch.rows, self.causal, sink == "removed")
-            self.totals[sink].add(batch.groups, *scores)
+        questions = positional.Questions(batch.rows, causal=self.causal)
+        heads, uniform = questions.read(batch.pattern), questions.read(batch.rows.uniform)
+        for sink in SINKS:
+            own, even = heads[sink], uniform[sink]
+            scores, counts = torch.cat([own.scores, even.scores], 1), torch.cat([own.counts, even.counts], 1)
+            self.totals[sink].add(batch.groups, scores, counts)
+            self.nulls[sink].add(batch.groups, own.null_mean, own.null_variance)
         self.modes.add(batch.groups, batch.pattern, batch.rows)
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up, and induction."""
-        scored = [Scored(self.totals[sink], self.names, sink, ["uniform"]) for sink in _SINKS]
+        scored = [Scored(self.totals[sink], self.names, sink, ["uniform"], null=self.nulls[sink]) for sink in SINKS]
         bar = max(_best_untrained_share(untrained(self.model, self.seed + k), reading.corpus) for k in range(3))
         scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
         counts, repeats = dict(reading.counts), repeat_length(self.model)
@@ -76,15 +84,6 @@ class Collector:
         else:
             scored.append(induction(self.model, repeats, self.seed))
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
-
-
-def _with_uniform(
-    pattern: torch.Tensor, rows: Rows, causal: bool, sink_removed: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums and counts of all heads, and of uniform attention behind them."""
-    both = [positional.score(each, rows, causal=causal, sink_removed=sink_removed) for each in (pattern, rows.uniform)]
-    heads, uniform = both
-    return torch.cat([heads[0], uniform[0]], 1), torch.cat([heads[1], uniform[1]], 1)
 
 
 def _best_untrained_share(model: Transformer, corpus: Iterable[AnnotatedText]) -> float:
@@ -123,7 +122,7 @@ def induction(model: Transformer, length: int, seed: int) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence."""
     (stack,) = model.config.stacks
     n_heads = model.config.n_layers * model.config.n_heads
-    totals = Totals.empty(n_heads + 1, 1)
+    totals, null = Totals.empty(n_heads + 1, 1), Null.empty(n_heads, 1)
     for number, ids in enumerate(repeated(model, length, _REPEATS, seed).split(8)):
         out = run(model, ids, capture=f"{stack}.*.attn.pattern")
         second = torch.zeros_like(out.tokens.mask)
@@ -135,7 +134,18 @@ def induction(model: Transformer, length: int, seed: int) -> Scored:
         score = both.diagonal(-(length - 1), -2, -1)[..., -length:].sum(-1, keepdim=True)
         groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
         totals.add(groups, score, torch.full_like(score, float(length)))
-    return Scored(totals, ["induction"], "kept", ["uniform"], corpus="random repeats")
+        null.add(groups, *_one_of_the_drawn(pattern[..., -length:, -2 * length :], visible[:, -length:, -2 * length :]))
+    return Scored(totals, ["induction"], "kept", ["uniform"], corpus="random repeats", null=null)
+
+
+def _one_of_the_drawn(
+    pattern: Float[Tensor, "prompt head query key"], visible: Bool[Tensor, "prompt query key"]
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the attention on one key a row, among those it sees, summed over rows."""
+    n = visible.sum(-1)[:, None].to(pattern)
+    mean, variance = on_set(torch.ones_like(n), n)
+    mass, squares = pattern.sum(-1), pattern.square().sum(-1)
+    return (mass * mean).sum(-1, keepdim=True), (spread(mass, squares, n) * variance).sum(-1, keepdim=True)
 
 
 # The causal test: a repeat against a broken repeat.

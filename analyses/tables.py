@@ -7,15 +7,17 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from interp import Transformer
-from interp.patterns import N_GROUPS, Totals
+from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.totals import Finishing
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"),
-    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "n"),
+    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "null", "p_null", "n"),
 ]
 EFFECT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "task", "intervention"),
@@ -56,7 +58,7 @@ class Scored:
 
     The head axis holds the heads, layer by layer, then the baselines named in `baselines`, which went through the same
     scorer; `constant` is the baseline instead where a measure's definition gives a number. `corpus` is the text where
-    it is not the one that the others were read on.
+    it is not the one that the others were read on. `null` is what the heads' sums come to under permuted keys.
     """
 
     totals: Finishing
@@ -65,6 +67,12 @@ class Scored:
     baselines: Sequence[str] = ()
     constant: tuple[str, float] | None = None
     corpus: str | None = None
+    null: Null | None = None
+
+    def of(self, groups: Bool[Tensor, " group"]) -> "Scored":
+        """The sums of some groups."""
+        null = None if self.null is None else self.null.of(groups)
+        return replace(self, totals=self.totals.of(groups), null=null)
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,12 @@ class Collected:
     def half(self, which: Literal[0, 1]) -> "Collected":
         """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
         groups = torch.arange(N_GROUPS) % 2 == which
-        return replace(self, scored=[replace(each, totals=each.totals.of(groups)) for each in self.scored])
+        return replace(self, scored=[each.of(groups) for each in self.scored])
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
         """The rows of `tables/heads`; `q` is over all of them. A measure that no row was eligible for has none.
 
+        `null` is the measure's mean under permuted keys and `p_null` its one-sided p (`interp.patterns.nulls`).
         A measure's baseline is the strictest: the one with the highest value on the same rows. `attrs` hold `counts`,
         `documents`, and as `baselines` every baseline's own value where a measure has several.
         """
@@ -146,9 +155,21 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
             "ci_low": found.low,
             "ci_high": found.high,
             "p": found.p,
+            **_under_null(scored.null, totals, heads.count),
             "n": rows[:, : heads.count].sum(0).reshape(-1).round().astype(int),
         }
     )
+
+
+def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, Any]:
+    """The measure's mean under permuted keys, and the p of its sum against them; missing where there is none."""
+    if null is None:
+        return {"null": np.nan, "p_null": np.nan}
+    scores, weights = totals.scores[:, :n_heads], totals.weights[:, :n_heads]
+    n = weights.sum(0).numpy().reshape(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(n > 0, null.mean.sum(0).numpy().reshape(-1) / n, np.nan)
+    return {"null": mean, "p_null": np.where(n > 0, null.test(scores).reshape(-1), np.nan)}
 
 
 def strictest(

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer, run
-from interp.patterns import Rows, group_of, membership
+from interp.patterns import Rows, group_of
+from interp.patterns.rows import Sink
 from interp.sight import Sight
 from interp.tokens import NO_WORD, align
 
@@ -122,11 +124,36 @@ class Batch:
     groups: Int[Tensor, " prompt"]
 
     @cached_property
-    def words(self) -> Float[Tensor, "prompt word position"]:
-        """1 where a token is a piece of a word; words are counted in their window."""
-        rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in self.windows]
+    def word_of(self) -> Int[Tensor, "prompt position"]:
+        """The word that each token belongs to, counted in its window; NO_WORD for none."""
+        found = np.full(self.tokens.ids.shape, NO_WORD)
+        for row, window in enumerate(self.windows):
+            found[row, : len(window.word_of)] = window.word_of
+            found[row] -= np.where(found[row] == NO_WORD, 0, window.start)
+        return torch.from_numpy(found).to(self.pattern.device)
+
+    @cached_property
+    def pieces(self) -> Int[Tensor, "prompt word"]:
+        """How many tokens each word has; 0 where a window is shorter."""
         n_words = max(window.stop - window.start for window in self.windows)
-        return membership(rows, n_words, self.pattern.shape[-1]).to(self.pattern)
+        found = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.pattern.device)
+        at = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
+        return found.scatter_add_(1, at, torch.ones_like(at))[:, :-1]
+
+    @cached_property
+    def first_piece(self) -> Int[Tensor, "prompt word"]:
+        """The column of each word's first token; 0 where it has none."""
+        n_columns = self.word_of.shape[1]
+        at = torch.where(self.word_of == NO_WORD, self.pieces.shape[1], self.word_of)
+        found = torch.full((len(at), self.pieces.shape[1] + 1), n_columns, device=at.device)
+        column = torch.arange(n_columns, device=at.device).expand_as(at)
+        found = found.scatter_reduce_(1, at, column, "amin")[:, :-1]
+        return torch.where(self.pieces > 0, found, 0)
+
+    @cached_property
+    def sink(self) -> Sink:
+        """What the second reading takes off."""
+        return Sink.of(self.pattern)
 
 
 @dataclass

@@ -1,9 +1,10 @@
 """Does memory grow with the corpus?
 
-    python -m benchmarks.corpus_memory [--model default] [--sentences 200 2000]
+    python -m benchmarks.corpus_memory [--model default] [--stories 300 1500] [--figure docs/figures/memory.png]
 
-Measures the position and part-of-speech analyses on generated stories cut into sentences, each corpus size in a process
-of its own, and prints one JSON line a size: sentences, tokens, seconds, and the process's peak resident memory.
+Reads generated stories once for position, part of speech and coreference together, each corpus size in a process of its
+own. Prints one JSON line a size: stories, tokens, seconds, and the process's peak resident memory, of which `loaded_mb`
+was there before the first text was read.
 """
 
 import argparse
@@ -13,83 +14,90 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from pathlib import Path
+
+STORIES = (300, 1_500, 5_000, 15_500)  # about 20,000 tokens to a million
 
 
-def sentences(count: int) -> Iterator[object]:
-    """The first sentences of the generated stories, each a text of its own."""
-    from dataclasses import replace
+class Stories:
+    """A corpus that is made anew whenever it is read, so that it takes no memory of its own."""
 
-    from interp.annotation import ROOT
-    from models.stories import stories
-
-    made = 0
-    for story in stories(None, seed=5):
-        bounds = [*story.sentence_starts, len(story.words)]
-        for start, stop in pairwise(bounds):
-            if made == count:
-                return
-            made += 1
-            assert story.heads is not None
-            yield replace(
-                story,
-                words=story.words[start:stop],
-                space_after=story.space_after[start:stop],
-                tags=story.tags[start:stop] if story.tags else None,
-                heads=tuple(head if head == ROOT else head - start for head in story.heads[start:stop]),
-                relations=story.relations[start:stop] if story.relations else None,
-                mentions=None,
-                sentence_starts=(0,),
-            )
-
-
-class Sentences:
-    """A corpus that can be read again and again."""
-
-    name = "sentences of stories"
+    name = "stories"
 
     def __init__(self, count: int):
         self.count = count
 
     def __iter__(self) -> Iterator[object]:
-        return sentences(self.count)
+        from models.stories import stories
+
+        return iter(stories(self.count, seed=5))
+
+
+def peak_mb() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
 def measure(model_name: str, count: int) -> None:
     """Measure one size in this process and print its line."""
-    from analyses import part_of_speech, position
+    from analyses import coreference, part_of_speech, position
+    from analyses.collecting import collect
+    from analyses.windows import Reading
     from models import load
 
-    model, corpus = load(model_name), Sentences(count)
-    began = time.perf_counter()
-    table = position.measure(model, corpus)
-    part_of_speech.measure(model, corpus)
+    model = load(model_name)
+    loaded, began = peak_mb(), time.perf_counter()
+    reading = Reading(model, Stories(count))
+    found = collect(reading, [each.Collector(model) for each in (position, part_of_speech, coreference)])
+    for each in found:
+        if isinstance(each, Exception):
+            raise each
+        each.table()
     line = {
         "name": "corpus_memory",
         "model": model_name,
-        "sentences": count,
-        "tokens": table.attrs["counts"]["tokens"],
+        "stories": count,
+        "tokens": reading.counts["tokens"],
         "seconds": round(time.perf_counter() - began, 1),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "loaded_mb": loaded,
+        "peak_mb": peak_mb(),
     }
     print(json.dumps(line), flush=True)
+
+
+def draw(lines: list[dict[str, float]], path: Path) -> None:
+    """Peak memory against tokens read."""
+    from analyses.figures.style import begin
+
+    figure = begin("Peak memory of reading a corpus for position, part of speech and coreference at once", 3.2)
+    axes = figure.subplots()
+    tokens = [line["tokens"] for line in lines]
+    axes.plot(tokens, [line["peak_mb"] for line in lines], "o-", label="peak")
+    axes.plot(tokens, [line["loaded_mb"] for line in lines], "o--", label="before the first text")
+    axes.set(xscale="log", xlabel="tokens in the corpus", ylabel="resident memory (MB)")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="center right")
+    figure.savefig(path)
 
 
 def main() -> None:
     """Start one process a size."""
     parser = argparse.ArgumentParser(description="Peak memory against the size of the corpus.")
     parser.add_argument("--model", default="default")
-    parser.add_argument("--sentences", type=int, nargs="+", default=[200, 2_000])
-    parser.add_argument(
-        "--here", action="store_true", help="measure in this process (used for the processes it starts)"
-    )
+    parser.add_argument("--stories", type=int, nargs="+", default=list(STORIES))
+    parser.add_argument("--figure", type=Path, help="draw the lines into this file")
+    parser.add_argument("--here", action="store_true", help="measure in this process (for the processes it starts)")
     options = parser.parse_args()
-    for count in options.sentences:
+    lines: list[dict[str, float]] = []
+    for count in options.stories:
         if options.here:
             measure(options.model, count)
-        else:
-            command = [sys.executable, "-m", "benchmarks.corpus_memory", "--here", "--model", options.model]
-            subprocess.run([*command, "--sentences", str(count)], check=True)
+            continue
+        command = [sys.executable, "-m", "benchmarks.corpus_memory", "--here", "--model", options.model]
+        found = subprocess.run([*command, "--stories", str(count)], check=True, stdout=subprocess.PIPE, text=True)
+        print(found.stdout, end="", flush=True)
+        lines.append(json.loads(found.stdout))
+    if options.figure and lines:
+        draw(lines, options.figure)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import torch
 
 from analyses import coreference, part_of_speech, position
 from interp import AnnotatedText, InputError, Mention, TokenBatch, patch, run, zero
+from interp.config import NoNorm
 from interp.patching import Pairs, logit_difference
 from interp.patching.plain import PlainRun
 from interp.patching.sweeping.memory import BUDGET
 from interp.patching.sweeping.sweep import read_values, swept
 from interp.patterns import Rows, positional
 from models import planted
-from models.planted import Planted
+from models.planted import Planted, compose, texts
 from models.stories.words import FEMININE_NAMES, MASCULINE_NAMES
 
 WORDS = [f"w{number}" for number in range(80)]
@@ -317,6 +318,35 @@ class TestGrammar:
         assert row.value == pytest.approx(1 / share, rel=0.05)
         uniform = only(table, head=1, measure="tag:NOUN->ADJ", sink="kept")
         assert uniform.ci_low <= 0 <= uniform.ci_high
+
+
+OFFSETS = ("previous-token", "offset:-2", "offset:-3", "offset:-4")
+
+
+@pytest.fixture(scope="module", params=["decoder", "encoder"])
+def offset_heads(request):
+    """Heads that follow position and nothing else."""
+    return compose(3, form=request.param, n_layers=1, n_heads=4, norm=NoNorm(), behaviours=OFFSETS)
+
+
+@pytest.mark.parametrize("text", ["adjacent", "apart", "meetings", "episodes", "shuffled"])
+def test_a_head_at_a_fixed_offset_prefers_no_tag(offset_heads, text):
+    lexicon = offset_heads.lexicon
+    corpus = {
+        "adjacent": lambda: texts.sentences(lexicon, 30, apart=False),
+        "apart": lambda: texts.sentences(lexicon, 60, apart=True),
+        "meetings": lambda: texts.meetings(lexicon, 80),
+        "episodes": lambda: texts.meetings(lexicon, 40, episodes=4),
+        "shuffled": lambda: texts.shuffled(lexicon, 200),
+    }[text]()
+    table = part_of_speech.measure(offset_heads.model, corpus)
+    cells = [(each.layer, each.head) for name in OFFSETS for each in offset_heads.where(name)]
+    assert len(cells) == len(OFFSETS)
+    lifts = table[table["measure"].str.startswith("tag:") & table["value"].notna()]
+    lifts = lifts[[cell in cells for cell in zip(lifts["layer"], lifts["head"], strict=True)]]
+    assert len(lifts) >= 12
+    off = lifts[(lifts["value"] - 1).abs() > 0.03]
+    assert ((off["ci_low"] <= 0) & (off["ci_high"] >= 0)).all(), off[["measure", "sink", "head", "value"]].to_string()
 
 
 class TestWordsAndPadding:

@@ -2,19 +2,26 @@
 
 Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures.md`.
 Offsets are key - query, so the previous token is -1.
+
+Both readings come from one set of values a row: without the first position's attention f, a row's mass is divided by
+1 - f, and so is all that is linear in it; its entropy follows from the same sum of -A log A.
 """
+
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.patterns.rows import Rows, remove_sink
+from interp.patterns import nulls
+from interp.patterns.rows import Pattern, Rows, Sink, argmax
 from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
+_CHUNK = 1 << 17  # elements whose logarithms are taken at once: they stay in the processor's cache
+_TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 
-Pattern = Float[Tensor, "prompt head query key"]
 Scores = Float[Tensor, "prompt head measure"]
 
 
@@ -33,30 +40,225 @@ def measures(causal: bool) -> list[str]:
     return [*map(offset_name, offsets(causal)), "first-token", "self", "duplicate-token", "distance", "entropy"]
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Sums over eligible rows, how many rows they are, and the sums' mean and variance under permuted keys."""
+
+    scores: Scores
+    counts: Scores
+    null_mean: Scores
+    null_variance: Scores
+
+
 def score(pattern: Pattern, rows: Rows, *, causal: bool, sink_removed: bool = False) -> tuple[Scores, Scores]:
     """Sums over eligible rows, and how many rows they are, for each prompt, head and measure.
 
     With `sink_removed` the first position is taken off and the rest renormalised; rows that keep less than 0.01 of
     their mass, and rows whose key would be the first position, are not eligible.
     """
-    kept = None
-    if sink_removed:
-        pattern, kept = remove_sink(pattern)
-    # key_ok: what may be looked at; the first position is no longer there once it is removed
-    key_ok = rows.content.clone()
-    visible = rows.visible.clone()
-    if sink_removed:
-        key_ok[:, 0] = False
-        visible[..., 0] = False
-    found = [_offset(pattern, rows.scored, key_ok, k) for k in offsets(causal)]
-    found += [_first(pattern, rows, sink_removed), _offset(pattern, rows.scored, key_ok, 0)]
-    found += [_duplicates(pattern, rows, key_ok), _distance(pattern, rows), _entropy(pattern, rows, visible)]
-    sums, counts = [], []
-    for each, eligible in found:
-        counted = eligible[:, None].expand(each.shape) if kept is None else eligible[:, None] & kept
-        sums.append((each * counted).sum(-1))
-        counts.append(counted.sum(-1).to(each.dtype))
-    return torch.stack(sums, -1), torch.stack(counts, -1)
+    found = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
+    return found.scores, found.counts
+
+
+class Questions:
+    """What the rows of a batch are asked, the same for every head: made once, read with any number of patterns."""
+
+    def __init__(self, rows: Rows, *, causal: bool):
+        self.rows, self.offsets = rows, offsets(causal)
+        key, query = (torch.arange(n, device=rows.ids.device) for n in rows.visible.shape[:0:-1])
+        self.distance = (query[:, None] - key).abs()
+        self.real = rows.visible.any(1)
+        self.special = bool((self.real & ~rows.content)[:, 1:].any())  # special tokens behind the first position
+        copies = (rows.ids[:, :, None] == rows.ids[:, None, :]) & rows.content[:, None, :] & rows.visible
+        self.pairs = copies.tril_(-1).nonzero(as_tuple=True)  # few: looked up one by one
+        self.of_first = copies[..., 0]  # whether the first position is a copy
+        self.asked = {sink: _Asked.of(self, sink == "removed") for sink in ("kept", "removed")}
+
+    def read(self, pattern: Pattern) -> dict[str, Sums]:
+        """The sums of both readings."""
+        sink = Sink.of(pattern)
+        values, far = self._values(pattern, sink)
+        inner, outer = self._moments(pattern, sink)
+        raw = self.asked["kept"].sums(values, inner.add_first(sink.first), outer.add_first(sink.first), None)
+        self._remove_sink(values, far, sink)
+        removed = self.asked["removed"].sums(values, inner.scaled(sink.scale), outer.scaled(sink.scale), sink.kept)
+        return {"kept": raw, "removed": removed}
+
+    def _values(
+        self, pattern: Pattern, sink: Sink
+    ) -> tuple[Float[Tensor, "prompt measure head query"], Float[Tensor, "prompt head query"]]:
+        """What every row says on every measure; of entropy -sum A log A. And its distances without the first key."""
+        n_prompts, n_heads, n_queries, _ = pattern.shape
+        values = pattern.new_zeros(n_prompts, len(self.offsets) + 5, n_heads, n_queries)
+        *near, first, itself, duplicate, distance, entropy = values.unbind(1)
+        for offset, value in zip((*self.offsets, 0), (*near, itself), strict=True):
+            diagonal = pattern.diagonal(offset, -2, -1)
+            start = max(0, -offset)
+            value[..., start : start + diagonal.shape[-1]] = diagonal
+        first.copy_(sink.first)
+        duplicate.copy_(self._on_copies(pattern))
+        entropy.copy_(_entropies(pattern))
+        far = self._distances(pattern)
+        distance.copy_(far + sink.first * self.distance[:, 0])
+        return values, far
+
+    def _distances(self, pattern: Pattern) -> Float[Tensor, "prompt head query"]:
+        """sum A·distance without the first key: taking it off a sum that it makes up would leave rounding."""
+        by_query = pattern.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
+        distance = self.distance.to(pattern)
+        distance[:, 0] = 0
+        return torch.bmm(by_query, distance[..., None])[..., 0].T.reshape(pattern.shape[:-1])
+
+    def _on_copies(self, pattern: Pattern) -> Float[Tensor, "prompt head query"]:
+        """Mass on earlier copies of each token."""
+        prompt, query, key = self.pairs
+        n_prompts, n_heads, n_queries, _ = pattern.shape
+        found = pattern.new_zeros(n_prompts * n_queries, n_heads)
+        found.index_add_(0, prompt * n_queries + query, pattern[prompt, :, query, key])
+        return found.view(n_prompts, n_queries, n_heads).transpose(1, 2)
+
+    def _moments(self, pattern: Pattern, sink: Sink) -> tuple["_Moments", "_Moments"]:
+        """Each row's mass and squares over content keys, and over all keys; the first position apart."""
+        rest = pattern[..., 1:]
+        outer = _Moments.of(rest, sink.rest, self.real[:, 0])
+        if not self.special:
+            return replace(outer, first=self.rows.content[:, 0]), outer
+        content = rest * self.rows.content[:, None, None, 1:]
+        return _Moments.of(content, content.sum(-1), self.rows.content[:, 0]), outer
+
+    def _remove_sink(
+        self, values: Float[Tensor, "prompt measure head query"], far: Float[Tensor, "prompt head query"], sink: Sink
+    ) -> None:
+        """Turn the rows' values into those without the first position, the rest renormalised."""
+        *_, duplicate, distance, entropy = values.unbind(1)
+        first, scale = sink.first, sink.scale
+        duplicate -= first * self.of_first[:, None]
+        distance.copy_(far)
+        entropy -= first.clamp(min=_TINY).log().mul_(-first)
+        values *= scale[:, None]
+        # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
+        entropy -= torch.where(scale > 0, scale, 1).log()
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Sum and sum of squares of each row's attention, over some keys."""
+
+    mass: Float[Tensor, "prompt head query"]
+    squares: Float[Tensor, "prompt head query"]
+    first: Bool[Tensor, " prompt"]  # whether the first position, not summed here, is such a key
+
+    @staticmethod
+    def of(attention: Pattern, mass: Float[Tensor, "prompt head query"], first: Bool[Tensor, " prompt"]) -> "_Moments":
+        return _Moments(mass, torch.linalg.vector_norm(attention, dim=-1).square_(), first)
+
+    def add_first(self, attention: Float[Tensor, "prompt head query"]) -> "_Moments":
+        counted = attention * self.first[:, None, None]
+        return _Moments(self.mass + counted, self.squares + counted.square(), self.first)
+
+    def scaled(self, scale: Float[Tensor, "prompt head query"]) -> "_Moments":
+        return _Moments(self.mass * scale, self.squares * scale.square(), self.first)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One reading's eligible rows, and what a row's sums count for; axes `prompt query measure`.
+
+    eligible        1 where a row counts in a measure
+    weight          what its value is multiplied by: eligible, for entropy over the logarithm of the visible keys
+    mean, variance  what permuted keys take of the row's mass and of its spread
+    n, n_visible    prompt query: how many content keys a row sees, and how many keys
+    """
+
+    eligible: Float[Tensor, "prompt query measure"]
+    weight: Float[Tensor, "prompt query measure"]
+    mean: Float[Tensor, "prompt query measure"]
+    variance: Float[Tensor, "prompt query measure"]
+    n: Float[Tensor, "prompt query"]
+    n_visible: Float[Tensor, "prompt query"]
+
+    @staticmethod
+    def of(questions: Questions, sink_removed: bool) -> "_Asked":
+        rows, dtype = questions.rows, torch.get_default_dtype()
+        content, keys, first = rows.content.clone(), torch.ones_like(rows.content), rows.scored.clone()
+        first[:, 0] = False
+        prompt, query, key = questions.pairs
+        if sink_removed:  # the first position is no longer there
+            content[:, 0], keys[:, 0], first[:] = False, False, False
+            prompt, query = prompt[key > 0], query[key > 0]
+        n_prompts, n_queries, _ = rows.visible.shape
+        visible = rows.visible.to(dtype) * keys[:, None]
+        n_visible, n = visible.sum(-1), (visible @ content.to(dtype)[..., None])[..., 0]
+        n_copies = torch.bincount(prompt * n_queries + query, minlength=n_prompts * n_queries)
+        n_copies = n_copies.view(n_prompts, n_queries).to(dtype)
+        near = [_eligible(rows.scored, content, offset) for offset in (*questions.offsets, 0)]
+        others = [first, near.pop(), (n_copies > 0) & rows.scored, rows.scored, rows.scored & (n_visible >= 2)]
+        eligible = torch.stack([*near, *others], -1).to(dtype)
+        weight = eligible.clone()
+        weight[..., -1] /= n_visible.clamp(min=2).log()
+        mean, variance = _null_factors(questions, eligible, n_copies, n, visible)
+        return _Asked(eligible, weight, mean, variance, n, n_visible)
+
+    def sums(self, values: Tensor, inner: _Moments, outer: _Moments, kept: Tensor | None) -> Sums:
+        """Sums over rows; without the sink, over the rows that are kept, in which alone values are not 0.
+
+        `values` are `prompt measure head query`, `inner` and `outer` the rows' moments over content keys and over all.
+        """
+        weight = self.weight.to(values)
+        scores = (values @ weight.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        eligible = self.eligible.to(values)
+        counts = eligible.sum(1)[:, None].expand_as(scores) if kept is None else kept.to(values) @ eligible
+        mean, variance = torch.full_like(scores, torch.nan), torch.full_like(scores, torch.nan)
+        outside = _outside(scores.shape[-1])
+        inside = [at for at in range(scores.shape[-1] - 1) if at not in outside]
+        for moments, n, columns in ((inner, self.n, inside), (outer, self.n_visible, outside)):
+            spread = nulls.spread(moments.mass, moments.squares, n[:, None])
+            mean[..., columns] = moments.mass @ self.mean[..., columns].to(scores)
+            variance[..., columns] = spread @ self.variance[..., columns].to(scores)
+        return Sums(scores, counts, mean, variance)
+
+
+def _eligible(
+    scored: Bool[Tensor, "prompt query"], content: Bool[Tensor, "prompt key"], offset: int
+) -> Bool[Tensor, "prompt query"]:
+    """Rows whose key at the offset is there and no special token."""
+    found = torch.zeros_like(scored)
+    start, stop = max(0, -offset), min(scored.shape[1], content.shape[1] - offset)
+    if start < stop:
+        found[:, start:stop] = scored[:, start:stop] & content[:, start + offset : stop + offset]
+    return found
+
+
+def _outside(n_measures: int) -> list[int]:
+    """The columns of first-token and distance, to which special tokens are keys as others are."""
+    return [n_measures - 5, n_measures - 2]
+
+
+def _null_factors(
+    questions: Questions, eligible: Tensor, n_copies: Tensor, n: Tensor, visible: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What permuted keys take of each row's mass and spread; of entropy, which no order changes, nothing is said."""
+    n_visible = visible.sum(-1)
+    mean, variance = (each[..., None] * eligible for each in nulls.on_set(torch.ones_like(n), n))
+    distance = questions.distance.to(n)
+    far, farther = ((visible * each).sum(-1) for each in (distance, distance.square()))
+    for column, factors in (
+        (-5, nulls.on_set(torch.ones_like(n), n_visible)),
+        (-3, nulls.on_set(n_copies, n)),
+        (-2, nulls.weighted(far, farther, n_visible)),
+    ):
+        mean[..., column], variance[..., column] = (each * eligible[..., column] for each in factors)
+    return mean, variance
+
+
+def _entropies(pattern: Pattern) -> Float[Tensor, "prompt head query"]:
+    """-sum A log A of each row."""
+    rows = pattern.reshape(-1, pattern.shape[-1])
+    found, step = rows.new_empty(len(rows)), max(1, _CHUNK // rows.shape[-1])
+    for at in range(0, len(rows), step):
+        some = rows[at : at + step]
+        found[at : at + step] = some.clamp(min=_TINY).log_().mul_(some).sum(-1)
+    return -found.view(pattern.shape[:-1])
 
 
 class Modes:
@@ -85,51 +287,9 @@ class Modes:
         return Totals(self.totals.scores.gather(-1, pick), self.totals.weights[..., :1], self.totals.rows[..., :1])
 
 
-Row = tuple[Float[Tensor, "prompt head query"], Bool[Tensor, "prompt query"]]
-
-
-def _offset(pattern: Pattern, query_ok: Tensor, key_ok: Tensor, offset: int) -> Row:
-    """Mass on the key at `offset` from each query; eligible where that key is there."""
-    n = pattern.shape[-1]
-    diagonal = pattern.diagonal(offset, -2, -1)
-    start = max(0, -offset)
-    value = pattern.new_zeros(pattern.shape[:-1])
-    eligible = torch.zeros_like(query_ok)
-    stop = start + diagonal.shape[-1]
-    value[..., start:stop] = diagonal
-    eligible[:, start:stop] = query_ok[:, start:stop] & key_ok[:, start + offset : min(stop + offset, n)]
-    return value, eligible
-
-
-def _first(pattern: Pattern, rows: Rows, sink_removed: bool) -> Row:
-    eligible = rows.scored.clone()
-    eligible[:, 0] = False
-    return pattern[..., 0], eligible & (not sink_removed)
-
-
-def _duplicates(pattern: Pattern, rows: Rows, key_ok: Tensor) -> Row:
-    """Mass on earlier copies of the query's own token; eligible where there is one."""
-    copies = (rows.ids[:, :, None] == rows.ids[:, None, :]) & key_ok[:, None, :] & rows.visible
-    copies = copies.tril(-1)
-    return (pattern * copies[:, None]).sum(-1), copies.any(-1) & rows.scored
-
-
-def _distance(pattern: Pattern, rows: Rows) -> Row:
-    at = torch.arange(pattern.shape[-1], device=pattern.device, dtype=pattern.dtype)
-    return (pattern * (at[:, None] - at).abs()).sum(-1), rows.scored
-
-
-def _entropy(pattern: Pattern, rows: Rows, visible: Tensor) -> Row:
-    """-sum A log A over the logarithm of how many keys the query sees: 1 for a uniform row."""
-    n_visible = visible.sum(-1)
-    entropy = torch.special.entr(pattern).sum(-1)
-    return entropy / n_visible.clamp(min=2).log()[:, None], rows.scored & (n_visible >= 2)
-
-
 def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
     """How many rows look hardest at each offset in -16..16, and how many rows there are (Voita 2019)."""
-    at = torch.arange(pattern.shape[-1], device=pattern.device)
-    offset = pattern.argmax(-1) - at
+    offset = argmax(pattern) - torch.arange(pattern.shape[-2], device=pattern.device)
     near = (offset.abs() <= MODE_RANGE) & rows.scored[:, None]
     bins = (offset + MODE_RANGE).clamp(0, 2 * MODE_RANGE)
     counts = pattern.new_zeros(*pattern.shape[:2], 2 * MODE_RANGE + 1)

@@ -1,7 +1,12 @@
 """Which of several candidate words does a head choose? Heads and baselines go through the same scorer."""
 
-from jaxtyping import Bool, Float
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from interp.patterns.rows import argmax
 
 Scores = Float[Tensor, "item head word"]
 PerHead = Float[Tensor, "item head"]
@@ -27,3 +32,27 @@ def share(
     among = (scores * candidates[:, None]).sum(-1)
     counted = (among > 0).to(scores.dtype)
     return (scores * correct[:, None]).sum(-1) / among.clamp(min=1e-30), counted
+
+
+@dataclass(frozen=True)
+class Highest:
+    """Each row's highest score, the first place that has it, and whether another has it too."""
+
+    score: Float[Tensor, "*row"]
+    at: Int[Tensor, "*row"]
+    tied: Bool[Tensor, "*row"]
+
+    @staticmethod
+    def of(scores: Float[Tensor, "*row word"]) -> "Highest":
+        """Search rows of scores of at least 0; a highest score of 0 is tied with nothing."""
+        at = argmax(scores)[..., None]
+        best = scores.gather(-1, at)
+        scores.scatter_(-1, at, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
+        second = scores.amax(-1)
+        scores.scatter_(-1, at, best)
+        best = best[..., 0]
+        return Highest(best, at[..., 0], (second == best) & (best > 0))
+
+    def several(self) -> tuple[Int[Tensor, " row"], ...]:
+        """Where there are several."""
+        return torch.nonzero(self.tied, as_tuple=True)

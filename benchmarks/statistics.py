@@ -1,0 +1,255 @@
+"""What do the attention statistics of a corpus cost, beside a plain pass and beside TransformerLens?
+
+    python -m benchmarks.statistics [--quick] [--only default]
+
+A plain pass reads every text and keeps the patterns; statistics add position, part of speech and coreference, with the
+first position and without, in one reading. Both take turns. Each row is one JSON line:
+
+    name, shape      the model and the texts
+    plain_s          seconds of the plain pass, the least of all turns
+    statistics_s     seconds with statistics
+    ratio            statistics_s / plain_s: at most 1.6 is the aim
+    tokens_per_s     with statistics
+    peer_tokens_per_s, peer_ratio
+                     TransformerLens' `run_with_cache` on the same weights, texts and batches, with the totals of
+                     position and relations (a part of ours) in batched torch; ours / peer: at least 2 is the aim
+    max_abs_diff     largest difference of any of the peer's means from ours
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from analyses import coreference, part_of_speech, position
+from analyses.corpora import read
+from analyses.windows import Batch, Reading
+from benchmarks.floor import GPT2, Shape
+from interp import AnnotatedText, InputError, Mention, Tokenizer, Transformer
+from interp.annotation import ROOT
+from interp.patterns import positional
+from models import load
+from models.stories import stories
+
+SMALL = Shape(2, 12, 768, 4_096)
+
+
+def least(turns: int, *functions: Callable[[], object]) -> list[float]:
+    """The fewest seconds of each, taking turns."""
+    found = [float("inf")] * len(functions)
+    for _ in range(turns):
+        for at, function in enumerate(functions):
+            began = time.perf_counter()
+            function()
+            found[at] = min(found[at], time.perf_counter() - began)
+    return found
+
+
+def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
+    reading = Reading(model, corpus)
+    for _ in reading:
+        pass
+    return reading.counts["tokens"]
+
+
+def with_statistics(model: Transformer, corpus: Iterable[AnnotatedText]) -> list[object]:
+    """One reading for all three, and no intervals."""
+    collectors = [each.Collector(model) for each in (position, part_of_speech, coreference)]
+    for batch in Reading(model, corpus):
+        for each in collectors:
+            each.add(batch)
+    return [*collectors]
+
+
+def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText], turns: int, **more: object) -> None:
+    tokens = plain(model, corpus)
+    plain_s, statistics_s = least(turns, lambda: plain(model, corpus), lambda: with_statistics(model, corpus))
+    row = {"name": name, "shape": f"{shape}, {tokens} tokens", "plain_s": round(plain_s, 3)}
+    row |= {"statistics_s": round(statistics_s, 3), "ratio": round(statistics_s / plain_s, 2)}
+    print(json.dumps(row | {"tokens_per_s": round(tokens / statistics_s)} | more), flush=True)
+
+
+# The peer: the same weights in TransformerLens.
+
+
+def passages(count: int, length: int) -> list[AnnotatedText]:
+    """Stories one after another, cut into texts of exactly so many words, so that no batch needs padding."""
+    found, words = [], iter(stories(None, seed=3))
+    while len(found) < count:
+        story = next(words)
+        while len(story.words) < length:
+            story = _joined(story, next(words))
+        found.append(_cut(story, length, f"passage {len(found)}"))
+    return found
+
+
+def _joined(one: AnnotatedText, two: AnnotatedText) -> AnnotatedText:
+    n = len(one.words)
+    later = (Mention(m.start + n, m.end + n, m.head + n, f"{n} {m.chain}") for m in two.mentions or ())
+    return AnnotatedText(
+        one.words + two.words,
+        (True,) * (n + len(two.words)),
+        one.document,
+        (one.tags or ()) + (two.tags or ()),
+        (one.heads or ()) + tuple(head if head == ROOT else head + n for head in two.heads or ()),
+        (one.relations or ()) + (two.relations or ()),
+        (one.mentions or ()) + tuple(later),
+    )
+
+
+def _cut(text: AnnotatedText, length: int, name: str) -> AnnotatedText:
+    heads = tuple(head if head < length else ROOT for head in (text.heads or ())[:length])
+    mentions = tuple(mention for mention in text.mentions or () if mention.end <= length)
+    columns = (text.words, text.space_after), (text.tags or (), heads, text.relations or ())
+    (words, spaces), (tags, heads, relations) = (tuple(each[:length] for each in group) for group in columns)
+    return AnnotatedText(words, (True,) * len(spaces), name, tags, heads, relations, mentions)
+
+
+class Peer:
+    """One GPT-2 with random weights, in both libraries, and a tokenizer that has every word of the texts."""
+
+    def __init__(self, shape: Shape, corpus: list[AnnotatedText]):
+        from tokenizers import Tokenizer as Backend
+        from tokenizers.models import WordLevel
+        from tokenizers.pre_tokenizers import WhitespaceSplit
+        from transformer_lens.model_bridge import TransformerBridge
+        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+        torch.manual_seed(0)
+        vocabulary = {word: at for at, word in enumerate(dict.fromkeys(w for text in corpus for w in text.words))}
+        backend = Backend(WordLevel(vocabulary, unk_token=next(iter(vocabulary))))
+        backend.pre_tokenizer = WhitespaceSplit()
+        config = GPT2Config(vocab_size=shape.vocabulary, n_embd=shape.d_model, n_layer=shape.layers, n_head=shape.heads)
+        with TemporaryDirectory() as folder:
+            GPT2LMHeadModel(config).save_pretrained(folder)
+            self.ours = load(folder)
+            self.ours.tokenizer = Tokenizer(backend)
+            eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+            wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=next(iter(vocabulary)))
+            self.bridge = TransformerBridge.boot_transformers(folder, hf_model=eager, tokenizer=wrapped)
+        self.names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(shape.layers)]
+        self.batches = [(batch.tokens.ids, batch) for batch in Reading(self.ours, corpus)]
+
+    def totals(self) -> dict[str, Tensor]:
+        """Mean scores of every head, by measure and reading."""
+        sums: dict[str, Tensor] = {}
+        for ids, batch in self.batches:
+            _, cache = self.bridge.run_with_cache(ids, names_filter=lambda name: name in self.names, return_type=None)
+            pattern = torch.cat([cache[name] for name in self.names], 1)
+            for sink in ("kept", "removed"):
+                if sink == "removed":
+                    pattern = torch.cat([torch.zeros_like(pattern[..., :1]), pattern[..., 1:]], -1)
+                    pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-30)
+                for name, values in _positional(pattern, ids, sink == "removed").items():
+                    part = torch.stack(values)
+                    sums[f"{name} {sink}"] = sums.get(f"{name} {sink}", torch.zeros_like(part)) + part
+                part = _relations(pattern, batch, sink == "removed")
+                sums[f"relations {sink}"] = sums.get(f"relations {sink}", torch.zeros_like(part)) + part
+        return {name: part[0] / part[1] for name, part in sums.items()}
+
+
+def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[Tensor, Tensor]]:
+    """Sums over rows and counts of rows, a head; texts without padding or special tokens."""
+    n_prompts, n_heads, n, _ = pattern.shape
+    first = int(removed)
+    found = {
+        positional.offset_name(offset): (
+            pattern.diagonal(offset, -2, -1)[..., first:].sum((0, -1)),
+            torch.full((n_heads,), float(n_prompts * (n + offset - first))),
+        )
+        for offset in (-5, -4, -3, -2, -1)
+    }
+    copies = ((ids[:, :, None] == ids[:, None, :]).tril(-1)) & (torch.arange(n) >= first)
+    duplicates = (pattern * copies[:, None]).sum((0, -2, -1))
+    at = torch.arange(n, dtype=pattern.dtype)
+    visible = (at + 1 - first).clamp(min=2).log()
+    entropy = (torch.special.entr(pattern).sum(-1) / visible)[..., 1 + first :].sum((0, -1))
+    rows = torch.full((n_heads,), float(n_prompts * (n - first)))
+    found["duplicate-token"] = duplicates, copies.any(-1).sum().expand(n_heads).to(pattern)
+    found["distance"] = (pattern * (at[:, None] - at).abs()).sum((0, -2, -1)), rows
+    found["entropy"] = entropy, rows - n_prompts
+    return found
+
+
+def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
+    """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
+    from collections import Counter
+
+    items = part_of_speech.Items.of(batch, part_of_speech.RELATIONS, True, Counter())
+    if removed:
+        items = items[items.target > 0]
+    rows = pattern[items.prompt, :, items.query]
+    rows = rows.scatter(-1, items.query[:, None, None].expand(-1, rows.shape[1], 1), -1.0)
+    best, chosen = rows.max(-1)
+    right = ((chosen == items.target[:, None]) & (best > 0)).to(pattern)
+    n_measures = 2 * len(part_of_speech.RELATIONS)
+    asked = torch.nn.functional.one_hot(items.column, n_measures).to(pattern)
+    return torch.stack([right.T @ asked, asked.sum(0).expand(rows.shape[1], -1)])
+
+
+def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
+    """The largest of the peer's means from ours."""
+    at_position, syntax, _ = collectors
+    assert isinstance(at_position, position.Collector)
+    assert isinstance(syntax, part_of_speech.Collector)
+    largest = 0.0
+    for sink in ("kept", "removed"):
+        own = at_position.totals[sink]
+        means = (own.scores.sum(0) / own.weights.sum(0))[:-1]
+        for at, name in enumerate(at_position.names):
+            if f"{name} {sink}" in peer:
+                largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
+        chosen, _ = syntax.selected[sink].finish()
+        n_heads = syntax.heads.count
+        accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads]
+        largest = max(largest, float((accuracy - peer[f"relations {sink}"]).nan_to_num().abs().max()))
+    return largest
+
+
+def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
+    corpus = passages(count, length)
+    try:
+        peer = Peer(shape, corpus)
+    except ImportError as error:
+        print(json.dumps({"name": "gpt2", "skipped": f"the peer is not installed: {error}"}), flush=True)
+        return
+    # a choice between two words that differ by rounding alone may fall either way
+    apart = difference(peer.totals(), with_statistics(peer.ours, corpus))
+    if apart > 2e-3:
+        raise AssertionError(f"the peer's totals differ from ours by {apart}")
+    (peer_s, ours_s) = least(turns, peer.totals, lambda: with_statistics(peer.ours, corpus))
+    tokens = count * length
+    more = {"peer_tokens_per_s": round(tokens / peer_s), "peer_ratio": round(peer_s / ours_s, 2)}
+    line("gpt2", f"{shape}, texts of {length}", peer.ours, corpus, turns, **more, max_abs_diff=apart)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Attention statistics beside a plain pass and TransformerLens.")
+    parser.add_argument("--quick", action="store_true", help="fewer texts and turns, and two layers of GPT-2")
+    parser.add_argument("--only", choices=["default", "minilm", "gpt2"], help="one row alone")
+    parser.add_argument("--ewt", type=Path, default=Path("../shared/data/ud-ewt/en_ewt-ud-dev.conllu"))
+    options = parser.parse_args()
+    turns = 3 if options.quick else 7
+    machine = platform.processor() or platform.machine()
+    print(json.dumps({"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
+    if options.only in {None, "default"}:
+        line("default", "2 layers, 16 heads", load("default"), list(stories(300)), turns)
+    if options.only in {None, "minilm"}:
+        try:
+            texts = list(islice(read(options.ewt), 100 if options.quick else 300))
+            line("minilm", "6 layers, 72 heads", load("minilm"), texts, turns)
+        except InputError as error:
+            print(json.dumps({"name": "minilm", "skipped": str(error)}), flush=True)
+    if options.only in {None, "gpt2"}:
+        peer_line(SMALL if options.quick else GPT2, 16 if options.quick else 32, 128, min(turns, 3))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Would a measure come out as it did if each row gave the same attention to its keys in another order?
+
+The null permutes a row's attention over the keys that could receive it, every order alike, rows apart. Mean and
+variance follow in closed form, since the attention that falls on k of n keys is then the sum of a sample drawn without
+replacement (Cochran 1977, theorems 2.1 and 2.2): k/n of the mass, with variance k(n-k)/(n(n-1)) sum (a - mean a)^2.
+Where only keys at about the same distance are exchanged, each bin of distances is a population of its own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+from torch import Tensor
+
+from interp.patterns.totals import N_GROUPS
+
+# A row shared alike has no order to permute; what float32 leaves of its variance is this little of its squares.
+_ROUNDING = 1e-6
+
+
+@dataclass
+class Null:
+    """Mean and variance of the sums that `Totals.scores` hold, under permuted keys, by group of documents.
+
+    NaN where a measure has no such null.
+    """
+
+    mean: Float[Tensor, "group head measure"]
+    variance: Float[Tensor, "group head measure"]
+
+    @staticmethod
+    def empty(n_heads: int, n_measures: int) -> "Null":
+        """Nothing read yet."""
+        return Null(*(torch.zeros(N_GROUPS, n_heads, n_measures, dtype=torch.float64) for _ in range(2)))
+
+    def add(
+        self,
+        groups: Int[Tensor, " prompt"],
+        mean: Float[Tensor, "prompt head measure"],
+        variance: Float[Tensor, "prompt head measure"],
+    ) -> None:
+        """Add each prompt's rows, which are independent of each other."""
+        for total, part in ((self.mean, mean), (self.variance, variance)):
+            total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
+
+    def of(self, groups: Bool[Tensor, " group"]) -> "Null":
+        """The null of some groups."""
+        return Null(self.mean * groups[:, None, None], self.variance * groups[:, None, None])
+
+    def test(self, scores: Float[Tensor, "group head measure"]) -> np.ndarray:
+        """One-sided normal p, head x measure, that the scores add up to more than under permuted keys.
+
+        NaN where no row could have come out otherwise (one key at its distance, attention shared alike).
+        """
+        variance = self.variance.sum(0).numpy()
+        excess = (scores - self.mean).sum(0).numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(variance > 0, stats.norm.sf(excess / np.sqrt(variance)), np.nan)
+
+
+def spread(
+    mass: Float[Tensor, "*row"], squares: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]
+) -> Float[Tensor, "*row"]:
+    """sum (a - mean a)^2 over n keys from their sum and sum of squares; 0 where rounding is all there is."""
+    found = squares - mass * mass / n.clamp(min=1)
+    return torch.where(found > _ROUNDING * squares, found, 0)
+
+
+def on_set(k: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
+    """What the mean takes of the mass, and the variance of the spread, for the attention on k of n keys."""
+    return k / n.clamp(min=1), k * (n - k) / (n * (n - 1)).clamp(min=1)
+
+
+def weighted(
+    sums: Float[Tensor, "*row"], squares: Float[Tensor, "*row"], n: Float[Tensor, "*row"]
+) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
+    """The same factors for sum a·d, with d any number a key has, from the n keys' sum of d and of d^2 (Hoeffding 1951).
+
+    Mean: the mean of d times the mass. Variance: sum (d - mean d)^2 / (n - 1) times the spread.
+    """
+    return sums / n.clamp(min=1), (squares - sums * sums / n.clamp(min=1)).clamp(min=0) / (n - 1).clamp(min=1)
+
+
+def distance_bin(offset: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
+    """Keys at distances 1, 2-3, 4-7, 8-15, ... are exchanged with each other: 1, 2, 3, ...; negative before the query.
+
+    The query itself is 0. A bin that doubles holds several keys from distance 2 on, and still keeps near and far apart.
+    """
+    exponent = torch.frexp(offset.abs().to(torch.float32)).exponent  # frexp: exact, where a logarithm rounds
+    return exponent.to(offset.dtype) * offset.sign()
+
+
+def choice(
+    scores: Float[Tensor, "item head word"],
+    candidates: Bool[Tensor, "item word"],
+    correct: Bool[Tensor, "item word"],
+    bins: Int[Tensor, "item word"],
+) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
+    """Mean and variance of `selection.accuracy` when scores are permuted among the candidates of each bin.
+
+    The candidates that tie for the highest stay in their bins, as many as there were, and fall on any of the bin's
+    words alike: of t there, the correct ones are hypergeometric. `correct` are among `candidates`.
+    """
+    eligible = scores.masked_fill(~candidates[:, None], -1.0)
+    best = eligible.amax(-1, keepdim=True)
+    tied = ((eligible == best) & (best > 0)).to(scores.dtype)  # item head word
+    mean = scores.new_zeros(scores.shape[:2])
+    variance = torch.zeros_like(mean)
+    for bin in bins[candidates].unique().tolist():
+        inside = (candidates & (bins == bin)).to(scores.dtype)  # item word
+        n, k = inside.sum(-1)[:, None], (inside * correct).sum(-1)[:, None]
+        t = (tied * inside[:, None]).sum(-1)
+        share, factor = on_set(k, n)
+        mean += t * share
+        variance += t * (n - t) / n.clamp(min=1) * factor
+    of = tied.sum(-1).clamp(min=1)
+    return mean / of, variance / of**2
+
+
+def share(
+    scores: Float[Tensor, "item head word"],
+    candidates: Bool[Tensor, "item word"],
+    correct: Bool[Tensor, "item word"],
+    bins: Int[Tensor, "item word"],
+) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
+    """Mean and variance of `selection.share` when scores are permuted among the candidates of each bin."""
+    among = (scores * candidates[:, None]).sum(-1).clamp(min=1e-30)
+    mean = torch.zeros_like(among)
+    variance = torch.zeros_like(among)
+    for bin in bins[candidates].unique().tolist():
+        inside = (candidates & (bins == bin)).to(scores.dtype)
+        n, k = inside.sum(-1)[:, None], (inside * correct).sum(-1)[:, None]
+        there = scores * inside[:, None]
+        mass = there.sum(-1)
+        of_mass, of_spread = on_set(k, n)
+        mean += of_mass * mass
+        variance += of_spread * spread(mass, there.square().sum(-1), n)
+    return mean / among, variance / among**2
