@@ -3,16 +3,20 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from analyses import probes
 from analyses.corpora import read
-from analyses.figures.probes import probes_by_layer
-from analyses.probe_items import choose
-from analyses.probe_items import read as read_vectors
+from analyses.figures.probes import probe_depths, probes_by_layer
+from analyses.probes import tables
+from analyses.probes.fitted import Found, halves_of
+from analyses.probes.items import choose
+from analyses.probes.reading import read as read_vectors
 from interp import AnnotatedText, InputError, Mention, run
+from interp.probes import commonest_labels
 from models import load, planted
 from models.planted import Planted
 
@@ -79,6 +83,31 @@ class TestPlantedTruth:
         ]
         assert (table.selectivity == table.accuracy - table.control_accuracy).all()
         assert table.untrained_accuracy.between(0, 1).all()
+
+    def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
+        # noisy tags, so that single documents gain in one layer and lose as much in another
+        last = ["VERB" if at % 3 else "NOUN" for at in range(60)]
+        noisy = [replace(text, tags=(*text.tags[:-1], tag)) for text, tag in zip(tagged(60), last, strict=True)]
+        found = probes.measure(model(), noisy)
+        scores = stream(found).cumulative_accuracy.to_numpy()
+        gains = np.diff(scores)
+        by_hand = (np.arange(1, len(scores)) * gains).sum() / gains.sum()
+        assert probes.depths(found).set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
+
+    def test_every_difference_has_its_interval(self, table):
+        rows = stream(table)
+        assert (rows.gain == rows.accuracy - rows.baseline).all()
+        assert (rows.learnt == rows.accuracy - rows.untrained_accuracy).all()
+        assert (rows.ambiguous_gain == rows.ambiguous_accuracy - rows.ambiguous_baseline).all()
+        for gain, low, high in (
+            ("gain", "gain_low", "gain_high"),
+            ("learnt", "learnt_low", "learnt_high"),
+            ("ambiguous_gain", "ambiguous_low", "ambiguous_high"),
+        ):
+            assert (rows[low] <= rows[gain]).all()
+            assert (rows[gain] <= rows[high]).all()
+        assert rows.ambiguous_low[1] > 0.2  # the word before says what the type does not
+        assert rows.ambiguous_low[0] < 0.05
 
     def test_nothing_gained_has_no_expected_layer(self):
         silent = Planted(WORDS, [[planted.uniform], [planted.uniform]], n_ctx=24).build()
@@ -192,13 +221,90 @@ class TestRefusals:
             probes.measure(model(), tagged(10), tasks=["gender"])
 
 
-class TestFigure:
-    def test_a_panel_a_task_and_one_for_the_depths(self, table):
-        figure = probes_by_layer(table, probes.depths(table))
-        panel, below = figure.axes
+class TestFigures:
+    def test_a_panel_a_task(self, table):
+        (panel,) = probes_by_layer(table).axes
         assert panel.get_title().startswith("tag, n ")
-        assert len(panel.lines) == 5
-        assert [label.get_text() for label in below.get_yticklabels()] == ["tag"]
+        assert len(panel.lines) == 6
+
+    def test_one_task_has_no_differences_and_two_have(self, table):
+        (alone,) = probe_depths(probes.depths(table), 2).axes
+        assert [label.get_text() for label in alone.get_yticklabels()] == ["tag"]
+        both = pd.concat([probes.depths(table).assign(task=task) for task in ("tag", "relation", "relation - tag")])
+        left, right = probe_depths(both, 2).axes
+        assert [label.get_text() for label in left.get_yticklabels()] == ["tag", "relation"]
+        assert [label.get_text() for label in right.get_yticklabels()] == ["relation – tag"]
+
+    def test_what_is_missing_is_said(self, table):
+        depths = probes.depths(table)
+        depths.loc[depths["measure"] == "expected layer", ["value", "ci_low", "ci_high"]] = np.nan
+        (alone,) = probe_depths(depths, 2).axes
+        assert [text.get_text() for text in alone.texts] == ["nothing surely gained after the embedding"]
+
+
+def found(halves: torch.Tensor, cumulative: torch.Tensor, groups: torch.Tensor) -> Found:
+    """What a model of two blocks might give, whose whole mix has settled on the first."""
+    none = torch.zeros(1, len(groups))
+    return Found(
+        groups=groups,
+        right=none,
+        control=none,
+        untrained=none,
+        baseline=none[0],
+        baseline_name="",
+        ambiguous=None,
+        cumulative=cumulative,
+        shares=torch.tensor([0.0, 1.0, 0.0]),
+        half_shares=halves,
+        n_train=1,
+        documents={"train": 1, "test": 1},
+    )
+
+
+def mixed(halves: torch.Tensor) -> Found:
+    return found(halves, torch.ones(3, 1), torch.zeros(1, dtype=torch.long))
+
+
+def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
+    gained_early, gained_late, lost_early, never = [0.0, 1, 1], [0.0, 0, 1], [1.0, 0, 0], [0.0, 0, 0]
+    right = torch.tensor([gained_early, never] * 20 + [gained_late, lost_early] * 20).T
+    given = found(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
+    value, low, high = tables.expected_with_interval(given, None, seed=0)
+    assert value == pytest.approx(2.0)  # (20 x 1 + 20 x (2 - 1)) / (20 + 20 x 0)
+    assert low < 2 < high
+
+
+class TestGravity:
+    def test_halves_that_agree_with_the_whole_leave_no_doubt(self):
+        sure = mixed(torch.tensor([[0.0, 1.0, 0.0]]).repeat(8, 1))
+        assert tables.centre_with_interval(sure, None) == (1.0, 1.0, 1.0)
+
+    def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
+        halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
+        value, low, high = tables.centre_with_interval(mixed(halves), None)
+        reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
+        assert value == 1.0
+        assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
+
+    def test_halves_that_all_stray_the_same_way_are_doubt_too(self):
+        strays = mixed(torch.tensor([[0.0, 0.0, 1.0]]).repeat(8, 1))
+        value, low, high = tables.centre_with_interval(strays, None)
+        assert (value, low, high) == (1.0, 0.0, 2.0)  # no further than there are layers
+
+    def test_a_difference_is_taken_half_by_half(self):
+        halves = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
+        one = mixed(halves)
+        assert tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
+
+    def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
+        groups = torch.arange(40).repeat(3)
+        drawn = halves_of(groups, seed=1)
+        assert [len(groups[kept].unique()) for kept in drawn] == [20] * 8
+        assert len({tuple(kept.tolist()) for kept in drawn}) == 8
+        fewer = groups[:80].flip(0)
+        again = halves_of(fewer, seed=1)
+        assert [{*fewer[kept].tolist()} for kept in again] == [{*groups[kept].tolist()} for kept in drawn]
+        assert halves_of(torch.tensor([1, 2, 3]), seed=1) == []
 
 
 @pytest.mark.slow
@@ -209,7 +315,7 @@ def test_the_most_frequent_tag_of_the_type_on_english_web_text(shared_file):
         for name in ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu")
     ]
     tags = sorted({tag for _, tag in sides[0]})
-    own, other = probes.commonest_labels([word for word, _ in sides[0]], [tags.index(tag) for _, tag in sides[0]])
+    own, other = commonest_labels([word for word, _ in sides[0]], [tags.index(tag) for _, tag in sides[0]])
     right = [own.get(word, other) == tags.index(tag) for word, tag in sides[1]]
     assert sum(right) / len(right) == pytest.approx(0.86, abs=0.01)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,36 +17,38 @@ _LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained_accuracy": ("same probe, untrained model", {"color": "0.3", "marker": "^", "ls": ":"}),
     "ambiguous_accuracy": ("probe, words seen as noun and verb", {"color": _PURPLE, "marker": "D", "ls": "-."}),
     "baseline": ("rule that reads no sentence", {"color": ORANGE}),
+    "ambiguous_baseline": ("the same rule, words seen as noun and verb", {"color": ORANGE, "ls": ":"}),
 }
-_MEASURES = {"expected layer": BLUE, "centre of gravity": ORANGE}
+_MEASURES = {"expected layer": (BLUE, "o"), "centre of gravity": (ORANGE, "s")}
+_ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}
+_LINE = 0.42  # inches: a task
 
 
 @styled
-def probes_by_layer(layers: pd.DataFrame, depths: pd.DataFrame, *, title: str | None = None) -> Figure:
-    """A panel a task: what probes of each layer's stream read, with the interval of the selectivity; below, how deep.
+def probes_by_layer(layers: pd.DataFrame, *, title: str | None = None) -> Figure:
+    """A panel a task: what probes of each layer's stream read, with the interval of what they have over their control.
 
     Args:
         layers: rows of `tables/layers`; heads are left out.
-        depths: expected layer and centre of gravity of each task, with intervals; differences of tasks are left out.
         title: the question.
     """
     rows = layers.loc[layers["head"].isna()]
     tasks = list(dict.fromkeys(rows["task"]))
-    question = title or "How deep in the model are tags, relations and referents read?"
-    figure = begin(question, 5.1, max(6.5, min(WIDTH, 1.5 + 2.6 * len(tasks))))
-    grid = figure.add_gridspec(2, len(tasks), height_ratios=[3, 1.2])
-    deepest = int(rows["depth"].max())
+    question = title or "How well does a probe of each layer read it, and what is that worth?"
+    width = WIDTH if len(tasks) > 1 else 6.5
+    figure = begin(question, 4.2, width)
+    drawn = [name for name in _LINES if rows[name].notna().any()]
+    lowest = float(np.nanmin(rows[drawn].to_numpy(dtype=float)))
     handles: dict[str, Any] = {}
-    first: Axes | None = None
-    for column, task in enumerate(tasks):
-        ax = figure.add_subplot(grid[0, column], sharey=first)
-        first = first or ax
-        handles |= _panel(ax, rows.loc[rows["task"] == task])
-        ax.set_title(f"{task}, n {rows.loc[rows['task'] == task, 'n'].iloc[0]:,}")
-    assert first is not None
-    first.set(ylabel="accuracy", ylim=(0, 1.02))
-    _depths(figure.add_subplot(grid[1, :]), depths.loc[depths["task"].isin(tasks)], tasks, deepest)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+    axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for ax, task in zip(axes, tasks, strict=True):
+        group = rows.loc[rows["task"] == task]
+        handles |= _panel(ax, group)
+        ax.set_title(f"{task}, n {group['n'].iloc[0]:,}")
+    axes[0].set(ylabel="accuracy", ylim=(np.floor(10 * lowest - 0.2) / 10, 1.01))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=int(width / 3)
+    )
     return figure
 
 
@@ -57,26 +60,52 @@ def _panel(ax: Axes, rows: pd.DataFrame) -> dict[str, Any]:
     band = ax.fill_between(rows["depth"], low, high, color=BLUE, alpha=0.2, lw=0)
     drawn: dict[str, Any] = {}
     for name, (label, style) in _LINES.items():
-        if not rows[name].isna().to_numpy().all():
+        if rows[name].notna().to_numpy().any():
             (drawn[label],) = ax.plot(rows["depth"], rows[name], ms=4, **{"lw": 1.2, **style})
-    drawn["control + selectivity, 95% interval"] = band
+    drawn["95% interval of what the probe has over its control"] = band
     ax.set_xlabel("blocks passed")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return drawn
 
 
-def _depths(ax: Axes, depths: pd.DataFrame, tasks: list[str], deepest: int) -> None:
-    """Expected layer and centre of gravity: one line a task, what is missing is said."""
-    for shift, (measure, colour) in zip((-0.15, 0.15), _MEASURES.items(), strict=True):
+@styled
+def probe_depths(depths: pd.DataFrame, deepest: int, *, title: str | None = None) -> Figure:
+    """How deep each task is read, by both measures with intervals; beside it, by how much one task lies above another.
+
+    Args:
+        depths: rows of `tables/depths`.
+        deepest: how many blocks the model has.
+        title: the question.
+    """
+    names = list(dict.fromkeys(depths["task"]))
+    tasks, pairs = ([name for name in names if (" - " in name) == pair] for pair in (False, True))
+    question = title or "Is syntax read low in the model, and reference high?"
+    figure = begin(question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5)
+    left, *right = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
+    _intervals(left, depths, tasks)
+    low, high = left.get_xlim()
+    left.set(xlim=(min(low, -0.1), max(high, deepest + 0.1)), xlabel="blocks passed", title="where it is read")
+    for ax in right:
+        _intervals(ax, depths, pairs)
+        ax.axvline(0, color=GREY, lw=1, zorder=0)
+        ax.set(xlabel="blocks", title="how much higher the first is read than the second")
+    for ax in (left, *right):
+        ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def _intervals(ax: Axes, depths: pd.DataFrame, tasks: list[str]) -> None:
+    """Two values with their intervals a task, one a measure; what is missing is said."""
+    for shift, (measure, (colour, marker)) in zip((-0.15, 0.15), _MEASURES.items(), strict=True):
         rows = depths.loc[depths["measure"] == measure].set_index("task").reindex(tasks)
-        y = [at + shift for at in range(len(tasks))]
-        known = rows["value"].notna().to_numpy()
+        y = np.arange(len(tasks)) + shift
         ax.hlines(y, rows["ci_low"], rows["ci_high"], colors=colour, lw=2)
-        ax.plot(rows["value"], y, "o", color=colour, ms=5, label=measure)
-        for at in [y[index] for index in range(len(tasks)) if not known[index]]:
+        ax.plot(rows["value"], y, marker, color=colour, ms=5, label=f"{measure}, 95% interval")
+        for at in y[rows["value"].isna().to_numpy()]:
             ax.text(
-                0, at, f"no {measure}: nothing surely gained after the embedding", color=colour, fontsize=7, va="center"
+                0.02, at, _ABSENT[measure], color=colour, fontsize=7, va="center", transform=ax.get_yaxis_transform()
             )
-    ax.set_yticks(range(len(tasks)), tasks)
-    ax.set(xlim=(-0.1, deepest + 0.1), ylim=(len(tasks) - 0.5, -0.5), xlabel="blocks passed")
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.set_yticks(range(len(tasks)), [name.replace(" - ", " – ") for name in tasks])
+    ax.set_ylim(len(tasks) - 0.5, -0.5)

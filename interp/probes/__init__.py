@@ -1,0 +1,25 @@
+"""What can a linear classifier read from a vector, and how much of that is the classifier's own doing?
+
+Many probes at once: one a site (each layer's residual stream, each head's output) and task. A probe is a softmax
+classifier, the exact minimum of a convex loss, so that it depends on nothing but vectors, labels and one penalty.
+"""
+
+from interp.probes.baselines import commonest_labels, control_labels
+from interp.probes.edges import Axes, edge_vectors
+from interp.probes.fitting import PENALTY, Probes, Scaling, fit
+from interp.probes.mixing import Mix, centre_of_gravity, expected_layer_terms, fit_mix
+
+__all__ = [
+    "PENALTY",
+    "Axes",
+    "Mix",
+    "Probes",
+    "Scaling",
+    "centre_of_gravity",
+    "commonest_labels",
+    "control_labels",
+    "edge_vectors",
+    "expected_layer_terms",
+    "fit",
+    "fit_mix",
+]

@@ -1,0 +1,74 @@
+"""How are many smooth problems minimised side by side? Preconditioned L-BFGS, each problem with its own step."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_SLACK = 1e-6  # of the loss: what rounding may add to it in a step
+Objective = Callable[
+    [Float[Tensor, "problem size"]], tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]]
+]  # each problem's value, and its gradient
+Linear = Callable[[Float[Tensor, "problem size"]], Float[Tensor, "problem size"]]
+
+
+def minimise(
+    objective: Objective,
+    start: Float[Tensor, "problem size"],
+    precondition: Linear,
+    *,
+    tolerance: float = 3e-5,
+    steps: int = 300,
+    memory: int = 12,
+) -> Float[Tensor, "problem size"]:
+    """Where each problem's value is least.
+
+    Args:
+        objective: the value and the gradient of each problem.
+        start: where to begin.
+        precondition: applies a guess of the inverse curvature; it must be positive definite.
+        tolerance: a problem rests once a step promises to lower its value by less.
+        steps: at most.
+        memory: past steps kept (Nocedal & Wright 2006, algorithm 7.4).
+    """
+    at, (value, gradient) = start, objective(start)
+    past: list[tuple[Tensor, Tensor]] = []
+    for _ in range(steps):
+        direction = -_inverse_times(gradient, past, precondition)
+        slope = (direction * gradient).sum(-1)
+        active = -slope > tolerance
+        if not active.any():
+            break
+        length = active.to(value)
+        while True:
+            trial = at + length[:, None] * direction
+            new_value, new_gradient = objective(trial)
+            lowered = new_value <= value + 1e-4 * length * slope + _SLACK * value.abs()
+            if bool((lowered | (length < 1e-4)).all()):
+                break
+            length = torch.where(lowered, length, length / 3)
+        past = [*past, (trial - at, new_gradient - gradient)][-memory:]
+        at, value, gradient = trial, new_value, new_gradient
+    return at
+
+
+def _inverse_times(gradient: Tensor, past: list[tuple[Tensor, Tensor]], precondition: Linear) -> Tensor:
+    """L-BFGS's inverse curvature times the gradient, problem by problem; a step that says nothing is passed over."""
+    result, shares = gradient, []
+    for moved, turned in reversed(past):
+        curvature = (moved * turned).sum(-1, keepdim=True)
+        told = curvature > 1e-12
+        share = torch.where(told, (moved * result).sum(-1, keepdim=True) / torch.where(told, curvature, 1.0), 0.0)
+        result = result - share * turned
+        shares.append((share, curvature, told))
+    result = precondition(result)
+    if past:
+        moved, turned = past[-1]
+        curvature = (moved * turned).sum(-1, keepdim=True)
+        against = (turned * precondition(turned)).sum(-1, keepdim=True)
+        result = torch.where((curvature > 1e-12) & (against > 0), curvature / against.clamp(min=1e-30), 1.0) * result
+    for (moved, turned), (share, curvature, told) in zip(past, reversed(shares), strict=True):
+        back = torch.where(told, (turned * result).sum(-1, keepdim=True) / torch.where(told, curvature, 1.0), 0.0)
+        result = result + (share - back) * moved
+    return result
