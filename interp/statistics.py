@@ -3,6 +3,7 @@
 Everything starts from totals a group of documents: documents, never tokens, are the units that repeat independently.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ from scipy import stats
 Array = np.ndarray
 REPLICATES = 1000
 _FEWEST = 3  # groups that an interval needs
+_BLOCK = 5120  # products of two quantities that are resampled at once
+_DIFFERENCE = (1, -1)  # a value, less its baseline
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,12 @@ def estimate(
     full = full[:, (full[1] != 0).any(1)]  # groups without any document; weights of either sign count
     n_groups = full.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        (value, baseline), error = _ratios(full.sum(1), _products(full).sum(1), n_groups)
+        (value, baseline), error = _ratios(full.sum(1), _products(full).sum(1), _DIFFERENCE, n_groups)
         gain = value - baseline
         if n_groups < 2:
             missing = np.full_like(gain, np.nan)
             return Estimate(value, baseline, gain, missing, missing, missing)
-        low_t, high_t = _studentised_quantiles(full, gain, error, seed)
+        low_t, high_t = _studentised_quantiles(full, _DIFFERENCE, gain, error, seed)
         if n_groups < _FEWEST:  # two groups resampled are one of them twice, or the plain pair: no spread to see
             low_t, high_t = np.full_like(gain, np.nan), np.full_like(gain, np.nan)
         p = stats.t.sf(gain / error, n_groups - 1)
@@ -59,43 +62,109 @@ def estimate(
     return Estimate(value, baseline, gain, gain - high_t * error, gain - low_t * error, p)
 
 
-_PAIRS = [(i, j) for i in range(4) for j in range(i, 4)]
+@dataclass(frozen=True)
+class Contrast:
+    """A signed sum of ratios; every field has one value a column.
+
+    `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+    p: Array
+
+
+def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
+    """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
+
+    Interval and p are made as in `estimate`. Ratios that are the same in every group cancel exactly if they stand
+    beside each other: what is compared with itself differs by 0, with p 1. Columns in which a ratio has no weight are
+    NaN; with fewer than two groups the value stands and the rest is NaN, with two the interval is.
+
+    Args:
+        totals, weights: ratio x group x column. A group counts where any ratio has weight in it.
+        signs: 1 or -1 a ratio.
+        seed: of the resampling.
+    """
+    full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
+    full = full.reshape(-1, *full.shape[2:])
+    full = full[:, (full[1::2] != 0).any((0, 2))]
+    n_groups = full.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sums = full.sum(1)
+        ratios = sums[0::2] / sums[1::2]
+        value = _signed(signs, ratios)
+        if n_groups < 2:
+            missing = np.full_like(value, np.nan)
+            return Contrast(value, missing, missing, missing)
+        # group by group, and not from sums of products, which do not cancel to the last digit
+        influence = _signed(signs, (full[0::2] - ratios[:, None] * full[1::2]) / sums[1::2, None])
+        error = _error((influence**2).sum(0), n_groups)
+        low_t, high_t = _studentised_quantiles(full, signs, value, error, seed)
+        if n_groups < _FEWEST:
+            low_t, high_t = np.full_like(value, np.nan), np.full_like(value, np.nan)
+        p = 2 * stats.t.sf(np.abs(value) / error, n_groups - 1)
+    p = np.where(error == 0, np.where(value == 0, 1.0, 0.0), p)
+    p = np.where(np.isnan(value), np.nan, p)
+    return Contrast(value, value - high_t * error, value - low_t * error, p)
 
 
 def _products(u: Array) -> Array:
-    """All products of two of the four quantities, a group: pair x group x column."""
-    return np.stack([u[i] * u[j] for i, j in _PAIRS])
+    """All products of two of the quantities, a group: pair x group x column."""
+    return np.stack([u[i] * u[j] for i, j in _pairs(len(u))])
 
 
-def _ratios(sums: Array, squares: Array, n_groups: int) -> tuple[tuple[Array, Array], Array]:
-    """The two ratios and the standard error of their difference.
+def _pairs(count: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(count) for j in range(i, count)]
 
-    A group's influence on the difference is linear in its four quantities, so its square needs only their products.
+
+def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: int) -> tuple[Array, Array]:
+    """The ratios of totals and weights, which alternate in `sums`, and the standard error of their signed sum.
+
+    A group's influence on the sum is linear in its quantities, so its square needs only their products.
     """
-    value, baseline = sums[0] / sums[1], sums[2] / sums[3]
-    influence = (1 / sums[1], -value / sums[1], -1 / sums[3], baseline / sums[3])
+    ratios = sums[0::2] / sums[1::2]
+    influence = [
+        part
+        for sign, ratio, weight in zip(signs, ratios, sums[1::2], strict=True)
+        for part in (sign / weight, -sign * ratio / weight)
+    ]
     variance = sum(
-        (1 + (i != j)) * influence[i] * influence[j] * square for (i, j), square in zip(_PAIRS, squares, strict=True)
+        (1 + (i != j)) * influence[i] * influence[j] * square
+        for (i, j), square in zip(_pairs(len(sums)), squares, strict=True)
     )
-    scale = n_groups / max(n_groups - 1, 1)
+    return ratios, _error(np.asarray(variance), n_groups)
+
+
+def _error(variance: Array, n_groups: int) -> Array:
+    """The standard error from the sum of squared influences."""
+    spread = variance * (n_groups / max(n_groups - 1, 1))
     # rounding leaves a variance of nothing a little beside zero
-    spread = np.asarray(variance) * scale
-    return (value, baseline), np.sqrt(np.where(spread < 1e-24, 0.0, spread))
+    return np.sqrt(np.where(spread < 1e-24, 0.0, spread))
 
 
-def _studentised_quantiles(full: Array, gain: Array, plain_error: Array, seed: int) -> tuple[Array, Array]:
+def _signed(signs: Sequence[int], parts: Array) -> Array:
+    """Their signed sum, in their order: equal neighbours of opposite sign leave exactly nothing."""
+    return np.asarray(sum(sign * part for sign, part in zip(signs, parts, strict=True)))
+
+
+def _studentised_quantiles(
+    full: Array, signs: Sequence[int], value: Array, plain_error: Array, seed: int
+) -> tuple[Array, Array]:
     n_groups = full.shape[1]
     draws = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), REPLICATES).astype(float)
-    low, high = np.empty_like(gain), np.empty_like(gain)
-    for at in range(0, gain.shape[0], 512):  # columns a block: memory stays small for any table
-        block = full[:, :, at : at + 512]
+    low, high = np.empty_like(value), np.empty_like(value)
+    step = _BLOCK // len(_pairs(len(full)))
+    for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
+        block = full[:, :, at : at + step]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
-        (value, baseline), error = _ratios(sums, squares, n_groups)
-        t = (value - baseline - gain[at : at + 512]) / error
+        ratios, error = _ratios(sums, squares, signs, n_groups)
+        t = (_signed(signs, ratios) - value[at : at + step]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
-        t = np.where(error <= 1e-3 * plain_error[at : at + 512], 0.0, t)
-        low[at : at + 512], high[at : at + 512] = _quantiles(t)
+        t = np.where(error <= 1e-3 * plain_error[at : at + step], 0.0, t)
+        low[at : at + step], high[at : at + step] = _quantiles(t)
     return low, high
 
 

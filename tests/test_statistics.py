@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from interp.statistics import benjamini_hochberg, estimate, mean_interval
+from interp.statistics import benjamini_hochberg, contrast, estimate, mean_interval
 
 
 def ratio(totals: np.ndarray, weights: np.ndarray, seed: int = 0):
@@ -72,3 +72,68 @@ def test_two_groups_have_a_test_and_no_interval():
     assert np.isnan(found.low[0])
     assert np.isnan(found.high[0])
     assert found.p[0] == pytest.approx(stats.t.sf(2.0, 1))
+
+
+def four_ratios(n_groups: int, n_columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Value and baseline of two models on documents of uneven length; what a document is like moves all four."""
+    rng = np.random.default_rng(seed)
+    words = rng.integers(5, 60, (n_groups, n_columns))
+    mood = rng.normal(0, 0.1, words.shape)
+    rates = [np.clip(rate + mood, 0, 1) for rate in RATES]
+    totals = np.stack([rng.binomial(words, rate) for rate in rates]).astype(float)
+    return totals, np.broadcast_to(words, totals.shape).astype(float)
+
+
+RATES = (0.6, 0.5, 0.3, 0.35)  # value of one and of the other, baseline of one and of the other
+GAIN_DIFFERENCE = (1, -1, -1, 1)
+
+
+def test_a_contrast_of_two_ratios_is_their_estimate_tested_on_both_sides():
+    totals, weights = four_ratios(12, 5)
+    two = contrast(totals[:2], weights[:2], (1, -1), seed=4)
+    same = estimate(totals[0], weights[0], totals[1], weights[1], seed=4)
+    np.testing.assert_allclose(two.value, same.gain)
+    np.testing.assert_allclose(two.low, same.low, atol=1e-9)
+    np.testing.assert_allclose(two.high, same.high, atol=1e-9)
+    np.testing.assert_allclose(two.p, 2 * np.minimum(same.p, 1 - same.p), atol=1e-9)
+
+
+def test_intervals_of_a_difference_of_gains_cover_the_truth():
+    found = contrast(*four_ratios(40, 1_000), GAIN_DIFFERENCE)
+    truth = (RATES[0] - RATES[2]) - (RATES[1] - RATES[3])
+    covered = ((found.low <= truth) & (truth <= found.high)).mean()
+    assert 0.93 <= covered <= 0.97
+
+
+def test_what_documents_share_cancels_in_a_paired_difference():
+    totals, weights = four_ratios(40, 50)
+    paired = contrast(totals[:2], weights[:2], (1, -1))
+    unpaired = contrast(np.stack([totals[0], totals[1, ::-1]]), np.stack([weights[0], weights[1, ::-1]]), (1, -1))
+    assert (paired.high - paired.low).mean() < 0.9 * (unpaired.high - unpaired.low).mean()
+
+
+def test_a_difference_by_hand():
+    totals = np.array([[[1.0], [2.0], [6.0]], [[1.0], [1.0], [1.0]]])
+    found = contrast(totals, np.ones_like(totals), (1, -1))
+    # differences 0, 1, 5: mean 2, standard error sqrt(7/3) = 1.528, t = 1.309 with 2 degrees of freedom
+    assert found.value[0] == pytest.approx(2.0)
+    assert found.p[0] == pytest.approx(2 * stats.t.sf(2 / (7 / 3) ** 0.5, 2))
+    assert found.low[0] < 2.0 < found.high[0]
+
+
+def test_what_is_compared_with_itself_differs_by_exactly_0():
+    totals, weights = four_ratios(9, 7)
+    found = contrast(totals[[0, 0, 2, 2]], weights[[0, 0, 2, 2]], GAIN_DIFFERENCE)
+    for name, exactly in (("value", 0.0), ("low", 0.0), ("high", 0.0), ("p", 1.0)):
+        np.testing.assert_array_equal(getattr(found, name), np.full(7, exactly))
+
+
+def test_a_contrast_on_few_groups_or_without_weight_is_missing_and_never_zero():
+    totals, weights = np.array([[[1.0], [3.0]], [[0.0], [0.0]]]), np.ones((2, 2, 1))
+    two = contrast(totals, weights, (1, -1))
+    assert (two.value[0], np.isnan(two.low[0])) == (2.0, True)
+    assert two.p[0] == pytest.approx(2 * stats.t.sf(2.0, 1))
+    one = contrast(totals[:, :1], weights[:, :1], (1, -1))
+    assert (one.value[0], np.isnan(one.p[0])) == (1.0, True)
+    empty = contrast(totals, weights * np.array([1, 0])[:, None, None], (1, -1))
+    assert np.isnan([empty.value[0], empty.p[0]]).all()
