@@ -60,13 +60,23 @@ Corpora = Annotated[
         show_default="generated stories",
     ),
 ]
+HeldOut = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--held-out",
+        help="Annotated text to test on; may be repeated.",
+        show_default="a quarter of the corpus's documents",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Minimal pairs of each causal test.")]
 Labels = Annotated[
-    bool, typer.Option("--labels", help="Label heads too, on both halves of the text; takes several times as long.")
+    bool,
+    typer.Option("--labels/--no-labels", help="Label heads: chosen on one half of the text, reported on the other."),
 ]
+Probes = Annotated[bool, typer.Option("--probes/--no-probes", help="Probe every layer for tags, relations, reference.")]
 Out = Annotated[Path, typer.Option(help="The output directory.")]
 
 app = typer.Typer(
@@ -89,7 +99,8 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
         device: Device = "cpu",
         dtype: DtypeOption = Dtype.FLOAT32,
         pairs: Pairs = 40,
-        labels: Labels = False,
+        labels: Labels = True,
+        probes: Probes = behaviours is None,
     ) -> None:
         with _one_line():
             from analyses import corpora, report
@@ -105,6 +116,7 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
                     seed=seed,
                     pairs=pairs,
                     labels=labels,
+                    probes=probes,
                     command=shlex.join(["interp", *sys.argv[1:]]),
                     name=_title(model),
                     progress=progress,
@@ -159,6 +171,37 @@ for _name, _commands, _help in (
     ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
 ):
     app.command(_name, help=_help)(_experiments(_commands, _name))
+
+
+@app.command()
+def probes(
+    *,
+    model: Model = "default",
+    corpus: Corpora = None,
+    held_out: HeldOut = None,
+    out: Out = Path("probes"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """From which layer can tags, relations and reference be read?"""
+    with _one_line():
+        from analyses import corpora, report
+        from analyses.probes import building
+
+        with _progress() as progress:
+            progress("loading the model", 0)
+            building.build(
+                _load(model, device, dtype),
+                [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                out,
+                held_out=[corpora.read(spec) for spec in held_out or ()],
+                seed=seed,
+                command=shlex.join(["interp", *sys.argv[1:]]),
+                name=_title(model),
+                progress=progress,
+            )
+    typer.echo(_wrote(out))
 
 
 @app.command()
@@ -257,6 +300,37 @@ def patch(
             )
     for line in patching.agreement_lines(written.correlations):
         typer.echo(line)
+    typer.echo(_wrote(out))
+
+
+@app.command()
+def compare(
+    models: Annotated[
+        list[str],
+        typer.Argument(help="Two or more, each as for --model; the others are compared with the first."),
+    ],
+    *,
+    corpus: Corpora = None,
+    out: Out = Path("compare"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Does one model have the heads that another has? The same measures side by side."""
+    with _one_line():
+        from analyses import comparing, corpora, report
+
+        names = comparing.names(models)
+        with _progress() as progress:
+            progress("loading the models", 0)
+            comparing.build(
+                dict(zip(names, [_load(model, device, dtype) for model in models], strict=True)),
+                [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                out,
+                seed=seed,
+                command=shlex.join(["interp", *sys.argv[1:]]),
+                progress=progress,
+            )
     typer.echo(_wrote(out))
 
 

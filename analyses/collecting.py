@@ -1,6 +1,6 @@
 """How is a corpus read once for several questions? Each behaviour's collector sees every batch of patterns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
@@ -8,6 +8,8 @@ import pandas as pd
 from analyses.tables import Collected
 from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Transformer
+
+_UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
 @runtime_checkable
@@ -70,3 +72,17 @@ def head_table(
 def summary(reading: Reading) -> dict[str, Any]:
     """What every collector says of the text: its name, and how many documents it holds."""
     return {"corpus": getattr(reading.corpus, "name", "texts"), "documents": len(reading.documents)}
+
+
+def refuse_unread(counts: Mapping[str, int], name: str) -> None:
+    """A text of which the model's tokenizer knows hardly anything was not read.
+
+    Raises:
+        InputError: more than nine tenths of the tokens counted are unknown.
+    """
+    unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
+    if tokens and unknown > _UNREADABLE * tokens:
+        raise InputError(
+            f"{unknown:,} of the {tokens:,} tokens of {name} are unknown to this model's tokenizer: "
+            "give a text that it was made for"
+        )

@@ -2,150 +2,158 @@
 
 Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
 half, it shows a measure (`analyses.findings`) by more than any head of three untrained models does, or where hiding
-the measure's claimed keys costs the next token (`analyses.knockouts`). On the reporting half each candidate gets
+the measure's claimed keys costs what the model says (`analyses.knockouts`). On the reporting half each candidate gets
 
     both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
     attention   it attends, and hiding what it attends to has no effect that could be told from chance
-    effect      hiding costs the next token, though attention does not stand out from its baseline
+    effect      hiding costs what the model says, though attention does not stand out from its baseline
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from analyses import coreference, knockouts, part_of_speech, position
+from analyses.collecting import collect
+from analyses.evidence import CELL, MODULES, Evidence, Say, gather, sharing
 from analyses.findings import DISCOVERY, NOTABLE, RANKED, notable, unit
+from analyses.tables import Collected
+from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
-from interp.initialise import untrained
-from interp.patterns import group_of
 from interp.statistics import benjamini_hochberg
 
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *("effect", "effect_low", "effect_high", "p_attention", "p_effect", "q", "agreement", "n"),
+    *("effect", "effect_low", "effect_high", "readout", "p_attention", "p_effect", "q", "agreement", "n"),
+    *("task", "task_effect", "task_low", "task_high"),
 ]
-MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
+NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
+DOCUMENTS = 40  # of each half, whose beginnings are read by knock-outs
+
 _NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", "antecedent:named")  # other labels say them
-_UNTRAINED = 3
-_KEY = ["stack", "attention", "layer", "head", "behaviour", "measure"]
+_TASKS = {
+    "repeat": ("previous-token", "duplicate-token", "induction"),
+    "agreement": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
+    "agreement-adjacent": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
+    "gender": ("antecedent",),
+}
+"""The minimal pairs that ask about the same as a label, besides its own items."""
 
 
 @dataclass(frozen=True)
-class Half:
-    """The documents of a corpus that choose (0) or report (1): told by their names, the same in every run."""
+class Labelled:
+    """The labels of a model's heads.
 
-    corpus: Iterable[AnnotatedText]
-    which: int
-    most: int | None = None  # texts
+    labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
+    evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals
+    left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
+    """
 
-    def __iter__(self) -> Iterator[AnnotatedText]:
-        count = 0
-        for text in self.corpus:
-            if group_of(text.document) % 2 == self.which and (self.most is None or count < self.most):
-                count += 1
-                yield text
+    labels: pd.DataFrame
+    evidence: pd.DataFrame
+    left_out: Mapping[str, str]
 
 
 def label(
     model: Transformer,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     *,
-    texts: int = 40,
+    collected: Mapping[str, Collected] | None = None,
+    effects: pd.DataFrame | None = None,
+    documents: int = DOCUMENTS,
+    words: int | None = None,
     seed: int = 0,
-    progress: Callable[[str, int], object] | None = None,
-) -> pd.DataFrame:
-    """The rows of `tables/labels`: one a head and label, all that hold on the reporting half.
+    progress: Say | None = None,
+) -> Labelled:
+    """Label every head.
 
-    Gains are over the strictest baseline, effects in nats of the text's next token a claimed row; intervals are at 95%
-    over documents. `q` is over all candidates: of `max(p_attention, p_effect)` for `both`, else of the one p. A
-    measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
-    gain and effect on the reporting half.
+    Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
+    over documents. `q` is over all candidates: of `max(p_attention, p_effect)` for `both`, else of the one p. A measure
+    without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and
+    effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the head
+    carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
 
     Args:
         model: a transformer with a tokenizer.
         corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
-        texts: documents of each half that knock-outs and untrained models read.
+        collected: what the behaviours' measures added up to on them, where that is known already.
+        effects: the rows of `tables/effects`, where the minimal pairs were patched already.
+        documents: of each half, that knock-outs read.
+        words: of each document, that knock-outs read: its beginning; by default what the model's size affords.
         seed: of everything random.
         progress: called with what is being done, and how often it was.
 
-    `attrs["left_out"]` says, by behaviour, why one could not be labelled.
-
     Raises:
-        InputError: an unknown behaviour.
+        InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
     """
     if unknown := corpora.keys() - MODULES.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
     say = progress or (lambda stage, count: None)
-    tables, left_out = [], {}
-    for behaviour, corpus in corpora.items():
-        try:
-            tables.append(_evidence(model, behaviour, corpus, texts, seed, say))
-        except InputError as error:
-            left_out[behaviour] = str(error)
-    table = _judged(pd.concat(tables, ignore_index=True)) if tables else pd.DataFrame(columns=LABEL_COLUMNS)
-    table.attrs = {"left_out": left_out}
-    return table
+    totals, left_out = (dict(collected), {}) if collected else _collected(model, corpora, seed, say)
+    found = gather(model, corpora, totals, documents=documents, words=words, seed=seed, say=say)
+    left_out |= {behaviour: each.effects_left_out for behaviour, each in found.items() if each.effects_left_out}
+    candidates, evidence = [], []
+    for each in found.values():
+        known = _known(each)
+        evidence.append(known)
+        candidates.append(_chosen(each).merge(known, on=CELL, how="inner"))
+    if not found:
+        return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=CELL), left_out)
+    if effects is None:
+        effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in found], ignore_index=True)
+    labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects)
+    return Labelled(labels, pd.concat(evidence, ignore_index=True), left_out)
 
 
-def _evidence(
-    model: Transformer,
-    behaviour: str,
-    corpus: Iterable[AnnotatedText],
-    texts: int,
-    seed: int,
-    say: Callable[[str, int], object],
-) -> pd.DataFrame:
-    """The candidates of one behaviour, with what the reporting half says of each."""
-    module = MODULES[behaviour]
-    say(f"{behaviour}: choosing", 0)
-    choosing = module.measure(model, Half(corpus, 0), seed=seed)
-    bars = [
-        module.measure(untrained(model, seed + number), Half(corpus, 0, texts), seed=seed)
-        for number in range(_UNTRAINED)
-    ]
-    say(f"{behaviour}: reporting", 0)
-    reporting = module.measure(model, Half(corpus, 1), seed=seed + 1)
-    effects = [_effects(model, behaviour, Half(corpus, which), texts, seed + which) for which in (0, 1)]
-    attends = _above(notable(choosing), pd.concat(bars))
-    moves = effects[0].loc[(effects[0]["q"] < DISCOVERY) & (effects[0]["effect"] > 0)]
-    chosen = _chosen(attends, moves)
-    kept = _columns(reporting.loc[reporting["sink"] == "kept"], "gain", "attention", "n")
-    both = kept.merge(_columns(effects[1], "effect", "effect"), on=_KEY, how="left")
-    agreement = {name: _agreement(rows) for name, rows in both.groupby("measure")}
-    return chosen.merge(both, on=_KEY, how="inner").assign(agreement=lambda rows: rows["measure"].map(agreement))
+def _collected(
+    model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
+) -> tuple[dict[str, Collected], dict[str, str]]:
+    """What each behaviour adds up to on its corpus, or why it could not be measured."""
+    totals, left_out = {}, {}
+    for corpus, behaviours in sharing(corpora):
+        collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in behaviours]
+        reading = Reading(model, corpus, lambda texts: say("reading", texts))
+        for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
+            if isinstance(found, Collected):
+                totals[behaviour] = found
+            else:
+                left_out[behaviour] = str(found)
+    return totals, left_out
 
 
-def _chosen(attends: pd.DataFrame, moves: pd.DataFrame) -> pd.DataFrame:
-    """Heads and measures that either chose, and which did."""
-    rows = pd.concat([attends[_KEY].assign(attends=True, moves=False), moves[_KEY].assign(attends=False, moves=True)])
+def _chosen(evidence: Evidence) -> pd.DataFrame:
+    """Heads and measures that attention or effect chose on the choosing half, and which did."""
+    shown = notable(evidence.choosing.heads)
+    bar = np.array([max(0.0, evidence.bars.get(name, 0.0)) for name in shown["measure"]], dtype=float)
+    attends = shown.loc[shown["gain"].to_numpy(dtype=float) > bar]
+    moved = evidence.choosing.effects
+    moves = moved.loc[(moved["q"] < DISCOVERY) & (moved["effect"] >= NOTABLE_EFFECT)]
+    rows = pd.concat([attends[CELL].assign(attends=True, moves=False), moves[CELL].assign(attends=False, moves=True)])
     fit = [name not in _NO_LABEL and unit(name) in RANKED for name in rows["measure"]]
-    return rows.loc[np.array(fit, dtype=bool)].groupby(_KEY, sort=False, as_index=False).max()
+    chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
+    return chosen.assign(bar=[max(0.0, evidence.bars.get(name, 0.0)) for name in chosen["measure"]])
+
+
+def _known(evidence: Evidence) -> pd.DataFrame:
+    """Gain and effect of every head and measure on the reporting half, and how far they agree."""
+    heads, effects = evidence.reporting.heads, evidence.reporting.effects
+    kept = heads.loc[heads["sink"] == "kept"].copy()
+    kept["p"] = kept[[name for name in ("p", "p_null") if name in kept]].max(
+        axis=1
+    )  # a null without anything to permute says nothing either way
+    rows = _columns(kept, "gain", "attention", "n").merge(
+        _columns(effects, "effect", "effect", "readout"), on=CELL, how="left"
+    )
+    agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
+    return rows.assign(agreement=[agreement[name] for name in rows["measure"]])
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
     """A table's value, interval and p under the names that labels give them."""
     named = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
-    return pd.DataFrame({named.get(name, name): rows[name] for name in (*_KEY, value, *named, *more)})
-
-
-def _effects(
-    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], texts: int, seed: int
-) -> pd.DataFrame:
-    """The knock-outs of one behaviour's measures; none for a model whose next token cannot be read."""
-    if model.output is None or not model.config.last.causal:
-        return pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)
-    return knockouts.measure(model, corpus, behaviours=[behaviour], texts=texts, seed=seed)
-
-
-def _above(found: pd.DataFrame, bars: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose gain is larger than that of any untrained head in the same measure."""
-    bar = bars.loc[bars["sink"] == "kept"].groupby("measure")["gain"].max().to_dict()
-    least = np.array([bar.get(name, 0.0) for name in found["measure"]], dtype=float)
-    return found.loc[found["gain"].to_numpy(dtype=float) > least]
+    return pd.DataFrame({named.get(name, name): rows[name] for name in (*CELL, value, *named, *more)})
 
 
 def _agreement(rows: pd.DataFrame) -> float:
@@ -164,14 +172,31 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
         "attention": benjamini_hochberg(attention),
         "effect": benjamini_hochberg(effect),
     }
-    attends = (
-        rows["attends"].to_numpy(dtype=bool) & (rows["gain"] >= NOTABLE).to_numpy() & (rows["gain_low"] > 0).to_numpy()
-    )
-    moves = (rows["effect"].astype(float) > 0).to_numpy()
-    holds = {"both": attends & moves, "attention": attends, "effect": rows["moves"].to_numpy(dtype=bool) & moves}
+    chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
+    gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
+    attends = chosen & (gain >= NOTABLE) & (gain > bar) & (low > 0)
+    size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
+    moves = (size >= NOTABLE_EFFECT) & (least > 0)
+    holds = {"both": attends & moves, "attention": attends, "effect": moved & moves}
     rows["evidence"], rows["q"] = "", np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
         rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
     rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"})
     return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", "layer", "head", "label"], ignore_index=True)
+
+
+def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
+    """The labels, beside what each head carries of the minimal pairs that ask about the same."""
+    head = ["stack", "attention", "layer", "head"]
+    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*head, "task"])
+    known = {tuple(row[name] for name in (*head, "task")): row for row in best.to_dict("records")}
+    rows = labels.to_dict("records")
+    for row in rows:
+        for task, names in _TASKS.items():
+            carried = known.get((*(row[name] for name in head), task))
+            if row["label"] in names and carried is not None:
+                row |= {"task": task, "task_effect": carried["effect"]}
+                row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
+                break
+    return pd.DataFrame(rows, columns=LABEL_COLUMNS)

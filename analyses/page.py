@@ -10,6 +10,7 @@ import pandas as pd
 from analyses.figures import head_name, measure_name
 from analyses.findings import RANKED, best, causes, notable, unit
 from analyses.illustrations import Drawn
+from analyses.probes import Section as Probed
 from analyses.rendering import false_discovery_rate, image, interval, number, render
 
 FEW_DOCUMENTS = 20
@@ -171,29 +172,70 @@ class Section:
         return [image(drawn.figure, svg, drawn.caption) | {"task": drawn.task} for drawn, svg in self.figures]
 
 
-def page(facts: Mapping[str, Any], sections: Sequence[Section], labels: pd.DataFrame | None = None) -> str:
-    """The report as one HTML file; every value is escaped."""
-    labelled = None if labels is None else label_rows(labels)
-    return render("report.html.jinja", facts=facts, sections=sections, counted=counts_table(sections), labels=labelled)
+@dataclass(frozen=True)
+class LabelSection:
+    """The labels as the page shows them."""
 
+    labels: pd.DataFrame
+    figures: Sequence[tuple[Drawn, bytes]] = ()  # with its svg
 
-def label_rows(labels: pd.DataFrame) -> dict[str, list[dict[str, str]]]:
-    """Labels as text, by their evidence, the strongest evidence first."""
-    rows: dict[str, list[dict[str, str]]] = {"both": [], "effect": [], "attention": []}
-    for row in labels.to_dict("records"):
-        rows[row["evidence"]].append(
-            {
-                "head": _head(row),
-                "label": measure_name(str(row["label"])),
-                "gain": number(row["gain"], sign=True),
-                "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
-                "effect": number(row["effect"], sign=True),
-                "effect_interval": interval(row["effect_low"], row["effect_high"], sign=True),
-                "q": false_discovery_rate(row["q"]),
-                "n": number(row["n"]),
-            }
+    @cached_property
+    def rows(self) -> dict[str, list[dict[str, str]]]:
+        """Labels as text, by their evidence."""
+        rows: dict[str, list[dict[str, str]]] = {evidence: [] for evidence in ("both", "effect", "attention")}
+        for row in self.labels.to_dict("records"):
+            rows[row["evidence"]].append(
+                {
+                    "head": _head(row),
+                    "label": measure_name(str(row["label"])),
+                    "gain": number(row["gain"], sign=True),
+                    "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
+                    "effect": number(row["effect"], sign=True),
+                    "effect_interval": interval(row["effect_low"], row["effect_high"], sign=True),
+                    "task": _task(row),
+                    "q": false_discovery_rate(row["q"]),
+                    "n": number(row["n"]),
+                }
+            )
+        return rows
+
+    @property
+    def short(self) -> str:
+        """How many labels there are, by evidence."""
+        both, effect, attention = (len(self.rows[evidence]) for evidence in ("both", "effect", "attention"))
+        heads = len(self.labels[["stack", "attention", "layer", "head"]].drop_duplicates())
+        return (
+            f"{number(heads)} heads carry labels that held on the other half of the text: {number(both)} labels with "
+            f"attention and effect, {number(attention)} with attention alone, {number(effect)} with effect alone."
         )
-    return rows
+
+    @cached_property
+    def readouts(self) -> str:
+        """What the effects were read off from."""
+        return ", ".join(str(name) for name in self.labels["readout"].dropna().unique())
+
+    @cached_property
+    def images(self) -> list[dict[str, Any]]:
+        """The figures."""
+        return [image(drawn.figure, svg, drawn.caption) for drawn, svg in self.figures]
+
+
+def _task(row: Mapping[str, Any]) -> str:
+    """What a labelled head carries of the minimal pairs that ask about the same."""
+    if not isinstance(row["task"], str):
+        return ""
+    return f"{row['task']} {number(row['task_effect'])}"
+
+
+def page(
+    facts: Mapping[str, Any],
+    sections: Sequence[Section],
+    labels: LabelSection | None = None,
+    probes: Probed | None = None,
+) -> str:
+    """The report as one HTML file; every value is escaped."""
+    shown = {"sections": sections, "counted": counts_table(sections), "labels": labels, "probed": probes}
+    return render("report.html.jinja", facts=facts, **shown)
 
 
 def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:

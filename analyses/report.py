@@ -2,8 +2,9 @@
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,22 @@ import numpy as np
 import pandas as pd
 
 from analyses import corpora as readers
-from analyses import output
+from analyses import figures, output
+from analyses import probes as layer_probes
+from analyses.collecting import collect, refuse_unread
 from analyses.corpora import Corpus
+from analyses.evidence import MODULES
 from analyses.illustrations import Drawn, illustrate
-from analyses.labels import MODULES, label
-from analyses.page import Section, page
-from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS
+from analyses.labels import Labelled, label
+from analyses.page import LabelSection, Section, page
+from analyses.probes import Section as Probed
+from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected
+from analyses.windows import Reading
 from interp import InputError, Transformer
 from interp.statistics import benjamini_hochberg
 from models.huggingface import weights_digest
 
 GENERATED = "stories"
-UNREADABLE = 0.9  # a model to whose tokenizer more of a corpus is unknown has not read it
 Progress = Callable[[str, int], object]  # what is being done, and how many texts it has read
 
 
@@ -37,6 +42,7 @@ class Result:
     effects: pd.DataFrame
     drawn: Sequence[Drawn] = ()
     left_out: str | None = None
+    collected: Collected | None = None
 
 
 def build(
@@ -47,7 +53,8 @@ def build(
     behaviours: Sequence[str] | None = None,
     seed: int = 0,
     pairs: int = 40,
-    labels: bool = False,
+    labels: bool = True,
+    probes: bool = True,
     command: str = "",
     name: str = "",
     progress: Progress | None = None,
@@ -61,7 +68,8 @@ def build(
         behaviours: which of `MODULES`; all by default.
         seed: of everything random.
         pairs: minimal pairs of each causal test.
-        labels: whether heads are labelled too, which reads every corpus several times more (`analyses.labels`).
+        labels: whether heads are labelled (`analyses.labels`).
+        probes: whether every layer is probed (`analyses.probes`).
         command: what the user typed, for the record.
         name: the model's name, for the record.
         progress: called with what is being done and the number of texts read.
@@ -76,57 +84,77 @@ def build(
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
     say = progress or (lambda stage, texts: None)
     with output.writing(out) as new:
-        measured = [_measure(model, behaviour, corpora, seed=seed, pairs=pairs, say=say) for behaviour in chosen]
+        measured = _measure(model, chosen, corpora, seed=seed, pairs=pairs, say=say)
         if all(result.left_out for result in measured):
             raise InputError(_reasons(measured))
         results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
         _write_tables(new, results)
         labelled = _labels(model, results, seed, say) if labels else None
-        if labelled is not None:
-            new.table("labels", labelled)
+        probed = _probes(new, model, corpora, seed, say) if probes else None
         say("writing figures", 0)
         sections = [_section(new, result) for result in results]
+        shown = None if labelled is None else _label_section(new, model, labelled)
         facts = _facts(model, corpora, results) | {
             "name": name or "a model",
             "seed": seed,
             "pairs": pairs,
-            "labels_left_out": None if labelled is None else labelled.attrs["left_out"],
+            "labels_left_out": None if labelled is None else labelled.left_out,
+            "probes": probed.facts if isinstance(probed, Probed) else {"left_out": probed},
             "command": command,
             "versions": output.versions(),
             "processor": platform.processor() or platform.machine(),
             "seconds": round(time.perf_counter() - started, 1),
         }
-        new.text("report.html", page(facts, sections, labelled))
+        new.text("report.html", page(facts, sections, shown, probed if isinstance(probed, Probed) else None))
         new.run(facts)
     return Path(out)
 
 
 def _measure(
-    model: Transformer, behaviour: str, corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Progress
+    model: Transformer, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Progress
+) -> list[Result]:
+    """Every behaviour on its corpus, each corpus read once."""
+    found: dict[str, Result] = {}
+    for corpus, own, generated in _reading_list(behaviours, corpora):
+        collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in own]
+        reading = Reading(model, corpus, partial(say, f"{', '.join(own)}: reading"))
+        for behaviour, collected in zip(own, collect(reading, collectors), strict=True):
+            found[behaviour] = _result(model, behaviour, corpus, generated, collected, seed=seed, pairs=pairs, say=say)
+    return [found[behaviour] for behaviour in behaviours]
+
+
+def _reading_list(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[tuple[Corpus, list[str], bool]]:
+    """Which corpus is read for which behaviours, and whether generated stories had to stand in."""
+    of = {behaviour: corpus_for(MODULES[behaviour].NEEDS, corpora) for behaviour in behaviours}
+    shared: dict[tuple[str, bool], tuple[Corpus, list[str], bool]] = {}
+    for behaviour, (corpus, generated) in of.items():
+        shared.setdefault((corpus.digest + corpus.name, generated), (corpus, [], generated))[1].append(behaviour)
+    return list(shared.values())
+
+
+def _result(
+    model: Transformer,
+    behaviour: str,
+    corpus: Corpus,
+    generated: bool,
+    collected: Collected | InputError,
+    *,
+    seed: int,
+    pairs: int,
+    say: Progress,
 ) -> Result:
-    module = MODULES[behaviour]
-    corpus, generated = corpus_for(module.NEEDS, corpora)
     try:
-        heads = module.measure(model, corpus, seed=seed, progress=lambda texts: say(f"{behaviour}: reading", texts))
-        _refuse_unread(heads.attrs.get("counts", {}), corpus)
+        if isinstance(collected, InputError):
+            raise collected
+        heads = collected.table(seed=seed)
+        refuse_unread(heads.attrs.get("counts", {}), corpus.name)
     except InputError as error:
-        if model.tokenizer is None:
-            raise
-        for _ in corpus:  # raises where the text is at fault, and not what this model can see of it
-            pass
         nothing = pd.DataFrame(columns=HEAD_COLUMNS), pd.DataFrame(columns=EFFECT_COLUMNS)
         return Result(behaviour, corpus, generated, *nothing, left_out=str(error))
-    effects = module.effects(model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n))
-    return Result(behaviour, corpus, generated, heads, effects)
-
-
-def _refuse_unread(counts: Mapping[str, int], corpus: Corpus) -> None:
-    unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
-    if tokens and unknown > UNREADABLE * tokens:
-        raise InputError(
-            f"{unknown:,} of the {tokens:,} tokens of {corpus.name} are unknown to this model's tokenizer: "
-            "give a text that it was made for"
-        )
+    effects = MODULES[behaviour].effects(
+        model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n)
+    )
+    return Result(behaviour, corpus, generated, heads, effects, collected=collected)
 
 
 def _reasons(results: Sequence[Result]) -> str:
@@ -149,10 +177,42 @@ def _with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return [table.assign(q=part) for table, part in zip(tables, parts, strict=True)]
 
 
-def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> pd.DataFrame:
+def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> Labelled:
     """The labels of all behaviours that were measured, each on its corpus."""
-    measured = {result.behaviour: result.corpus for result in results if not result.left_out}
-    return label(model, measured, seed=seed, progress=say)
+    corpora = {result.behaviour: result.corpus for result in results if result.collected}
+    collected = {result.behaviour: result.collected for result in results if result.collected}
+    effects = pd.concat([result.effects for result in results], ignore_index=True)
+    return label(model, corpora, collected=collected, effects=effects, seed=seed, progress=say)
+
+
+def _probes(
+    new: output.Output, model: Transformer, corpora: Sequence[Corpus], seed: int, say: Progress
+) -> Probed | str:
+    """What probes read from every layer, or why they could not."""
+    try:
+        return layer_probes.section(model, corpora, new, seed=seed, progress=say)
+    except InputError as error:
+        return str(error)
+
+
+def _label_section(new: output.Output, model: Transformer, labelled: Labelled) -> LabelSection:
+    """Write what labels rest on, and draw it."""
+    new.table("labels", labelled.labels)
+    new.table("evidence", labelled.evidence)
+    drawn = []
+    if len(labelled.labels):
+        (stack,) = model.config.stacks
+        whole = figures.label_map(labelled.labels, model.config.n_layers, model.config.n_heads)
+        caption = f"The heads of the {stack}, layer by layer; the strongest evidence and the largest gains first."
+        drawn.append(Drawn("labels", whole, caption))
+    if bool(labelled.evidence["effect"].notna().any()):
+        caption = (
+            "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
+            "Coloured heads carry the label."
+        )
+        drawn.append(Drawn("agreement", figures.attention_against_effect(labelled.evidence, labelled.labels), caption))
+    images = [(each, new.figure(each.name, each.figure).read_bytes()) for each in drawn]
+    return LabelSection(labelled.labels, images)
 
 
 def _draw(model: Transformer, result: Result, *, seed: int, say: Progress) -> Result:

@@ -21,9 +21,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import cli, report
+from analyses.collecting import collect
 from analyses.corpora import Corpus
 from analyses.findings import best, causes, notable, varied
 from analyses.page import Section
+from analyses.tables import Collected, Heads
+from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.statistics import benjamini_hochberg
 
@@ -63,34 +66,43 @@ def fake(
     refused: str | None = None,
     baselines: Sequence[Mapping[str, object]] = (),
     counts: Mapping[str, int] | None = None,
+    error: Exception | None = None,
 ) -> SimpleNamespace:
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     where = {"stack": "decoder", "attention": "self"}
     cells = [{**where, "layer": layer, "head": head} for layer in range(2) for head in range(3)]
 
-    def measure(model, corpus, *, seed=0, progress=None):
-        read = [progress(number) for number, _ in enumerate(corpus, 1)]
-        rows = [
+    def rows(name: str, n: int) -> list[dict[str, object]]:
+        return [
             {
-                **{
-                    **cell,
-                    "behaviour": behaviour,
-                    "measure": each,
-                    "sink": "kept",
-                    "corpus": corpus.name,
-                    "value": gain,
-                },
+                **cell,
+                **{"behaviour": behaviour, "measure": each, "sink": "kept", "corpus": name, "value": gain},
                 **{"baseline": 0.0, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.02},
-                **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": len(read)},
+                **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": n},
             }
             for cell in cells
             for each in ("previous-token", "distance")
             for gain in [0.9 if (cell["layer"], cell["head"]) == (1, 2) else 0.001]
         ]
-        table = pd.DataFrame(rows)
-        table.attrs = {"counts": counts or {"texts": len(read), f"words {HOSTILE}": 2}, "documents": len(read)}
-        table.attrs["baselines"] = list(baselines)
-        return table
+
+    class Told(Collected):
+        def table(self, *, seed=0):
+            table = pd.DataFrame(rows(self.corpus, self.documents))
+            table.attrs = {"counts": dict(self.counts), "documents": self.documents, "baselines": list(baselines)}
+            return table
+
+    class Collector:
+        def __init__(self, model, *, seed=0):
+            self.texts = 0
+
+        def add(self, batch):
+            self.texts += len(batch.windows)
+
+        def collected(self, reading):
+            if error is not None:
+                raise error
+            told = counts or {"texts": self.texts, f"words {HOSTILE}": 2}
+            return Told(Heads("decoder", 2, 3), behaviour, reading.corpus.name, (), told, self.texts)
 
     def effects(model, *, pairs=40, seed=0, progress=None):
         columns = ["layer", "head", "behaviour", "task", "intervention", "effect", "ci_low", "ci_high", "p", "q", "n"]
@@ -113,7 +125,7 @@ def fake(
         return table
 
     return SimpleNamespace(
-        BEHAVIOUR=behaviour, NEEDS=needs, HEADLINE=("previous-token",), measure=measure, effects=effects
+        BEHAVIOUR=behaviour, NEEDS=needs, HEADLINE=("previous-token",), Collector=Collector, effects=effects
     )
 
 
@@ -148,7 +160,18 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert "L1.H2 by previous-token: 0.900, +0.900 over uniform" in shown
     assert "Fewer than 20 documents" in shown
     assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600) and removes 0.500 (95% 0.400 to 0.600) of" in shown
+    assert "Apart from labels, heads are chosen and reported on the same text" in shown
+    assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
+
+
+def test_labels_and_probes_can_be_left_out(model, fakes, tmp_path):
+    out = report.build(model, [corpus()], tmp_path / "out", labels=False, probes=False)
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["labels_left_out"] is None
+    assert not any("labels" in name or "layers" in name for name in facts["files"])
+    shown = " ".join(page_of(out).text.split())
     assert "Heads are chosen and reported on the same text" in shown
+    assert "Probes of every layer" not in shown
 
 
 def test_q_is_over_everything_that_a_table_tests(model, fakes, tmp_path):
@@ -176,7 +199,9 @@ def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
-    heads = report.MODULES["position"].measure(model, corpus(), progress=print)
+    (found,) = collect(Reading(model, corpus()), [report.MODULES["position"].Collector(model)])
+    assert isinstance(found, Collected)
+    heads = found.table()
     lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0)
     section = Section("position", "texts", False, 300, ("previous-token", "tag:NOUN->ADJ"), pd.concat([heads, lifts]))
     (shares, share_rows), (lift_title, lift_rows) = section.tables
@@ -187,7 +212,9 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
 
 
 def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(report.MODULES, "coreference", failing("coreference", InputError("no pronoun in the window")))
+    monkeypatch.setitem(
+        report.MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
+    )
     out = report.build(model, [corpus()], tmp_path / "out")
     assert page_of(out).text.count("Not measured: no pronoun in the window.") == 2
     assert json.loads((out / "run.json").read_text())["not_measured"] == {"coreference": "no pronoun in the window"}
@@ -239,17 +266,11 @@ def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkey
     }
 
 
-def failing(behaviour: str, error: Exception) -> SimpleNamespace:
-    broken = fake(behaviour)
-    broken.measure = lambda *_, **__: (_ for _ in ()).throw(error)
-    return broken
-
-
 @pytest.mark.parametrize("behaviours", [None, ["coreference"]])
 def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
     """A fault of the program always; what a model cannot show only where nothing else is asked for."""
     error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(report.MODULES, "coreference", failing("coreference", error))
+    monkeypatch.setitem(report.MODULES, "coreference", fake("coreference", error=error))
     with pytest.raises(type(error), match=str(error)):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from analyses import labels
-from analyses.labels import Half, label
+from analyses.evidence import HALVES, Sample
+from analyses.labels import label
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
 from models import planted
@@ -31,7 +32,7 @@ def found() -> pd.DataFrame:
         [planted.induction(10.0), planted.uniform, planted.first_token],
     ]
     model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
-    return label(model, {"position": repeating_texts(40)}, texts=20)
+    return label(model, {"position": repeating_texts(40)}, documents=20).labels
 
 
 def evidence(table: pd.DataFrame, layer: int, head: int) -> dict[str, str]:
@@ -58,20 +59,31 @@ def test_uniform_heads_have_no_label(found):
     assert evidence(found, 1, 1) == {}
 
 
-def test_the_halves_share_no_document_and_lose_none():
+def test_samples_of_the_two_halves_share_no_document_and_read_the_beginnings():
     texts = repeating_texts(30)
-    halves = [[text.document for text in Half(texts, which)] for which in (0, 1)]
-    assert not {*halves[0]} & {*halves[1]}
-    assert sorted([*halves[0], *halves[1]]) == sorted(text.document for text in texts)
-    assert all(group_of(name) % 2 == 1 for name in halves[1])
-    assert len([*Half(texts, 0, most=3)]) == 3
+    samples = [[*Sample(texts, half, 4, 20)] for half in HALVES]
+    for half, sample in zip(HALVES, samples, strict=True):
+        assert len(sample) == 4
+        assert all(group_of(text.document) % 2 == half for text in sample)
+        assert all(text.words == texts[int(text.document.split()[1])].words[:20] for text in sample)
+
+
+def test_a_sample_takes_as_many_whole_sentences_of_a_document_as_fit():
+    def sentence(number: int, length: int) -> AnnotatedText:
+        return AnnotatedText(tuple(WORDS[:length]), (True,) * length, "d0" if group_of("d0") % 2 == 0 else "d1")
+
+    texts = [sentence(0, 6), sentence(1, 7), sentence(2, 5)]
+    half = HALVES[group_of(texts[0].document) % 2]
+    assert [len(text.words) for text in Sample(texts, half, 3, 15)] == [6, 7, 2]
+    two = AnnotatedText(tuple(WORDS[:12]), (True,) * 12, texts[0].document, sentence_starts=(0, 5, 9))
+    assert [len(text.words) for text in Sample([two, two], half, 3, 11)] == [9]
 
 
 def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
     model = Planted(WORDS, [[planted.uniform]], n_ctx=32, start="<s>").build()
-    table = label(model, {"coreference": repeating_texts(6)}, texts=3)
-    assert table.empty
-    assert list(table.columns) == labels.LABEL_COLUMNS
-    assert "no pronoun" in table.attrs["left_out"]["coreference"]
+    found = label(model, {"coreference": repeating_texts(6)}, documents=3)
+    assert found.labels.empty
+    assert list(found.labels.columns) == labels.LABEL_COLUMNS
+    assert "no pronoun" in found.left_out["coreference"]
     with pytest.raises(InputError, match="no behaviour colour"):
         label(model, {"colour": repeating_texts(2)})

@@ -13,7 +13,12 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 WIDTH = 9.0  # inches: the column of the report
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8a8a"  # Okabe & Ito 2008: told apart by colour-blind readers
+BLUE, ORANGE, GREEN, GREY = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#8a8a8a",
+)  # Okabe & Ito 2008: told apart by colour-blind readers
 SIGNED, POSITIVE = "RdBu_r", "viridis"
 _STYLE: Any = {
     "font.size": 9,

@@ -65,6 +65,12 @@ class Composed:
 
 Maker = Callable[[random.Random, bool], Behaviour]  # given whether the model is causal
 
+# what a behaviour brings along: an encoder's head rests on the first token where it has nothing to look for; a token is
+# a copy of itself, and copies share their tag; what follows a token's earlier copy has the tag that follows its tag
+_RESTS = "first-token"
+_COPIES = ("self", "tag:NOUN->NOUN")
+_FOLLOWS = ("tag:ADJ->NOUN", "tag:ADJ->ADV", "tag:NOUN->VERB", "tag:NOUN->ADP")
+
 
 def _offset(by: int) -> Behaviour:
     return Behaviour(offset_name(by), heads.offset(by), offset_name(by), never=(_SYNTAX, _REFERENCE))
@@ -76,7 +82,7 @@ def _any_offset(rng: random.Random, causal: bool) -> Behaviour:
 
 def _noun_to_adjective(rng: random.Random, causal: bool) -> Behaviour:
     plan = seek({"noun": ["adjective"]})
-    synonyms = ("tag:NOUN->ADJ", "previous-token")
+    synonyms = ("tag:NOUN->ADJ", "previous-token", *_resting(causal))
     return Behaviour("noun-to-adjective", plan, "relation:amod:head->dependent", synonyms, (_REFERENCE,))
 
 
@@ -88,25 +94,30 @@ def _subject_to_verb(rng: random.Random, causal: bool) -> Behaviour:
         plan = seek({"verb": ["subject"]})
         return Behaviour(name, plan, "relation:nsubj:head->dependent", synonyms, (_REFERENCE,))
     plan = seek({"subject": ["verb"]}, after=True)
-    return Behaviour(name, plan, "relation:nsubj:dependent->head", ("tag:NOUN->VERB", "next-token"), (_REFERENCE,))
+    synonyms = ("tag:NOUN->VERB", "next-token", _RESTS)
+    return Behaviour(name, plan, "relation:nsubj:dependent->head", synonyms, (_REFERENCE,))
 
 
 def _antecedent(rng: random.Random, causal: bool) -> Behaviour:
     plan = seek({"he": ["masculine"], "she": ["feminine"]})
-    synonyms = ("antecedent:named", "antecedent-mass", "antecedent-mass:named")
+    synonyms = ("antecedent:named", "antecedent-mass", "antecedent-mass:named", "tag:PRON->PROPN", *_resting(causal))
     return Behaviour("antecedent", plan, "antecedent", synonyms, (_SYNTAX,))
 
 
 def _nearest_noun(rng: random.Random, causal: bool) -> Behaviour:
     plan = seek({"pronoun": ["noun or name"]})
-    synonyms = ("tag:PRON->NOUN", "tag:PRON->PROPN")
+    synonyms = ("tag:PRON->NOUN", "tag:PRON->PROPN", *_resting(causal))
     return Behaviour("nearest-noun", plan, None, synonyms, (_SYNTAX, _REFERENCE))
 
 
 def _same_form(rng: random.Random, causal: bool) -> Behaviour:
     plan = seek({"he": ["mention", "he"], "she": ["mention", "she"]}, itself=False)
-    synonyms = ("duplicate-token", "tag:PRON->NOUN", "tag:PRON->PROPN")
+    synonyms = ("duplicate-token", "tag:PRON->NOUN", "tag:PRON->PROPN", *_resting(causal))
     return Behaviour("same-form", plan, None, synonyms, (_SYNTAX, _REFERENCE))
+
+
+def _resting(causal: bool) -> tuple[str, ...]:
+    return () if causal else (_RESTS,)
 
 
 def _noise(rng: random.Random, strength: float) -> Behaviour:
@@ -116,8 +127,8 @@ def _noise(rng: random.Random, strength: float) -> Behaviour:
 BEHAVIOURS: dict[str, Maker] = {
     "previous-token": lambda rng, causal: _offset(-1),
     "offset": _any_offset,
-    "duplicate-token": lambda rng, causal: Behaviour("duplicate-token", heads.same_token, "duplicate-token"),
-    "induction": lambda rng, causal: Behaviour("induction", heads.induction(), "induction"),
+    "duplicate-token": lambda rng, causal: Behaviour("duplicate-token", heads.same_token, "duplicate-token", _COPIES),
+    "induction": lambda rng, causal: Behaviour("induction", heads.induction(), "induction", _FOLLOWS),
     "noun-to-adjective": _noun_to_adjective,
     "subject-to-verb": _subject_to_verb,
     "antecedent": _antecedent,

@@ -1,0 +1,189 @@
+"""What do two halves of a text, and the model's own next word, say of every head? All that a label can rest on.
+
+One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
+are hidden. Heads of three untrained models of the same shape set a bar that chance alone can reach.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from analyses import coreference, knockouts, part_of_speech, position
+from analyses.collecting import collect
+from analyses.examples import excerpt
+from analyses.tables import Collected
+from analyses.windows import Reading
+from interp import AnnotatedText, InputError, Transformer
+from interp.initialise import untrained
+from interp.patterns import group_of
+
+MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
+UNTRAINED = 3  # models of the same shape
+_MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
+_WORDS = (12, 80)  # of a document, that knock-outs read at least and at most
+_CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
+_BUDGET = 3e13  # multiply-adds that the knock-outs of one behaviour may take on each half, about
+_BAR_DOCUMENTS, _BAR_WORDS = 64, 400  # what each of them reads
+HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
+CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
+Say = Callable[[str, int], object]  # what is being done, and how often it was
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginnings of some documents of one half of a corpus, the same in every run.
+
+    Documents, not rows, make intervals narrow: of each only the first words are read.
+    """
+
+    corpus: Iterable[AnnotatedText]
+    half: Literal[0, 1]
+    documents: int
+    words: int  # of each document, at most; a longer text is cut after a sentence where one ends
+
+    def __iter__(self) -> Iterator[AnnotatedText]:
+        room: dict[str, int] = {}
+        for text in self.corpus:
+            if group_of(text.document) % 2 != self.half:
+                continue
+            if text.document not in room and len(room) == self.documents:
+                return
+            left = room.get(text.document, self.words)
+            cut = _beginning(text, left)
+            room[text.document] = left - len(cut.words) if len(cut.words) == len(text.words) else 0
+            if cut.words:
+                yield cut
+
+
+def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
+    """As many whole sentences as fit, or the first words where not even one does."""
+    if len(text.words) <= most:
+        return text
+    stops = [start for start in text.sentence_starts if 0 < start <= most]
+    return excerpt(text, 0, max(stops, default=most))
+
+
+@dataclass(frozen=True)
+class Half:
+    """What one half of the documents says of every head: attention (`tables/heads`), and knock-outs."""
+
+    heads: pd.DataFrame
+    effects: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Both halves of one behaviour; `bars` holds by measure the largest gain among heads of untrained models."""
+
+    choosing: Half
+    reporting: Half
+    bars: Mapping[str, float]
+    effects_left_out: str | None = None  # why nothing could be knocked out
+
+
+def gather(
+    model: Transformer,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    collected: Mapping[str, Collected],
+    *,
+    documents: int,
+    words: int | None = None,
+    seed: int = 0,
+    say: Say,
+) -> dict[str, Evidence]:
+    """The evidence of each behaviour that was collected.
+
+    Args:
+        model: a transformer with a tokenizer.
+        corpora: by behaviour, a text that can be read again and again.
+        collected: by behaviour, what it added up to.
+        documents: of each half, whose beginnings knock-outs read.
+        words: of each of them; by default as many as a budget of arithmetic allows, 12 to 80.
+        seed: of everything random.
+        say: is told what is being done.
+    """
+    bars = _bars(model, {behaviour: corpora[behaviour] for behaviour in collected}, seed, say)
+    found = {}
+    for behaviour, whole in collected.items():
+        each = words or affordable(model, behaviour, documents)
+        heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
+        reason = None
+        try:
+            effects = [
+                _effects(model, behaviour, corpora[behaviour], half, documents, each, seed + half, say)
+                for half in HALVES
+            ]
+        except InputError as error:
+            effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
+        choosing, reporting = map(Half, heads, effects)
+        found[behaviour] = Evidence(choosing, reporting, bars[behaviour], reason)
+    return found
+
+
+def affordable(model: Transformer, behaviour: str, documents: int) -> int:
+    """Words of each document that knock-outs can read within their budget: fewer the larger the model."""
+    weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
+    n_cells = model.config.n_layers * model.config.n_heads * _CLAIMED[behaviour]
+    fewest, most = _WORDS
+    return int(min(max(_BUDGET / (documents * n_cells * weights / 2), fewest), most))  # half of the blocks are above
+
+
+def _effects(
+    model: Transformer,
+    behaviour: str,
+    corpus: Iterable[AnnotatedText],
+    half: Literal[0, 1],
+    documents: int,
+    words: int,
+    seed: int,
+    say: Say,
+) -> pd.DataFrame:
+    say(f"{behaviour}: knocking out", 0)
+    own = Sample(corpus, half, documents, words)
+    other = Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING)
+    return knockouts.measure(
+        model,
+        own,
+        behaviours=[behaviour],
+        training=other,
+        texts=documents * words,  # all of them
+        seed=seed,
+        progress=lambda texts: say(f"{behaviour}: knocking out", texts),
+    )
+
+
+def _bars(
+    model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
+) -> dict[str, dict[str, float]]:
+    """By behaviour and measure, the largest gain that any head of an untrained model has."""
+    tables: dict[str, list[pd.DataFrame]] = {behaviour: [] for behaviour in corpora}
+    for number in range(UNTRAINED):
+        fresh = untrained(model, seed + number)
+        for corpus, behaviours in sharing(corpora):
+            say("reading with untrained models", 0)
+            collectors = [MODULES[behaviour].Collector(fresh, seed=seed) for behaviour in behaviours]
+            reading = Reading(fresh, Sample(corpus, 0, _BAR_DOCUMENTS, _BAR_WORDS))
+            for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
+                if isinstance(found, Collected):
+                    tables[behaviour].append(found.table(seed=seed))
+    return {behaviour: _largest(own) for behaviour, own in tables.items()}
+
+
+def _largest(tables: Collection[pd.DataFrame]) -> dict[str, float]:
+    if not tables:
+        return {}
+    rows = pd.concat(tables)
+    largest = rows.loc[rows["sink"] == "kept"].groupby("measure")["gain"].max()
+    return {str(name): float(value) for name, value in largest.items()}
+
+
+def sharing(
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+) -> list[tuple[Iterable[AnnotatedText], list[str]]]:
+    """Each corpus once, with the behaviours that are read on it."""
+    found: dict[int, tuple[Iterable[AnnotatedText], list[str]]] = {}
+    for behaviour, corpus in corpora.items():
+        found.setdefault(id(corpus), (corpus, []))[1].append(behaviour)
+    return list(found.values())

@@ -1,0 +1,135 @@
+"""Which head is called what, and do heads that attend also matter?"""
+
+from collections import Counter
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, WIDTH, begin, head_name, measure_name, panels, styled
+
+_COLOURS = {"position": BLUE, "part-of-speech": GREEN, "coreference": ORANGE}
+_STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
+_SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
+_SHOWN = 3  # labels that fit into a cell
+_HEAD = ["stack", "attention", "layer", "head"]
+
+
+@styled
+def label_map(
+    labels: pd.DataFrame, n_layers: int, n_heads: int, *, title: str = "What may each head be called?"
+) -> Figure:
+    """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
+
+    Args:
+        labels: rows of `tables/labels` of one kind of attention in one stack.
+        n_layers: rows of the map.
+        n_heads: columns of the map.
+        title: the question.
+    """
+    figure = begin(title, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads))
+    ax = figure.subplots()
+    for (layer, head), rows in _by_head(labels).items():
+        face: Any = (*_rgb(_COLOURS[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
+        ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))
+        ax.text(head, layer, _cell([row["label"] for row in rows]), ha="center", va="center", fontsize=6)
+    ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
+    ax.set_yticks(range(n_layers), [f"L{layer}" for layer in range(n_layers)])
+    ax.set_xticks(np.arange(n_heads + 1) - 0.5, minor=True)
+    ax.set_yticks(np.arange(n_layers + 1) - 0.5, minor=True)
+    ax.grid(which="minor", color=GREY, lw=0.4)
+    ax.tick_params(which="both", length=0)
+    ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(n_layers - 0.49, -0.51))  # the outer lines are whole too
+    ax.spines[:].set_visible(False)
+    present = [name for name in _COLOURS if name in set(labels["behaviour"])]
+    keys = [Patch(color=(*_rgb(_COLOURS[name]), _STRENGTH["both"]), label=name) for name in present]
+    keys += [Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name]), label=_SAYS[name]) for name in _STRENGTH]
+    figure.legend(handles=keys, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    return figure
+
+
+def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """Each head's rows, the strongest evidence first, then the largest gain."""
+    order = [*_STRENGTH]
+    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in labels.to_dict("records")]
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (order.index(row["evidence"]), -row["gain"])):
+        found.setdefault((row["layer"], row["head"]), []).append(row)
+    return found
+
+
+def _cell(names: Sequence[str]) -> str:
+    shown = [fill(_short(name), 18) for name in names[:_SHOWN]]
+    return "\n".join(shown + ([f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []))
+
+
+def _short(name: str) -> str:
+    """A label without what every reader knows: `relation:obj:dependent->head` is obj, dep→head."""
+    kind, _, rest = name.partition(":")
+    if kind == "relation":
+        relation, _, way = rest.rpartition(":")
+        return f"{relation} {way.replace('dependent', 'dep').replace('->', '→')}"
+    return measure_name(rest) if kind == "tag" else name
+
+
+def _rgb(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue
+
+
+@styled
+def attention_against_effect(
+    evidence: pd.DataFrame,
+    labels: pd.DataFrame,
+    *,
+    most: int = 9,
+    title: str = "Do the heads that attend also matter to what the model says?",
+) -> Figure:
+    """One panel a measure, one dot a head: its gain over the baseline, and what hiding the claimed keys costs.
+
+    Args:
+        evidence: a row a head and measure, as `analyses.labels.label` returns them.
+        labels: rows of `tables/labels`; labelled heads are coloured and the two with the largest effects named.
+        most: panels at most, those measures first whose label most heads carry by both kinds of evidence.
+        title: the question.
+    """
+    known = evidence.dropna(subset=["gain", "effect"])
+    both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
+    largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
+    order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[:most]
+    figure, axes = panels(title, len(order), height=2.4, columns=3, key=0.8)
+    for ax, measure in zip(axes, order, strict=True):
+        _agreement(ax, known.loc[known["measure"] == measure], labels.loc[labels["label"] == measure])
+    figure.supxlabel("attention: gain over the strictest baseline", fontsize=9)
+    figure.supylabel("effect of hiding the claimed keys, in nats a row", fontsize=9)
+    return figure
+
+
+def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame) -> None:
+    """All heads in grey, those labelled with this measure in the colour of its behaviour."""
+    chosen = rows.merge(labels[[*_HEAD, "evidence"]], on=_HEAD, how="left")
+    colour = _COLOURS[rows["behaviour"].iloc[0]]
+    plain = chosen.loc[chosen["evidence"].isna()]
+    ax.scatter(plain["gain"], plain["effect"], s=9, color=GREY, alpha=0.6, linewidth=0)
+    named = chosen.dropna(subset=["evidence"])
+    ax.scatter(named["gain"], named["effect"], s=20, color=colour, linewidth=0)
+    for row in named.nlargest(2, "effect").to_dict("records"):
+        ax.annotate(
+            head_name(row["layer"], row["head"]),
+            (row["gain"], row["effect"]),
+            textcoords="offset points",
+            xytext=(-4, 3),
+            ha="right",
+            fontsize=7,
+        )
+    ax.axhline(0, color=GREY, lw=0.6)
+    ax.axvline(0, color=GREY, lw=0.6)
+    rho = rows["agreement"].iloc[0]
+    agree = "" if np.isnan(rho) else f"ρ = {rho:.2f}, ".replace("-", "−")
+    ax.set_title(f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads", loc="left", fontsize=8)
+    ax.margins(0.12)

@@ -1,0 +1,197 @@
+"""Are labels right where the truth is known, and absent where there is nothing to find?
+
+    python -m benchmarks.labels --quick        # 20 of each, under five minutes on two cores
+    python -m benchmarks.labels                # 200 of each
+
+Three questions, one JSON line each, after a line for every planted model that was mislabelled:
+
+    planted     models composed at random (`models.planted.compose`: decoders, encoders, grouped queries; with and
+                without a norm), labelled through `analyses.labels.label` on texts over their words.
+                found       share of planted heads that carry their label or a synonym (target .99)
+                false       share of all labels that are neither (target at most .05), by planted behaviour in `wrong`
+                impostors   labels that an impostor must never have: coreference or syntax for a head at a fixed offset,
+                            for the nearest noun, for the last pronoun of the same form (target 0)
+    untrained   models with random weights, labelled on generated stories.
+                any         share of models with any label of any evidence (target .05 plus two binomial errors)
+    coverage    1,000 corpora of 40 documents (200 with --quick), for every head and every measure with one baseline of
+                a planted model; how many of the 95% intervals hold the mean gain of all corpora (target .93 to .97).
+"""
+
+import argparse
+import json
+import platform
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import torch
+
+from analyses import part_of_speech, position
+from analyses.collecting import collect
+from analyses.evidence import CELL, MODULES
+from analyses.labels import label
+from analyses.tables import Collected, Scored
+from analyses.windows import Reading
+from interp import AnnotatedText, StackConfig, Transformer, TransformerConfig
+from interp.config import LayerNorm, RMSNorm
+from interp.initialise import initialise
+from models import load
+from models.planted import FORMS, Composed, compose, texts
+from models.stories import stories
+
+DOCUMENTS = 40  # of each half, about
+HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
+TARGETS = {"found": 0.99, "false": 0.05, "any": 0.05, "coverage": (0.93, 0.97)}
+
+
+def corpora_of(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
+    """Texts in which accidents are balanced, a corpus a behaviour."""
+    lexicon = composed.lexicon
+    return {
+        "position": texts.shuffled(lexicon, 3 * DOCUMENTS, seed),
+        "part-of-speech": texts.sentences(lexicon, 3 * DOCUMENTS, seed, apart=True),
+        "coreference": texts.meetings(lexicon, 3 * DOCUMENTS, seed, episodes=4),
+    }
+
+
+def planted(count: int) -> dict[str, object]:
+    """Compose, label, compare."""
+    heads = found = labels = 0
+    wrong: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    impostors: Counter[str] = Counter()
+    evidence: Counter[str] = Counter()
+    for seed in range(count):
+        composed = compose(seed, form=FORMS[seed % len(FORMS)])
+        corpora = corpora_of(composed, seed)
+        table = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
+        evidence.update(table["evidence"])
+        for each in composed.placed:
+            mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
+            right = {each.behaviour.label, *each.behaviour.synonyms}
+            labels += len(mine)
+            false = [name for name in mine if name not in right]
+            wrong.update(f"{each.behaviour.name}: {name}" for name in false)
+            impostors.update(f"{each.behaviour.name}: {name}" for name in each.mistaken(mine) if each.behaviour.never)
+            if each.behaviour.label:
+                heads += 1
+                found += each.found(mine)
+                missed.update([each.behaviour.name] * (not each.found(mine)))
+            if false or (each.behaviour.label and not each.found(mine)):
+                line = {"name": "mislabelled", "seed": seed, "planted": each.behaviour.name, "labels": mine}
+                print(json.dumps(line), flush=True)
+    return {
+        "models": count,
+        "heads": heads,
+        "found": round(found / max(heads, 1), 4),
+        "labels": labels,
+        "false": round(sum(wrong.values()) / max(labels, 1), 4),
+        "evidence": dict(evidence),
+        "missed": dict(missed.most_common()),
+        "wrong": dict(wrong.most_common(12)),
+        "impostors": dict(impostors),
+    }
+
+
+def random_model(seed: int) -> Transformer:
+    """A small model of a drawn shape that has learnt nothing."""
+    rng = random.Random(f"untrained-{seed}")
+    tokenizer = load("default").tokenizer
+    assert tokenizer is not None
+    n_heads, d_head = rng.choice((2, 4, 6, 8)), rng.choice((8, 16))
+    stack = StackConfig(
+        n_layers=rng.randint(1, 4),
+        d_model=n_heads * d_head,
+        n_heads=n_heads,
+        d_head=d_head,
+        d_mlp=4 * n_heads * d_head,
+        n_ctx=128,
+        d_vocab=load("default").config.d_vocab,
+        causal=True,
+        n_kv_heads=n_heads // 2 if rng.random() < 0.3 else None,
+        norm=rng.choice((LayerNorm(), RMSNorm())),
+    )
+    model = Transformer(TransformerConfig(decoder=stack), tokenizer)
+    initialise(model, seed)
+    return model
+
+
+def untrained(count: int) -> dict[str, object]:
+    """Label models in which there is nothing to find."""
+    corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
+    labelled = 0
+    found: Counter[str] = Counter()
+    for seed in range(count):
+        corpora = dict.fromkeys(MODULES, corpus)
+        table = label(random_model(seed), corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
+        labelled += len(table) > 0
+        found.update(f"{row['evidence']}: {row['label']}" for row in table.to_dict("records"))
+    limit = TARGETS["any"] + 2 * (TARGETS["any"] * (1 - TARGETS["any"]) / count) ** 0.5
+    return {"models": count, "any": labelled / count, "at_most": round(limit, 4), "labels": dict(found)}
+
+
+def coverage(runs: int, documents: int = 40) -> dict[str, object]:
+    """Corpora of some documents, each written anew; the truth is the mean gain over all of them."""
+    behaviours = ["previous-token", "offset", "noun-to-adjective"]
+    composed = compose(0, n_layers=2, n_heads=4, behaviours=behaviours)
+    held: list[pd.DataFrame] = []
+    for run in range(runs):
+        corpus = texts.sentences(composed.lexicon, documents, run, apart=True)
+        collectors = [module.Collector(composed.model, seed=run) for module in (position, part_of_speech)]
+        for found in collect(Reading(composed.model, corpus), collectors):
+            assert isinstance(found, Collected)
+            fixed = replace(found, scored=[each for each in found.scored if _fixed(each)])
+            held.append(fixed.table(seed=run)[[*CELL, "sink", "gain", "ci_low", "ci_high"]])
+    rows = pd.concat(held, ignore_index=True)
+    return {"runs": runs, "documents": documents, **_covered(rows)}
+
+
+def _fixed(scored: Scored) -> bool:
+    """Whether the baseline is the same one in every corpus, so that there is one gain to cover."""
+    return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == ("no preference", 1.0))
+
+
+def _covered(rows: pd.DataFrame) -> dict[str, object]:
+    """How many intervals hold the mean gain of their head and measure over all corpora."""
+    cell = [*CELL, "sink"]
+    means = rows.groupby(cell)["gain"].agg(["mean", "std", "count"]).reset_index()
+    runs = means["count"].max()
+    varied = means.loc[(means["std"] > 1e-6) & (means["count"] == runs)]  # measured in every corpus, and not a constant
+    known = rows.merge(varied, on=cell).dropna(subset=["ci_low", "ci_high"])
+    inside = (known["ci_low"] <= known["mean"]) & (known["mean"] <= known["ci_high"])
+    share = inside.groupby([known[name] for name in cell]).mean()
+    return {
+        "columns": len(share),
+        "intervals": len(known),
+        "coverage": round(float(inside.mean()), 4),
+        "quartiles": [round(float(value), 4) for value in np.quantile(share, [0.0, 0.25, 0.5, 0.75, 1.0])],
+    }
+
+
+def main() -> None:
+    """Ask all three, and say how far from its target each is."""
+    parser = argparse.ArgumentParser(description="Labels on planted models and on models that have learnt nothing.")
+    parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
+    parser.add_argument("--models", type=int, help="how many of each kind instead")
+    parser.add_argument("--only", choices=("planted", "untrained", "coverage"))
+    options = parser.parse_args()
+    count = options.models or (20 if options.quick else 200)
+    line = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
+    asked = {
+        "planted": lambda: planted(count),
+        "untrained": lambda: untrained(count),
+        "coverage": lambda: coverage(10 * count if count < 200 else 1_000),
+    }
+    for name, ask in asked.items():
+        if options.only in (None, name):
+            began = time.perf_counter()
+            print(json.dumps({"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
