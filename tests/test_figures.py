@@ -197,3 +197,54 @@ def test_measures_draw_nothing(name):
     assert not any(
         each.startswith(("matplotlib", "seaborn", "analyses.figures")) for each in imports(ANALYSES / f"{name}.py")
     )
+
+
+def labels_table() -> pd.DataFrame:
+    """L0.H1 has two labels, the weaker first; L2.H4 one by effect alone."""
+    where = {"stack": "decoder", "attention": "self"}
+    rows = [
+        {
+            **where,
+            "layer": 0,
+            "head": 1,
+            "behaviour": "position",
+            "label": "self",
+            "evidence": "attention",
+            "gain": 0.9,
+        },
+        {**where, "layer": 0, "head": 1, "behaviour": "part-of-speech", "label": "relation:obj:dependent->head"}
+        | {"evidence": "both", "gain": 0.2},
+        {**where, "layer": 2, "head": 4, "behaviour": "coreference", "label": "antecedent", "evidence": "effect"}
+        | {"gain": -0.1},
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_label_map_says_every_label_the_surest_first():
+    figure = figures.label_map(labels_table(), LAYERS, HEADS)
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    said = {text.get_position(): text.get_text() for text in ax.texts}
+    assert said == {(1, 0): "obj dep→head\nself", (4, 2): "antecedent"}
+    assert figure.get_suptitle().endswith("?")
+    assert not len(figures.label_map(labels_table().iloc[:0], LAYERS, HEADS).axes[0].texts)
+
+
+def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_named():
+    heads = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+    evidence = pd.DataFrame(
+        {
+            **{"stack": "decoder", "attention": "self", "behaviour": "part-of-speech"},
+            "layer": [layer for layer, _ in heads],
+            "head": [head for _, head in heads],
+            "measure": "relation:obj:dependent->head",
+            "gain": np.linspace(-0.2, 0.5, len(heads)),
+            "effect": np.linspace(0.3, 0.0, len(heads)),
+            "agreement": -1.0,
+        }
+    )
+    figure = figures.attention_against_effect(evidence, labels_table())
+    (ax,) = figure.axes
+    assert [len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection)] == [14, 1]
+    assert [text.get_text() for text in ax.texts] == ["L0.H1"]
+    assert ax.get_title(loc="left") == "relation:obj:dependent→head\nρ = −1.00, 15 heads"

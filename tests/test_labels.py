@@ -1,17 +1,25 @@
 """Labels on planted heads: chosen on one half of the documents, reported on the other."""
 
 import random
+from itertools import islice
 
 import pandas as pd
 import pytest
 
-from analyses import labels
+from analyses import evidence as evidence_of
+from analyses import labels, position
+from analyses.collecting import collect
 from analyses.evidence import HALVES, Sample
 from analyses.labels import label
+from analyses.tables import Collected
+from analyses.windows import Reading
 from interp import AnnotatedText, InputError
+from interp.initialise import untrained
 from interp.patterns import group_of
-from models import planted
-from models.planted import Planted
+from models import load, planted
+from models.planted import FORMS, Planted, compose
+from models.planted import texts as planted_texts
+from models.stories import stories
 
 WORDS = [f"w{number}" for number in range(40)]
 
@@ -87,3 +95,56 @@ def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
     assert "no pronoun" in found.left_out["coreference"]
     with pytest.raises(InputError, match="no behaviour colour"):
         label(model, {"colour": repeating_texts(2)})
+
+
+def test_a_label_stands_beside_what_the_head_carries_of_minimal_pairs(found):
+    rows = found.set_index("label")
+    carried = rows.loc["induction"]
+    assert carried["task"] == "repeat"
+    assert carried["task_effect"] > 0.5
+    assert carried["task_low"] <= carried["task_effect"] <= carried["task_high"]
+    assert pd.isna(rows.loc["offset:-3", "task"])
+
+
+def test_what_was_measured_already_is_not_measured_again():
+    model = Planted(WORDS, [[planted.offset(-1)], [planted.uniform]], n_ctx=110, start="<s>").build()
+    corpus = repeating_texts(40)
+    (collected,) = collect(Reading(model, corpus), [position.Collector(model)])
+    assert isinstance(collected, Collected)
+    options = {"documents": 4, "words": 12}
+    fresh = label(model, {"position": corpus}, **options)
+    effects = position.effects(model)
+    known = label(model, {"position": corpus}, collected={"position": collected}, effects=effects, **options)
+    pd.testing.assert_frame_equal(fresh.labels, known.labels)
+    assert {"previous-token"} == {*known.labels["label"]}
+
+
+@pytest.mark.slow
+def test_models_that_have_learnt_nothing_carry_no_label():
+    """Test 11 of the measures: with no effect present, any label at all in at most 5% of models and two errors."""
+    corpus = [*islice(stories(None, seed=11), 80)]
+    labelled = 0
+    count = 12
+    for seed in range(count):
+        model = untrained(load("default"), seed + 100)
+        found = label(model, dict.fromkeys(evidence_of.MODULES, corpus), documents=8, words=24, seed=seed)
+        labelled += len(found.labels) > 0
+    assert labelled / count <= 0.05 + 2 * (0.05 * 0.95 / count) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_composed_heads_are_labelled_and_impostors_are_not(form):
+    behaviours = ["previous-token", "offset", "noun-to-adjective", "antecedent", "nearest-noun", "same-form"]
+    composed = compose(3, form=form, n_layers=2, n_heads=4, behaviours=behaviours)
+    corpora = {
+        "position": planted_texts.shuffled(composed.lexicon, 100),
+        "part-of-speech": planted_texts.sentences(composed.lexicon, 100, apart=True),
+        "coreference": planted_texts.meetings(composed.lexicon, 100, episodes=4),
+    }
+    table = label(composed.model, corpora, documents=8, words=20).labels
+    for each in composed.placed:
+        mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
+        allowed = {each.behaviour.label, *each.behaviour.synonyms}
+        assert {*mine} <= allowed, each
+        assert each.behaviour.label is None or each.found(mine), each
