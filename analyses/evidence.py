@@ -4,16 +4,17 @@ One half of the documents chooses, the other reports; on each, attention is scor
 are hidden. Heads of three untrained models of the same shape set a bar that chance alone can reach.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from analyses import coreference, knockouts, part_of_speech, position
 from analyses.collecting import collect
 from analyses.examples import excerpt
-from analyses.tables import Collected
+from analyses.tables import Collected, gains
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
 from interp.initialise import untrained
@@ -22,7 +23,8 @@ from interp.patterns import group_of
 MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
 UNTRAINED = 3  # models of the same shape
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
-_WORDS = (12, 80)  # of a document, that knock-outs read at least and at most
+_BARE: dict[str, dict[str, Any]] = {"position": {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
+_WORDS = (12, 60)  # of a document, that knock-outs read at least and at most
 _CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
 _BUDGET = 3e13  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _BAR_DOCUMENTS, _BAR_WORDS = 64, 400  # what each of them reads
@@ -100,7 +102,7 @@ def gather(
         corpora: by behaviour, a text that can be read again and again.
         collected: by behaviour, what it added up to.
         documents: of each half, whose beginnings knock-outs read.
-        words: of each of them; by default as many as a budget of arithmetic allows, 12 to 80.
+        words: of each of them; by default as many as a budget of arithmetic allows, 12 to 60.
         seed: of everything random.
         say: is told what is being done.
     """
@@ -158,25 +160,26 @@ def _bars(
     model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
 ) -> dict[str, dict[str, float]]:
     """By behaviour and measure, the largest gain that any head of an untrained model has."""
-    tables: dict[str, list[pd.DataFrame]] = {behaviour: [] for behaviour in corpora}
+    bars: dict[str, dict[str, float]] = {behaviour: {} for behaviour in corpora}
     for number in range(UNTRAINED):
         fresh = untrained(model, seed + number)
         for corpus, behaviours in sharing(corpora):
             say("reading with untrained models", 0)
-            collectors = [MODULES[behaviour].Collector(fresh, seed=seed) for behaviour in behaviours]
+            collectors = [MODULES[each].Collector(fresh, seed=seed, **_BARE.get(each, {})) for each in behaviours]
             reading = Reading(fresh, Sample(corpus, 0, _BAR_DOCUMENTS, _BAR_WORDS))
             for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
                 if isinstance(found, Collected):
-                    tables[behaviour].append(found.table(seed=seed))
-    return {behaviour: _largest(own) for behaviour, own in tables.items()}
+                    _raise(bars[behaviour], found)
+    return bars
 
 
-def _largest(tables: Collection[pd.DataFrame]) -> dict[str, float]:
-    if not tables:
-        return {}
-    rows = pd.concat(tables)
-    largest = rows.loc[rows["sink"] == "kept"].groupby("measure")["gain"].max()
-    return {str(name): float(value) for name, value in largest.items()}
+def _raise(bars: dict[str, float], found: Collected) -> None:
+    """Set each bar as high as the best head of one more model."""
+    for scored in found.scored:
+        if scored.sink == "kept":
+            for name, gained in zip(scored.measures, gains(scored, found.heads.count).T, strict=True):
+                if not np.isnan(gained).all():
+                    bars[name] = max(bars.get(name, -np.inf), float(np.nanmax(gained)))
 
 
 def sharing(

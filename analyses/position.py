@@ -54,8 +54,9 @@ def measure(
 class Collector:
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0):
-        self.model, self.seed, self.heads = model, seed, Heads.of(model)
+    def __init__(self, model: Transformer, *, seed: int = 0, n_untrained: int = 3):
+        """Start from nothing. Without untrained models, `positional-head` has no bar and is left out."""
+        self.model, self.seed, self.heads, self.n_untrained = model, seed, Heads.of(model), n_untrained
         self.causal = model.config.last.causal
         self.names = positional.measures(self.causal)
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
@@ -65,7 +66,7 @@ class Collector:
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         questions = positional.Questions(batch.rows, causal=self.causal)
-        heads, uniform = questions.read(batch.pattern), questions.read(batch.rows.uniform)
+        heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         for sink in SINKS:
             own, even = heads[sink], uniform[sink]
             scores, counts = torch.cat([own.scores, even.scores], 1), torch.cat([own.counts, even.counts], 1)
@@ -76,8 +77,10 @@ class Collector:
     def collected(self, reading: Reading) -> Collected:
         """What was added up, and induction."""
         scored = [Scored(self.totals[sink], self.names, sink, ["uniform"], null=self.nulls[sink]) for sink in SINKS]
-        bar = max(_best_untrained_share(untrained(self.model, self.seed + k), reading.corpus) for k in range(3))
-        scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
+        if self.n_untrained:
+            fresh = (untrained(self.model, self.seed + k) for k in range(self.n_untrained))
+            bar = max(_best_untrained_share(each, reading.corpus) for each in fresh)
+            scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
         counts, repeats = dict(reading.counts), repeat_length(self.model)
         if repeats < SHORTEST_REPEAT:
             counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1

@@ -75,6 +75,13 @@ class Scored:
         return replace(self, totals=self.totals.of(groups), null=null)
 
 
+class Rules(list[dict[str, Any]]):
+    """Rows that are only read. pandas copies `attrs` deeply at every step, which took longer than the steps did."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Rules":
+        return self
+
+
 @dataclass(frozen=True)
 class Collected:
     """What one behaviour's measures added up to over a corpus, by group of documents, before any interval is made."""
@@ -107,7 +114,7 @@ class Collected:
         table = table.reindex(columns=HEAD_COLUMNS)
         table.attrs = {"counts": dict(self.counts), "documents": self.documents}
         if rules := [row for each, totals in finished for row in self._baselines(each, totals)]:
-            table.attrs["baselines"] = rules
+            table.attrs["baselines"] = Rules(rules)
         return table
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
@@ -170,6 +177,16 @@ def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, An
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(n > 0, null.mean.sum(0).numpy().reshape(-1) / n, np.nan)
     return {"null": mean, "p_null": np.where(n > 0, null.test(scores).reshape(-1), np.nan)}
+
+
+def gains(scored: Scored, n_heads: int) -> np.ndarray:
+    """Value less strictest baseline (head measure), without an interval; NaN where nothing counts."""
+    totals = scored.totals.finish()
+    scores, weights = totals.scores.numpy(), totals.weights.numpy()
+    against, against_weights, _ = strictest(scored, scores, weights, n_heads)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
+        return values - against.sum(0) / against_weights.sum(0)
 
 
 def strictest(

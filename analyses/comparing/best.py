@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analyses.findings import RANKED, unit
-from analyses.tables import Collected, Heads, Scored, strictest
+from analyses.tables import Collected, Heads, Scored, gains, strictest
 from interp.statistics import contrast, estimate
 
 _GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other
@@ -76,12 +76,12 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     against, against_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
-    gains = _gains(choosing, heads.count)
+    gained = gains(choosing, heads.count)
     found = {}
     for column, measure in enumerate(choosing.measures):
-        if unit(measure) not in RANKED or np.isnan(gains[:, column]).all():
+        if unit(measure) not in RANKED or np.isnan(gained[:, column]).all():
             continue
-        head = int(np.nanargmax(gains[:, column]))
+        head = int(np.nanargmax(gained[:, column]))
         if not n[head][column]:
             continue
         read = weights[:, head, column] != 0  # a baseline that is a number is there in groups that were not
@@ -95,16 +95,6 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
             n=n[head][column],
         )
     return found
-
-
-def _gains(scored: Scored, n_heads: int) -> np.ndarray:
-    """Value less strictest baseline (head measure); NaN where nothing counts."""
-    totals = scored.totals.finish()
-    scores, weights = totals.scores.numpy(), totals.weights.numpy()
-    against, against_weights, _ = strictest(scored, scores, weights, n_heads)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
-        return values - against.sum(0) / against_weights.sum(0)
 
 
 def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:

@@ -66,7 +66,8 @@ class Composed:
 Maker = Callable[[random.Random, bool], Behaviour]  # given whether the model is causal
 
 # what a behaviour brings along: an encoder's head rests on the first token where it has nothing to look for; a token is
-# a copy of itself, and copies share their tag; what follows a token's earlier copy has the tag that follows its tag
+# a copy of itself, and copies share their tag; what follows a token's earlier copy has the tag that follows its tag,
+# and in an encoder the token's own next one is what follows it, too
 _RESTS = "first-token"
 _COPIES = ("self", "tag:NOUN->NOUN")
 _FOLLOWS = ("tag:ADJ->NOUN", "tag:ADJ->ADV", "tag:NOUN->VERB", "tag:NOUN->ADP")
@@ -128,7 +129,9 @@ BEHAVIOURS: dict[str, Maker] = {
     "previous-token": lambda rng, causal: _offset(-1),
     "offset": _any_offset,
     "duplicate-token": lambda rng, causal: Behaviour("duplicate-token", heads.same_token, "duplicate-token", _COPIES),
-    "induction": lambda rng, causal: Behaviour("induction", heads.induction(), "induction", _FOLLOWS),
+    "induction": lambda rng, causal: Behaviour(
+        "induction", heads.induction(), "induction", _FOLLOWS if causal else (*_FOLLOWS, "next-token")
+    ),
     "noun-to-adjective": _noun_to_adjective,
     "subject-to-verb": _subject_to_verb,
     "antecedent": _antecedent,
