@@ -16,9 +16,8 @@ from analyses import figures, output
 from analyses import probes as layer_probes
 from analyses.collecting import collect, refuse_unread
 from analyses.corpora import Corpus
-from analyses.evidence import MODULES
 from analyses.illustrations import Drawn, illustrate
-from analyses.labels import Labelled, label
+from analyses.labels import MODULES, Labelled, label
 from analyses.page import LabelSection, Section, page
 from analyses.probes import Section as Probed
 from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected

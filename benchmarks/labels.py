@@ -32,8 +32,8 @@ import torch
 
 from analyses import part_of_speech, position
 from analyses.collecting import collect
-from analyses.evidence import CELL, MODULES
 from analyses.labels import label
+from analyses.labels.evidence import CELL, MODULES
 from analyses.tables import Collected, Scored
 from analyses.windows import Reading
 from interp import AnnotatedText, StackConfig, Transformer, TransformerConfig

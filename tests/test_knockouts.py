@@ -6,8 +6,8 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from analyses import knockouts
-from analyses.claims import (
+from analyses.labels import knockouts
+from analyses.labels.claims import (
     Hiding,
     antecedent_looks,
     at_usual_distances,

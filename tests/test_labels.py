@@ -6,11 +6,10 @@ from itertools import islice
 import pandas as pd
 import pytest
 
-from analyses import evidence as evidence_of
 from analyses import labels, position
 from analyses.collecting import collect
-from analyses.evidence import HALVES, Sample
 from analyses.labels import label
+from analyses.labels.evidence import HALVES, Sample
 from analyses.tables import Collected
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError
@@ -127,7 +126,7 @@ def test_models_that_have_learnt_nothing_carry_no_label():
     count = 12
     for seed in range(count):
         model = untrained(load("default"), seed + 100)
-        found = label(model, dict.fromkeys(evidence_of.MODULES, corpus), documents=8, words=24, seed=seed)
+        found = label(model, dict.fromkeys(labels.MODULES, corpus), documents=8, words=24, seed=seed)
         labelled += len(found.labels) > 0
     assert labelled / count <= 0.05 + 2 * (0.05 * 0.95 / count) ** 0.5
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses import knockouts
-from analyses.readouts import AntecedentProbe, MaskedWord, NextToken, TagProbe, readouts
+from analyses.labels import knockouts
+from analyses.labels.readouts import AntecedentProbe, MaskedWord, NextToken, TagProbe, readouts
 from analyses.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, TokenBatch, Transformer, run
 from models import planted

@@ -11,8 +11,8 @@ from analyses import output
 from analyses.collecting import collect, refuse_unread
 from analyses.comparing.best import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
-from analyses.evidence import MODULES
 from analyses.findings import notable
+from analyses.labels import MODULES
 from analyses.report import corpus_for
 from analyses.tables import HEAD_COLUMNS, Collected
 from analyses.windows import Reading

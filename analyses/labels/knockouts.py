@@ -1,8 +1,8 @@
 """Does the model need what a head attends to? Every label's effect on its own items, for every head.
 
 At the rows that a label claims, a head's claimed keys are hidden; the effect is the drop in what is read there
-(`analyses.readouts`: the next token, a masked word, a probe), less the larger of what two controls lose: other keys of
-the same rows, and keys at the distances that are usual for the label (`analyses.claims`).
+(`readouts`: the next token, a masked word, a probe), less the larger of what two controls lose: other keys of the same
+rows, and keys at the distances that are usual for the label (`claims`).
 """
 
 import random
@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from analyses import part_of_speech
-from analyses.claims import (
+from analyses.labels.claims import (
     Hiding,
     Looks,
     antecedent_looks,
@@ -29,8 +29,8 @@ from analyses.claims import (
     unannotated,
     with_control,
 )
+from analyses.labels.readouts import Readout, readouts
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
-from analyses.readouts import Readout, readouts
 from analyses.windows import Progress, Window, windows
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching.knockout import Claim, Read, knock_out

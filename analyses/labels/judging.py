@@ -2,7 +2,7 @@
 
 Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
 half, it shows a measure (`analyses.findings`) by more than any head of three untrained models does, or where hiding
-the measure's claimed keys costs what the model says (`analyses.knockouts`). On the reporting half each candidate gets
+the measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
 
     both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
     attention   it attends, and hiding what it attends to has no effect that could be told from chance
@@ -17,8 +17,8 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from analyses.collecting import collect
-from analyses.evidence import CELL, MODULES, Evidence, Say, gather, sharing
 from analyses.findings import DISCOVERY, NOTABLE, RANKED, notable, unit
+from analyses.labels.evidence import CELL, MODULES, Evidence, Say, gather, sharing
 from analyses.tables import Collected
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
@@ -30,7 +30,6 @@ LABEL_COLUMNS = [
     *("task", "task_effect", "task_low", "task_high"),
 ]
 NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
-DOCUMENTS = 40  # of each half, whose beginnings are read by knock-outs
 
 _NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", "antecedent:named")  # other labels say them
 _TASKS = {
@@ -62,7 +61,7 @@ def label(
     *,
     collected: Mapping[str, Collected] | None = None,
     effects: pd.DataFrame | None = None,
-    documents: int = DOCUMENTS,
+    documents: int | None = None,
     words: int | None = None,
     seed: int = 0,
     progress: Say | None = None,
@@ -80,8 +79,8 @@ def label(
         corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
         collected: what the behaviours' measures added up to on them, where that is known already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
-        documents: of each half, that knock-outs read.
-        words: of each document, that knock-outs read: its beginning; by default what the model's size affords.
+        documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
+        words: of each of them; by default 15 to 60.
         seed: of everything random.
         progress: called with what is being done, and how often it was.
 

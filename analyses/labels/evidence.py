@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analyses import coreference, knockouts, part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.collecting import collect
 from analyses.examples import excerpt
+from analyses.labels import knockouts
 from analyses.tables import Collected, gains
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
@@ -24,9 +25,10 @@ MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, par
 UNTRAINED = 3  # models of the same shape
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _BARE: dict[str, dict[str, Any]] = {"position": {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
-_WORDS = (12, 60)  # of a document, that knock-outs read at least and at most
+_WORDS = (15, 60)  # of a document, that knock-outs read at least and at most
+_DOCUMENTS = (24, 40)  # of each half, likewise
 _CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
-_BUDGET = 3e13  # multiply-adds that the knock-outs of one behaviour may take on each half, about
+_BUDGET = 1e13  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _BAR_DOCUMENTS, _BAR_WORDS = 64, 400  # what each of them reads
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
@@ -90,7 +92,7 @@ def gather(
     corpora: Mapping[str, Iterable[AnnotatedText]],
     collected: Mapping[str, Collected],
     *,
-    documents: int,
+    documents: int | None = None,
     words: int | None = None,
     seed: int = 0,
     say: Say,
@@ -101,21 +103,22 @@ def gather(
         model: a transformer with a tokenizer.
         corpora: by behaviour, a text that can be read again and again.
         collected: by behaviour, what it added up to.
-        documents: of each half, whose beginnings knock-outs read.
-        words: of each of them; by default as many as a budget of arithmetic allows, 12 to 60.
+        documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
+            24 to 40.
+        words: of each of them; likewise, 15 to 60.
         seed: of everything random.
         say: is told what is being done.
     """
     bars = _bars(model, {behaviour: corpora[behaviour] for behaviour in collected}, seed, say)
     found = {}
     for behaviour, whole in collected.items():
-        each = words or affordable(model, behaviour, documents)
+        most, each = affordable(model, behaviour)
+        most, each = documents or most, words or each
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         reason = None
         try:
             effects = [
-                _effects(model, behaviour, corpora[behaviour], half, documents, each, seed + half, say)
-                for half in HALVES
+                _effects(model, behaviour, corpora[behaviour], half, most, each, seed + half, say) for half in HALVES
             ]
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
@@ -124,12 +127,14 @@ def gather(
     return found
 
 
-def affordable(model: Transformer, behaviour: str, documents: int) -> int:
-    """Words of each document that knock-outs can read within their budget: fewer the larger the model."""
+def affordable(model: Transformer, behaviour: str) -> tuple[int, int]:
+    """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
     weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
-    n_cells = model.config.n_layers * model.config.n_heads * _CLAIMED[behaviour]
+    cells = model.config.n_layers * model.config.n_heads * _CLAIMED[behaviour]
+    words = _BUDGET / (cells * weights / 2)  # a cell passes through half of the blocks, on average
     fewest, most = _WORDS
-    return int(min(max(_BUDGET / (documents * n_cells * weights / 2), fewest), most))  # half of the blocks are above
+    documents = int(min(max(words / fewest, _DOCUMENTS[0]), _DOCUMENTS[1]))
+    return documents, int(min(max(words / documents, fewest), most))
 
 
 def _effects(
