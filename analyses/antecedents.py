@@ -4,8 +4,10 @@ An item is one pronoun and the head words of the mentions before it. A baseline 
 gives it attention, so that one scorer judges both.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from analyses.corpora.mentions import GENDERED, PRONOUNS, gender, is_pronoun
 from interp.annotation import AnnotatedText, Mention
@@ -37,47 +39,68 @@ def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = Non
         text: annotated with coreference chains; one without (`mentions` is None) has no items.
         pronouns: the forms that ask, in lower case; by default he, him, his, himself, she, her, hers, herself.
     """
-    asking = frozenset(GENDERED if pronouns is None else pronouns)
-    mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
-    items = (_item(text, mention, mentions) for mention in mentions if _is_asking(text, mention, asking))
-    return [item for item in items if any(item.correct) and not all(item.correct)]
+    return items_and_unasked(text, pronouns)[0]
 
 
 def unasked(text: AnnotatedText, pronouns: Collection[str] | None = None) -> list[tuple[int, str]]:
     """The pronouns of one text that are no item, each with the reason, in order. Arguments as in `antecedent_items`."""
+    return items_and_unasked(text, pronouns)[1]
+
+
+def items_and_unasked(
+    text: AnnotatedText, pronouns: Collection[str] | None = None
+) -> tuple[list[AntecedentItem], list[tuple[int, str]]]:
+    """What `antecedent_items` and `unasked` give, found in one go."""
     asking = frozenset(GENDERED if pronouns is None else pronouns)
     mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
-    found = []
+    gender_of = cache(lambda at: gender(text, mentions[at]))  # a mention is a candidate of every later pronoun
+    in_chain = Counter(mention.chain for mention in mentions)
+    items, left_out = [], []
     for asked in mentions:
         if not _is_asking(text, asked, asking):
             continue
-        correct = _item(text, asked, mentions).correct
-        chain = [mention for mention in mentions if mention.chain == asked.chain and mention is not asked]
-        if not chain:
-            found.append((asked.head, "pronouns left out: they refer to no other mention"))
-        elif not any(correct):
-            found.append((asked.head, "pronouns left out: what they refer to comes only after them"))
-        elif all(correct):
-            found.append((asked.head, "pronouns left out: no wrong mention before them"))
-    return found
+        item = _item(text, asked, mentions, gender_of)
+        if in_chain[asked.chain] == 1:
+            left_out.append((asked.head, "pronouns left out: they refer to no other mention"))
+        elif not any(item.correct):
+            left_out.append((asked.head, "pronouns left out: what they refer to comes only after them"))
+        elif all(item.correct):
+            left_out.append((asked.head, "pronouns left out: no wrong mention before them"))
+        else:
+            items.append(item)
+    return items, left_out
 
 
 def _is_asking(text: AnnotatedText, mention: Mention, asking: Collection[str]) -> bool:
     return mention.end - mention.start == 1 and text.words[mention.head].lower() in asking
 
 
-def _item(text: AnnotatedText, asked: Mention, mentions: Sequence[Mention]) -> AntecedentItem:
-    before: dict[int, list[Mention]] = {}
-    for mention in mentions:
-        if mention.end <= asked.start:  # "the man who lost his hat" is not before "his"
-            before.setdefault(mention.head, []).append(mention)
+def _item(
+    text: AnnotatedText, asked: Mention, mentions: Sequence[Mention], gender_of: Callable[[int], str | None]
+) -> AntecedentItem:
+    """The pronoun and what stands before it; `mentions` are sorted by head, the shortest of a head first."""
+    candidates: list[int] = []
+    correct: list[bool] = []
+    genders: list[str | None] = []
+    for at, mention in enumerate(mentions):
+        if mention.head >= asked.start:
+            break
+        if mention.end > asked.start:  # "the man who lost his hat" is not before "his"
+            continue
+        right = mention.chain == asked.chain
+        if candidates and candidates[-1] == mention.head:
+            correct[-1] |= right
+        else:
+            candidates.append(mention.head)
+            correct.append(right)
+            genders.append(gender_of(at))  # of the shortest: "Tim" of "Tim and Sue"
     return AntecedentItem(
         pronoun=asked.head,
         form=text.words[asked.head].lower(),
-        candidates=tuple(before),
-        correct=tuple(any(mention.chain == asked.chain for mention in shared) for shared in before.values()),
-        genders=tuple(gender(text, shared[0]) for shared in before.values()),  # the shortest: "Tim" of "Tim and Sue"
-        forms=tuple(text.words[head].lower() for head in before),
+        candidates=tuple(candidates),
+        correct=tuple(correct),
+        genders=tuple(genders),
+        forms=tuple(text.words[head].lower() for head in candidates),
     )
 
 
@@ -124,8 +147,9 @@ BASELINES: dict[str, Callable[[AntecedentItem], tuple[float, ...]]] = {
 
 def _last(flags: Sequence[bool]) -> int:
     """The index of the last that is true, else of the last."""
-    return next((i for i in reversed(range(len(flags))) if flags[i]), len(flags) - 1)
+    last = len(flags) - 1
+    return last - flags[::-1].index(True) if True in flags else last
 
 
 def _one_hot(item: AntecedentItem, chosen: int) -> tuple[float, ...]:
-    return tuple(float(i == chosen) for i in range(len(item.candidates)))
+    return (0.0,) * chosen + (1.0,) + (0.0,) * (len(item.candidates) - chosen - 1)

@@ -7,7 +7,7 @@ causal test swaps the antecedent's gender and asks which heads carry it to the p
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
+from analyses.antecedents import BASELINES, AntecedentItem, items_and_unasked
 from analyses.causal import Task, make_task, no_effects, patch_heads
 from analyses.collecting import head_table, summary
 from analyses.tables import Collected, Heads, Scored
@@ -67,18 +67,17 @@ class Collector:
         self.nulls = {sink: Null.empty(self.heads.count, len(MEASURES)) for sink in SINKS}
         self.counts: Counter[str] = Counter()
         # a long text comes in many windows
-        self._items_of = lru_cache(512)(partial(antecedent_items, pronouns=pronouns))
-        self._unasked_of = lru_cache(512)(partial(unasked, pronouns=pronouns))
+        self._asked_in = lru_cache(512)(partial(items_and_unasked, pronouns=pronouns))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         questions = [
             question
             for prompt, window in enumerate(batch.windows)
-            for question in _questions(prompt, window, self._items_of(window.text), self.counts)
+            for question in _questions(prompt, window, self._asked_in(window.text)[0], self.counts)
         ]
         for window in batch.windows:
-            self.counts.update(reason for word, reason in self._unasked_of(window.text) if window.scores(word))
+            self.counts.update(reason for word, reason in self._asked_in(window.text)[1] if window.scores(word))
         items: _Items | None = None
         for sink in SINKS:
             asked = questions if sink == "kept" else _without_sink(questions)
@@ -118,19 +117,20 @@ def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts:
     if window.text.mentions is None:
         counts["texts left out of coreference: no chains"] += 1
         return
+    absent = {word for word, count in enumerate(window.pieces, window.start) if not count}.union(range(window.start))
     for item in items:
         if not window.scores(item.pronoun):
             continue
-        shown = _restrict(item, lambda word: word >= window.start and window.pieces[word - window.start] > 0)
+        shown = _without(item, absent)
         if shown is None:
             counts["pronouns left out: no right and wrong candidate within the window"] += 1
             continue
         yield _Question(prompt, shown, window.start, window.word_of[0])
 
 
-def _restrict(item: AntecedentItem, keep: Callable[[int], bool]) -> AntecedentItem | None:
-    """The item with the candidates that are kept; None where no right or no wrong one is left."""
-    kept = [index for index, word in enumerate(item.candidates) if keep(word)]
+def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
+    """The item without the candidates that are absent; None where no right or no wrong one is left."""
+    kept = [index for index, word in enumerate(item.candidates) if word not in absent]
     if len(kept) == len(item.candidates):
         return item
     correct = tuple(item.correct[index] for index in kept)
@@ -149,7 +149,7 @@ def _without_sink(questions: list[_Question]) -> list[_Question]:
     """What stands at the first position is no candidate there."""
     found = []
     for question in questions:
-        item = _restrict(question.item, lambda word, sink=question.at_sink: word != sink)
+        item = _without(question.item, (question.at_sink,))
         if item is question.item:
             found.append(question)
         elif item is not None:

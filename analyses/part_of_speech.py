@@ -38,6 +38,12 @@ HEADLINE = (
     "tag:VERB->NOUN",
 )
 
+UNIVERSAL_TAGS = frozenset(
+    (
+        *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
+        *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
+    )
+)
 RELATIONS = ("det", "amod", "nsubj", "obj", "nmod:poss", "case", "aux", "cop", "advmod", "conj", "cc", "mark")
 TAG_PAIRS = (
     *(("NOUN", "ADJ"), ("NOUN", "DET"), ("NOUN", "VERB"), ("NOUN", "NOUN"), ("NOUN", "ADP")),
@@ -90,6 +96,7 @@ class Collector:
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.counts: Counter[str] = Counter()
+        self._room: Tensor | None = None
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -98,15 +105,23 @@ class Collector:
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
         other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
         allowed = other & batch.rows.visible & (batch.rows.scored & has_word)[:, :, None]
-        counted = batch.pattern * allowed[:, None]
+        counted = self._room_for(batch.pattern)
+        torch.mul(batch.pattern, allowed[:, None], out=counted)
         self._add_lifts(batch, counted, allowed)
         if len(items):
             choices = Choices(batch, counted, items)
             self.selected["kept"].add(batch.groups, items, choices.kept())
             self.selected["removed"].add(batch.groups, items, choices.removed(batch.sink), choices.lost(batch.sink))
 
+    def _room_for(self, pattern: Tensor) -> Tensor:
+        """Memory of a pattern's shape, the same for every batch: fresh memory would cost as much as reading it does."""
+        if self._room is None or self._room.numel() < pattern.numel() or self._room.device != pattern.device:
+            self._room = torch.empty(pattern.numel(), dtype=pattern.dtype, device=pattern.device)
+        return self._room[: pattern.numel()].view(pattern.shape)
+
     def _add_lifts(self, batch: Batch, counted: Tensor, allowed: Tensor) -> None:
         tags = _tags_of_pieces(batch, self.tags)
+        self._count_foreign_tags(batch)
         lifts = self.lifts["kept"]
         rows = TagRows(lifts.bins, counted, allowed, tags, lifts.n_tags)
         asking = torch.where(batch.rows.scored, tags, -1)
@@ -116,6 +131,13 @@ class Collector:
         seen = seen.clone()
         seen[..., 0] = False
         self.lifts["removed"].add(batch.groups, rows.without_first, asking, pieces, seen, batch.sink.scale)
+
+    def _count_foreign_tags(self, batch: Batch) -> None:
+        """Words of another tag set are keys like any others, but no measure is about them."""
+        for window in batch.windows:
+            tags = (window.text.tags or ())[window.scored_from : window.stop]
+            if foreign := sum(tag not in UNIVERSAL_TAGS for tag in tags):
+                self.counts["words with a tag that is not universal"] += foreign
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up.

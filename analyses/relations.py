@@ -8,6 +8,7 @@ once for all its items and both readings.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ from interp.tokens import NO_WORD
 
 BASELINE_OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)
 WAYS = ("dependent->head", "head->dependent")
+_CHUNK = 1 << 18  # elements of a pattern that are multiplied at once: they stay in the processor's cache
 _NOT_VISIBLE = "relation ends left out: the other end is not visible"
+_OWN_HEAD = "relations left out: a word that is its own head"
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class Items:
             shown[prompt] = window.start, window.stop, window.scored_from
             heads += window.text.heads[window.start : window.stop]
             relation += [numbers.get(name, -1) for name in window.text.relations[window.start : window.stop]]
-        found, hidden = _asked(batch.pieces.cpu().numpy() > 0, shown, heads, relation, causal)
-        if hidden:
-            counts[_NOT_VISIBLE] += hidden
+        found, hidden, own = _asked(batch.pieces.cpu().numpy() > 0, shown, heads, relation, causal)
+        for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
+            if count:
+                counts[reason] += count
         return Items(*torch.from_numpy(found).to(batch.pattern.device))
 
     def __len__(self) -> int:
@@ -63,8 +67,8 @@ class Items:
 
 def _asked(
     present: np.ndarray, shown: np.ndarray, heads: Sequence[int], relations: Sequence[int], causal: bool
-) -> tuple[np.ndarray, int]:
-    """Prompt, query, target and measure of every item, and how many items are not visible.
+) -> tuple[np.ndarray, int, int]:
+    """Prompt, query, target and measure of every item, how many are not visible, and how many words head themselves.
 
     `present` (prompt word) has the words with a token; `heads` and `relations` have the shown words of all prompts, one
     prompt after the other.
@@ -73,7 +77,9 @@ def _asked(
     start, stop, scored_from = shown.T
     prompt = np.repeat(np.arange(len(shown)), stop - start)
     word = np.arange(len(prompt)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
-    asks = np.flatnonzero((head_of != ROOT) & (relation >= 0))
+    measured, own = (head_of != ROOT) & (relation >= 0), head_of == word + start[prompt]
+    n_own = int((measured & own & (word >= (scored_from - start)[prompt])).sum())
+    asks = np.flatnonzero(measured & ~own)
     prompt, dependent, column = prompt[asks], word[asks], 2 * relation[asks]
     head = head_of[asks] - start[prompt]
     prompt, column = np.tile(prompt, 2), np.concatenate([column, column + 1])
@@ -86,7 +92,7 @@ def _asked(
     scored = has_token(query) & (query >= (scored_from - start)[prompt])
     visible = has_token(target) & ~(causal & (target > query))
     kept = scored & visible
-    return np.stack([prompt, query, target, column])[:, kept], int((scored & ~visible).sum())
+    return np.stack([prompt, query, target, column])[:, kept], int((scored & ~visible).sum()), n_own
 
 
 @dataclass(frozen=True)
@@ -113,15 +119,15 @@ class Choices:
 
         Args:
             batch: with the words' columns.
-            counted: attention, 0 wherever it is not on a piece of another word.
+            counted: attention, 0 wherever it is not on a piece of another word; overwritten.
             items: what is asked.
         """
         self.batch, self.items = batch, items
-        self.merge = self._merge() if (batch.pieces > 1).any() else None
         several = batch.pieces[items.prompt, items.query] > 1
         self.parts = (~several).nonzero()[:, 0], several.nonzero()[:, 0]  # asked by one row; by the mean of several
         self.first_word = batch.word_of[:, 0]
-        self.counted, self.merged = counted, self._merged(counted)
+        self.merged, self.rest_of_first = counted, counted.new_zeros(counted.shape[:-1])
+        self._merge()
 
     def kept(self) -> Judged:
         """Every row as it is."""
@@ -133,9 +139,7 @@ class Choices:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
         single, merged = self.single, self.merged
         if (self.first_word != NO_WORD).any():
-            without = self.counted.clone()
-            without[..., 0] = 0
-            merged = self._merged(without)
+            merged[..., 0] = self.rest_of_first
             single = self._single(merged, self.items[self.parts[0]], without_first=True)
         several = self._several(merged, self.items[self.parts[1]], sink.scale)
         return Judged.join([single, several], self.parts)
@@ -150,15 +154,21 @@ class Choices:
         at_sink = self.first_word[items.prompt] == items.target
         return per_word[items.prompt, items.query] > 0, at_sink
 
-    def _merge(self) -> Float[Tensor, "prompt key key2"]:
-        """Adds a word's pieces up at its first."""
-        word_of = self.batch.word_of
+    def _merge(self) -> None:
+        """Add each word's pieces up at its first, in place; what the first position's word has besides it is kept."""
+        word_of, merged = self.batch.word_of, self.merged
         first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
-        columns = torch.arange(word_of.shape[1], device=word_of.device)
-        return ((first[..., None] == columns) & (word_of != NO_WORD)[..., None]).to(self.batch.pattern)
-
-    def _merged(self, counted: Pattern) -> Pattern:
-        return counted if self.merge is None else (counted.flatten(1, 2) @ self.merge).view_as(counted)
+        column = torch.arange(word_of.shape[1], device=word_of.device)
+        belongs = (word_of != NO_WORD) & (first != column)
+        if not belongs.any():
+            return
+        prompt, piece = (belongs & (first == 0)).nonzero(as_tuple=True)
+        self.rest_of_first.index_add_(0, prompt, merged[prompt, :, :, piece])
+        into = ((first[..., None] == column) & (word_of != NO_WORD)[..., None]).to(merged)  # prompt key first
+        size = max(1, _CHUNK // merged[0].numel())
+        for at in range(0, len(merged), size):
+            part = merged[at : at + size].flatten(1, 2)
+            part.copy_(part @ into[at : at + size])
 
     def _single(self, merged: Pattern, items: Items, *, without_first: bool) -> Judged:
         """Items that one row answers."""
@@ -173,12 +183,14 @@ class Choices:
 
     def _several(self, merged: Pattern, items: Items, scale: Tensor | None) -> Judged:
         """Items whose query has several pieces: the mean of their rows."""
-        asked, which = torch.stack([items.prompt, items.query], 1).unique(dim=0, return_inverse=True)
-        word, piece = (self.batch.word_of[asked[:, 0]] == asked[:, 1:]).nonzero(as_tuple=True)
-        at = (asked[word, 0], slice(None), piece)
+        asked, which, word, at = self._pieces
         share = (1 / self.batch.pieces[asked[word, 0], asked[word, 1]].to(merged))[:, None]
         share = share.expand(-1, merged.shape[1]) if scale is None else share * scale[at]
-        rows = merged[at] * share[..., None]
+        rows = self._rows_of_pieces
+        if scale is not None and (self.first_word != NO_WORD).any():
+            rows = rows.clone()
+            rows[..., 0] = merged[*at, 0]
+        rows = rows * share[..., None]
         pooled = rows.new_zeros(len(asked), *rows.shape[1:]).index_add_(0, word, rows)
         found = selection.Highest.of(pooled)
         highest = selection.Highest(found.score[which], found.at[which], found.tied[which])
@@ -186,6 +198,22 @@ class Choices:
         judged = self._judged(highest, target, items, scale is not None)
         item, head = highest.several()
         return self._with_ties(judged, items, (item, head), pooled[which[item], head], scale is not None)
+
+    @cached_property
+    def _pieces(self) -> tuple[Int[Tensor, "asked 2"], Int[Tensor, " item"], Int[Tensor, " piece"], tuple]:
+        """Prompt and word of the queries of several pieces, which one each item has, their pieces, and where these are.
+
+        Of each piece: the number of its word among the queries, and its row in the pattern.
+        """
+        items = self.items[self.parts[1]]
+        asked, which = torch.stack([items.prompt, items.query], 1).unique(dim=0, return_inverse=True)
+        word, piece = (self.batch.word_of[asked[:, 0]] == asked[:, 1:]).nonzero(as_tuple=True)
+        return asked, which, word, (asked[word, 0], slice(None), piece)
+
+    @cached_property
+    def _rows_of_pieces(self) -> Float[Tensor, "piece head key"]:
+        """Their rows, first read with the first position."""
+        return self.merged[self._pieces[3]]
 
     def _judged(
         self, highest: selection.Highest, target: Float[Tensor, "item head"], items: Items, without_first: bool

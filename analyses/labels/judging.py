@@ -29,8 +29,17 @@ LABEL_COLUMNS = [
     *("effect", "effect_low", "effect_high", "readout", "p_attention", "p_effect", "q", "agreement", "n"),
     *("task", "task_effect", "task_low", "task_high"),
 ]
+EVIDENCE_COLUMNS = [
+    *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
+    *("effect", "effect_low", "effect_high", "p_effect", "readout", "agreement"),
+]
 NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
 
+_FEWEST = 6  # documents: three a half, of which an interval can be made
+_TOO_FEW = (
+    "labels are chosen on one half of the documents and reported on the other: expected at least "
+    f"{_FEWEST} documents, got {{}}"
+)
 _NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", "antecedent:named")  # other labels say them
 _TASKS = {
     "repeat": ("previous-token", "duplicate-token", "induction"),
@@ -91,6 +100,8 @@ def label(
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
     say = progress or (lambda stage, count: None)
     totals, left_out = (dict(collected), {}) if collected else _collected(model, corpora, seed, say)
+    few = [behaviour for behaviour, each in totals.items() if each.documents < _FEWEST]
+    left_out |= {behaviour: _TOO_FEW.format(totals.pop(behaviour).documents) for behaviour in few}
     found = gather(model, corpora, totals, documents=documents, words=words, seed=seed, say=say)
     left_out |= {behaviour: each.effects_left_out for behaviour, each in found.items() if each.effects_left_out}
     candidates, evidence = [], []
@@ -99,11 +110,11 @@ def label(
         evidence.append(known)
         candidates.append(_chosen(each).merge(known, on=CELL, how="inner"))
     if not found:
-        return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=CELL), left_out)
+        return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
     if effects is None:
         effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in found], ignore_index=True)
     labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects)
-    return Labelled(labels, pd.concat(evidence, ignore_index=True), left_out)
+    return Labelled(labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out)
 
 
 def _collected(

@@ -106,17 +106,11 @@ def choice(
     eligible = scores.masked_fill(~candidates[:, None], -1.0)
     best = eligible.amax(-1, keepdim=True)
     tied = ((eligible == best) & (best > 0)).to(scores.dtype)  # item head word
-    mean = scores.new_zeros(scores.shape[:2])
-    variance = torch.zeros_like(mean)
-    for bin in bins[candidates].unique().tolist():
-        inside = (candidates & (bins == bin)).to(scores.dtype)  # item word
-        n, k = inside.sum(-1)[:, None], (inside * correct).sum(-1)[:, None]
-        t = (tied * inside[:, None]).sum(-1)
-        share, factor = on_set(k, n)
-        mean += t * share
-        variance += t * (n - t) / n.clamp(min=1) * factor
+    inside, n, k = _within_bins(candidates, correct, bins, scores.dtype)
+    t = tied @ inside
+    of_ties, factor = on_set(k, n)
     of = tied.sum(-1).clamp(min=1)
-    return mean / of, variance / of**2
+    return (t * of_ties).sum(-1) / of, (t * (n - t) / n.clamp(min=1) * factor).sum(-1) / of**2
 
 
 def share(
@@ -127,14 +121,20 @@ def share(
 ) -> tuple[Float[Tensor, "item head"], Float[Tensor, "item head"]]:
     """Mean and variance of `selection.share` when scores are permuted among the candidates of each bin."""
     among = (scores * candidates[:, None]).sum(-1).clamp(min=1e-30)
-    mean = torch.zeros_like(among)
-    variance = torch.zeros_like(among)
-    for bin in bins[candidates].unique().tolist():
-        inside = (candidates & (bins == bin)).to(scores.dtype)
-        n, k = inside.sum(-1)[:, None], (inside * correct).sum(-1)[:, None]
-        there = scores * inside[:, None]
-        mass = there.sum(-1)
-        of_mass, of_spread = on_set(k, n)
-        mean += of_mass * mass
-        variance += of_spread * spread(mass, there.square().sum(-1), n)
+    inside, n, k = _within_bins(candidates, correct, bins, scores.dtype)
+    mass = scores @ inside
+    of_mass, of_spread = on_set(k, n)
+    mean = (of_mass * mass).sum(-1)
+    variance = (of_spread * spread(mass, scores.square() @ inside, n)).sum(-1)
     return mean / among, variance / among**2
+
+
+def _within_bins(
+    candidates: Bool[Tensor, "item word"],
+    correct: Bool[Tensor, "item word"],
+    bins: Int[Tensor, "item word"],
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "item word bin"], Float[Tensor, "item 1 bin"], Float[Tensor, "item 1 bin"]]:
+    """1 where a candidate is in a bin; how many candidates each bin has, and how many correct ones."""
+    inside = (candidates[..., None] & (bins[..., None] == bins[candidates].unique())).to(dtype)
+    return inside, inside.sum(1, keepdim=True), correct[:, None].to(dtype) @ inside

@@ -7,6 +7,7 @@ Both readings come from one set of values a row: without the first position's at
 1 - f, and so is all that is linear in it; its entropy follows from the same sum of -A log A.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +20,7 @@ from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
-_CHUNK = 1 << 17  # elements whose logarithms are taken at once: they stay in the processor's cache
+_CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
 _TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 
 Scores = Float[Tensor, "prompt head measure"]
@@ -68,17 +69,20 @@ class Questions:
         key, query = (torch.arange(n, device=rows.ids.device) for n in rows.visible.shape[:0:-1])
         self.distance = (query[:, None] - key).abs()
         self.real = rows.visible.any(1)
-        self.special = bool((self.real & ~rows.content)[:, 1:].any())  # special tokens behind the first position
+        special = (self.real & ~rows.content)[:, None, 1:]  # behind the first position
+        self.special = (
+            bool((rows.visible[..., 1:] & special & rows.scored[..., None]).any()) if special.any() else False
+        )
         copies = (rows.ids[:, :, None] == rows.ids[:, None, :]) & rows.content[:, None, :] & rows.visible
         self.pairs = copies.tril_(-1).nonzero(as_tuple=True)  # few: looked up one by one
         self.of_first = copies[..., 0]  # whether the first position is a copy
+        self.seen = _Seen.of(rows, self.distance)
         self.asked = {sink: _Asked.of(self, sink == "removed") for sink in ("kept", "removed")}
 
-    def read(self, pattern: Pattern) -> dict[str, Sums]:
-        """The sums of both readings."""
-        sink = Sink.of(pattern)
-        values, far = self._values(pattern, sink)
-        inner, outer = self._moments(pattern, sink)
+    def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
+        """The sums of both readings; `sink` is the pattern's own, where it is known."""
+        sink = Sink.of(pattern) if sink is None else sink
+        values, far, inner, outer = self._values(pattern, sink)
         raw = self.asked["kept"].sums(values, inner.add_first(sink.first), outer.add_first(sink.first), None)
         self._remove_sink(values, far, sink)
         removed = self.asked["removed"].sums(values, inner.scaled(sink.scale), outer.scaled(sink.scale), sink.kept)
@@ -86,28 +90,49 @@ class Questions:
 
     def _values(
         self, pattern: Pattern, sink: Sink
-    ) -> tuple[Float[Tensor, "prompt measure head query"], Float[Tensor, "prompt head query"]]:
-        """What every row says on every measure; of entropy -sum A log A. And its distances without the first key."""
-        n_prompts, n_heads, n_queries, _ = pattern.shape
-        values = pattern.new_zeros(n_prompts, len(self.offsets) + 5, n_heads, n_queries)
-        *near, first, itself, duplicate, distance, entropy = values.unbind(1)
-        for offset, value in zip((*self.offsets, 0), (*near, itself), strict=True):
-            diagonal = pattern.diagonal(offset, -2, -1)
-            start = max(0, -offset)
-            value[..., start : start + diagonal.shape[-1]] = diagonal
-        first.copy_(sink.first)
-        duplicate.copy_(self._on_copies(pattern))
-        entropy.copy_(_entropies(pattern))
-        far = self._distances(pattern)
-        distance.copy_(far + sink.first * self.distance[:, 0])
-        return values, far
+    ) -> tuple[Float[Tensor, "measure prompt head query"], Float[Tensor, "prompt head query"], "_Moments", "_Moments"]:
+        """What every row says on every measure (of entropy -sum A log A); its distances without the first key.
 
-    def _distances(self, pattern: Pattern) -> Float[Tensor, "prompt head query"]:
+        And each row's mass and squares over content keys, and over all keys, the first position apart.
+        """
+        by_row = pattern.shape[:-1]
+        values, far = pattern.new_zeros(len(self.offsets) + 5, *by_row), pattern.new_empty(by_row)
+        squares, inner_mass, inner_squares = (pattern.new_empty(by_row) for _ in range(3))
+        matrices, size = pattern.flatten(0, 1), max(1, _CHUNK // pattern[0, 0].numel())
+        for at in range(0, len(matrices), size):
+            some = slice(at, at + size)
+            self._near(matrices[some], values.flatten(1, 2)[:, some])
+            values[-1].flatten(0, 1)[some] = _entropies(matrices[some])
+            far.flatten(0, 1)[some] = self._distances(matrices[some])
+            squares.flatten(0, 1)[some] = _squares(matrices[some, :, 1:])
+            if self.special:
+                content = self._content(matrices[some], at, pattern.shape[1])
+                inner_mass.flatten(0, 1)[some], inner_squares.flatten(0, 1)[some] = content.sum(-1), _squares(content)
+        values[-5], values[-3] = sink.first, self._on_copies(pattern)
+        values[-2] = far + sink.first * self.distance[:, 0]
+        outer = _Moments(sink.rest, squares, self.real[:, 0])
+        first = self.rows.content[:, 0]
+        inner = _Moments(inner_mass, inner_squares, first) if self.special else replace(outer, first=first)
+        return values, far, inner, outer
+
+    def _near(self, matrices: Float[Tensor, "matrix query key"], values: Float[Tensor, "measure matrix query"]) -> None:
+        """Fill in attention at fixed offsets."""
+        for offset, value in zip((*self.offsets, 0), (*values[:-5], values[-4]), strict=True):
+            diagonal, start = matrices.diagonal(offset, -2, -1), max(0, -offset)
+            value[..., start : start + diagonal.shape[-1]] = diagonal
+
+    def _distances(self, matrices: Float[Tensor, "matrix query key"]) -> Float[Tensor, "matrix query"]:
         """sum A·distance without the first key: taking it off a sum that it makes up would leave rounding."""
-        by_query = pattern.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
-        distance = self.distance.to(pattern)
+        by_query, distance = matrices.transpose(0, 1), self.distance.to(matrices)
         distance[:, 0] = 0
-        return torch.bmm(by_query, distance[..., None])[..., 0].T.reshape(pattern.shape[:-1])
+        return torch.bmm(by_query, distance[..., None])[..., 0].T
+
+    def _content(
+        self, matrices: Float[Tensor, "matrix query key"], first: int, n_heads: int
+    ) -> Float[Tensor, "matrix query rest"]:
+        """Attention to content keys behind the first position; `first` is the number of the first matrix."""
+        number = torch.arange(first, first + len(matrices), device=matrices.device)
+        return matrices[..., 1:] * self.rows.content[number // n_heads, None, 1:]
 
     def _on_copies(self, pattern: Pattern) -> Float[Tensor, "prompt head query"]:
         """Mass on earlier copies of each token."""
@@ -117,25 +142,16 @@ class Questions:
         found.index_add_(0, prompt * n_queries + query, pattern[prompt, :, query, key])
         return found.view(n_prompts, n_queries, n_heads).transpose(1, 2)
 
-    def _moments(self, pattern: Pattern, sink: Sink) -> tuple["_Moments", "_Moments"]:
-        """Each row's mass and squares over content keys, and over all keys; the first position apart."""
-        rest = pattern[..., 1:]
-        outer = _Moments.of(rest, sink.rest, self.real[:, 0])
-        if not self.special:
-            return replace(outer, first=self.rows.content[:, 0]), outer
-        content = rest * self.rows.content[:, None, None, 1:]
-        return _Moments.of(content, content.sum(-1), self.rows.content[:, 0]), outer
-
     def _remove_sink(
-        self, values: Float[Tensor, "prompt measure head query"], far: Float[Tensor, "prompt head query"], sink: Sink
+        self, values: Float[Tensor, "measure prompt head query"], far: Float[Tensor, "prompt head query"], sink: Sink
     ) -> None:
         """Turn the rows' values into those without the first position, the rest renormalised."""
-        *_, duplicate, distance, entropy = values.unbind(1)
+        *_, duplicate, distance, entropy = values
         first, scale = sink.first, sink.scale
         duplicate -= first * self.of_first[:, None]
         distance.copy_(far)
         entropy -= first.clamp(min=_TINY).log().mul_(-first)
-        values *= scale[:, None]
+        values *= scale
         # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
         entropy -= torch.where(scale > 0, scale, 1).log()
 
@@ -148,16 +164,36 @@ class _Moments:
     squares: Float[Tensor, "prompt head query"]
     first: Bool[Tensor, " prompt"]  # whether the first position, not summed here, is such a key
 
-    @staticmethod
-    def of(attention: Pattern, mass: Float[Tensor, "prompt head query"], first: Bool[Tensor, " prompt"]) -> "_Moments":
-        return _Moments(mass, torch.linalg.vector_norm(attention, dim=-1).square_(), first)
-
     def add_first(self, attention: Float[Tensor, "prompt head query"]) -> "_Moments":
         counted = attention * self.first[:, None, None]
         return _Moments(self.mass + counted, self.squares + counted.square(), self.first)
 
     def scaled(self, scale: Float[Tensor, "prompt head query"]) -> "_Moments":
         return _Moments(self.mass * scale, self.squares * scale.square(), self.first)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a row sees: how many content keys, how many keys, and these keys' distances and squared distances added up.
+
+    Each is `prompt query`; with the first position among the keys, and without.
+    """
+
+    every: tuple[Float[Tensor, "prompt query"], ...]
+    without_first: tuple[Float[Tensor, "prompt query"], ...]
+
+    @staticmethod
+    def of(rows: Rows, distance: Int[Tensor, "query key"]) -> "_Seen":
+        visible, content = (each.to(torch.get_default_dtype()) for each in (rows.visible, rows.content))
+        far = distance.to(visible)
+        of_key = torch.stack([torch.ones_like(far), far, far.square()], -1)  # query key sum
+        of_first = torch.cat(
+            [content[:, :1, None].expand(-1, len(far), 1), of_key[:, 0].expand(len(content), -1, 3)], 2
+        )
+        rest = visible[..., 1:]
+        n = rest @ content[:, 1:, None]
+        sums = torch.cat([n, torch.bmm(rest.transpose(0, 1), of_key[:, 1:]).transpose(0, 1)], -1)
+        return _Seen((sums + visible[..., :1] * of_first).unbind(-1), sums.unbind(-1))
 
 
 @dataclass(frozen=True)
@@ -180,15 +216,14 @@ class _Asked:
     @staticmethod
     def of(questions: Questions, sink_removed: bool) -> "_Asked":
         rows, dtype = questions.rows, torch.get_default_dtype()
-        content, keys, first = rows.content.clone(), torch.ones_like(rows.content), rows.scored.clone()
+        content, first = rows.content.clone(), rows.scored.clone()
         first[:, 0] = False
         prompt, query, key = questions.pairs
         if sink_removed:  # the first position is no longer there
-            content[:, 0], keys[:, 0], first[:] = False, False, False
+            content[:, 0], first[:] = False, False
             prompt, query = prompt[key > 0], query[key > 0]
         n_prompts, n_queries, _ = rows.visible.shape
-        visible = rows.visible.to(dtype) * keys[:, None]
-        n_visible, n = visible.sum(-1), (visible @ content.to(dtype)[..., None])[..., 0]
+        n, n_visible, far, farther = questions.seen.without_first if sink_removed else questions.seen.every
         n_copies = torch.bincount(prompt * n_queries + query, minlength=n_prompts * n_queries)
         n_copies = n_copies.view(n_prompts, n_queries).to(dtype)
         near = [_eligible(rows.scored, content, offset) for offset in (*questions.offsets, 0)]
@@ -196,26 +231,27 @@ class _Asked:
         eligible = torch.stack([*near, *others], -1).to(dtype)
         weight = eligible.clone()
         weight[..., -1] /= n_visible.clamp(min=2).log()
-        mean, variance = _null_factors(questions, eligible, n_copies, n, visible)
+        mean, variance = _null_factors(eligible, n_copies, (n, n_visible, far, farther))
         return _Asked(eligible, weight, mean, variance, n, n_visible)
 
     def sums(self, values: Tensor, inner: _Moments, outer: _Moments, kept: Tensor | None) -> Sums:
         """Sums over rows; without the sink, over the rows that are kept, in which alone values are not 0.
 
-        `values` are `prompt measure head query`, `inner` and `outer` the rows' moments over content keys and over all.
+        `values` are `measure prompt head query`, `inner` and `outer` the rows' moments over content keys and over all.
         """
         weight = self.weight.to(values)
-        scores = (values @ weight.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        scores = (values @ weight.permute(2, 0, 1)[..., None])[..., 0].permute(1, 2, 0)
         eligible = self.eligible.to(values)
         counts = eligible.sum(1)[:, None].expand_as(scores) if kept is None else kept.to(values) @ eligible
-        mean, variance = torch.full_like(scores, torch.nan), torch.full_like(scores, torch.nan)
-        outside = _outside(scores.shape[-1])
-        inside = [at for at in range(scores.shape[-1] - 1) if at not in outside]
-        for moments, n, columns in ((inner, self.n, inside), (outer, self.n_visible, outside)):
-            spread = nulls.spread(moments.mass, moments.squares, n[:, None])
-            mean[..., columns] = moments.mass @ self.mean[..., columns].to(scores)
-            variance[..., columns] = spread @ self.variance[..., columns].to(scores)
+        (mean, variance), around = self._permuted(inner, self.n), self._permuted(outer, self.n_visible)
+        for found, outside in zip((mean, variance), around, strict=True):
+            found[..., -5::3] = outside[..., -5::3]  # to first-token and distance special tokens are keys as others are
+            found[..., -1] = torch.nan
         return Sums(scores, counts, mean, variance)
+
+    def _permuted(self, moments: _Moments, n: Tensor) -> tuple[Scores, Scores]:
+        mean, variance = self.mean.to(moments.mass), self.variance.to(moments.mass)
+        return moments.mass @ mean, nulls.spread(moments.mass, moments.squares, n[:, None]) @ variance
 
 
 def _eligible(
@@ -229,19 +265,10 @@ def _eligible(
     return found
 
 
-def _outside(n_measures: int) -> list[int]:
-    """The columns of first-token and distance, to which special tokens are keys as others are."""
-    return [n_measures - 5, n_measures - 2]
-
-
-def _null_factors(
-    questions: Questions, eligible: Tensor, n_copies: Tensor, n: Tensor, visible: Tensor
-) -> tuple[Tensor, Tensor]:
+def _null_factors(eligible: Tensor, n_copies: Tensor, seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """What permuted keys take of each row's mass and spread; of entropy, which no order changes, nothing is said."""
-    n_visible = visible.sum(-1)
+    n, n_visible, far, farther = seen
     mean, variance = (each[..., None] * eligible for each in nulls.on_set(torch.ones_like(n), n))
-    distance = questions.distance.to(n)
-    far, farther = ((visible * each).sum(-1) for each in (distance, distance.square()))
     for column, factors in (
         (-5, nulls.on_set(torch.ones_like(n), n_visible)),
         (-3, nulls.on_set(n_copies, n)),
@@ -251,14 +278,13 @@ def _null_factors(
     return mean, variance
 
 
-def _entropies(pattern: Pattern) -> Float[Tensor, "prompt head query"]:
+def _entropies(matrices: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
     """-sum A log A of each row."""
-    rows = pattern.reshape(-1, pattern.shape[-1])
-    found, step = rows.new_empty(len(rows)), max(1, _CHUNK // rows.shape[-1])
-    for at in range(0, len(rows), step):
-        some = rows[at : at + step]
-        found[at : at + step] = some.clamp(min=_TINY).log_().mul_(some).sum(-1)
-    return -found.view(pattern.shape[:-1])
+    return -matrices.clamp(min=_TINY).log_().mul_(matrices).sum(-1)
+
+
+def _squares(matrices: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
+    return torch.linalg.vector_norm(matrices, dim=-1).square_()
 
 
 class Modes:

@@ -10,6 +10,7 @@ from interp.patterns.rows import argmax
 
 Scores = Float[Tensor, "item head word"]
 PerHead = Float[Tensor, "item head"]
+_CHUNK = 1 << 18  # scores that are searched at once: they stay in the processor's cache
 
 
 def accuracy(scores: Scores, candidates: Bool[Tensor, "item word"], correct: Bool[Tensor, "item word"]) -> PerHead:
@@ -45,13 +46,19 @@ class Highest:
     @staticmethod
     def of(scores: Float[Tensor, "*row word"]) -> "Highest":
         """Search rows of scores of at least 0; a highest score of 0 is tied with nothing."""
-        at = argmax(scores)[..., None]
-        best = scores.gather(-1, at)
-        scores.scatter_(-1, at, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
-        second = scores.amax(-1)
-        scores.scatter_(-1, at, best)
-        best = best[..., 0]
-        return Highest(best, at[..., 0], (second == best) & (best > 0))
+        rows = scores.flatten(0, -2)
+        best, second = (rows.new_empty(len(rows)) for _ in range(2))
+        at, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, _CHUNK // rows.shape[-1])
+        for begin in range(0, len(rows), size):
+            some = slice(begin, begin + size)
+            part, found = rows[some], argmax(rows[some])[..., None]
+            value = part.gather(-1, found)
+            part.scatter_(-1, found, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
+            second[some] = part.amax(-1)
+            part.scatter_(-1, found, value)
+            best[some], at[some] = value[..., 0], found[..., 0]
+        best, at, tied = (each.view(scores.shape[:-1]) for each in (best, at, (second == best) & (best > 0)))
+        return Highest(best, at, tied)
 
     def several(self) -> tuple[Int[Tensor, " row"], ...]:
         """Where there are several."""

@@ -41,9 +41,9 @@ def stratum_of(seen: Bool[Tensor, "prompt query key"], *, causal: bool) -> Int[T
     n_seen = seen.sum(-1)
     edges = torch.tensor(_COARSE if causal else _COARSE_BOTH, device=seen.device)
     found = torch.bucketize(n_seen, edges) + (_EDGE if causal else 2 * _EDGE)
-    after = seen.triu().sum(-1)
-    before = seen.tril().sum(-1)
+    before = n_seen
     if not causal:
+        after, before = seen.triu().sum(-1), seen.tril().sum(-1)
         found = torch.where(after <= _EDGE, after.clamp(min=1) + _EDGE - 1, found)
     return torch.where(before <= _EDGE, before.clamp(min=1) - 1, found)
 
@@ -53,6 +53,7 @@ def _n_strata(causal: bool) -> int:
 
 
 _NOTHING = 1e-6  # expected mass a word
+_CHUNK = 1 << 18  # elements of a pattern that are read at once
 
 
 class Bins:
@@ -86,39 +87,44 @@ class Sides:
     """
 
     to_tag: Float[Tensor, "prompt head query tag"]
-    in_bin: Float[Tensor, "query prompt head fine"]
-    squares: Float[Tensor, "query prompt head null"]
-    keys: Float[Tensor, "query prompt fine any_tag"]  # how many keys of each tag; of any in the last
+    in_bin: Float[Tensor, "prompt query head fine"]
+    mass: Float[Tensor, "prompt head query null"]  # the same, in the bins whose keys change places
+    squares: Float[Tensor, "prompt head query null"]
+    keys: Float[Tensor, "prompt any_tag query fine"]  # how many keys of each tag; of any in the last
     group: Float[Tensor, "fine null"]  # fine bins to bins whose keys change places
 
     @cached_property
-    def _mass_and_spread(self) -> tuple[Tensor, Tensor]:
-        """Of each row's bins, query prompt head null."""
-        mass, n = self.in_bin @ self.group, (self.keys[..., -1] @ self.group)[:, :, None]
-        return mass, nulls.spread(mass, self.squares, n)
+    def _null_keys(self) -> Float[Tensor, "prompt any_tag query null"]:
+        return self.keys @ self.group
 
     @cached_property
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        """What the keys of each tag take of mass and spread, query prompt tag null."""
-        counts = self.keys.transpose(-1, -2) @ self.group
-        return nulls.on_set(counts[:, :, :-1], counts[:, :, -1:])
+    def _spread(self) -> Float[Tensor, "prompt head query null"]:
+        return nulls.spread(self.mass, self.squares, self._null_keys[:, -1:])
+
+    @cached_property
+    def _factors(self) -> tuple[Float[Tensor, "prompt tag query null"], Float[Tensor, "prompt tag query null"]]:
+        """What the keys of each tag take of mass and spread."""
+        return nulls.on_set(self._null_keys[:, :-1], self._null_keys[:, -1:])
 
     def permuted(
-        self, source: Float[Tensor, "prompt query source"], pairs: tuple[Tensor, Tensor], scale: Tensor | None
+        self,
+        source: Float[Tensor, "prompt query source"],
+        pairs: tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]],
+        scale: Float[Tensor, "prompt head query"] | None,
     ) -> tuple[Float[Tensor, "prompt head pair"], Float[Tensor, "prompt head pair"]]:
         """Mean and variance of the observed mass when each row's keys change places within their bins.
 
         `source` weighs the rows of each tag, `pairs` are indices of sources and of tags, `scale` multiplies a row.
         """
         from_tag, to_tag = pairs
-        rows = source.transpose(0, 1)[..., from_tag][..., None]  # query prompt pair 1
-        moments = self._mass_and_spread
+        rows = source.transpose(1, 2)[:, from_tag][..., None]  # prompt pair query 1
+        moments = self.mass, self._spread
         if scale is not None:
-            by_head = scale.permute(2, 0, 1)[..., None]
-            moments = moments[0] * by_head, moments[1] * by_head.square()
+            moments = self.mass * scale[..., None], self._spread * scale.square()[..., None]
         factors = zip(moments, self._factors, (rows, rows.square()), strict=True)
         mean, variance = (
-            torch.einsum("qphb,qpyb->phy", moment, factor[:, :, to_tag] * weight) for moment, factor, weight in factors
+            moment.flatten(2) @ (factor[:, to_tag] * weight).flatten(2).transpose(1, 2)
+            for moment, factor, weight in factors
         )
         return mean, variance
 
@@ -143,32 +149,50 @@ class TagRows:
             tags: each piece's tag as an index, -1 for none.
             n_tags: how many tags are asked for.
         """
-        n_prompts, n_heads, n_queries, n_keys = counted.shape
+        n_queries, n_keys = counted.shape[2:]
         self.bins, self.inside = bins, bins.membership(n_queries, n_keys).to(counted)
         self.of_tag = torch.stack([tags == tag for tag in range(n_tags)], -1).to(counted)
         self.first = (counted[..., 0], allowed[:, :, 0])
         rest, of_tag = self.inside.clone(), self.of_tag.clone()
         rest[:, 0], of_tag[:, 0] = 0, 0  # the first position is added where it is read, not taken off where it is not
-        by_query = counted.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
-        in_bin = torch.bmm(by_query, rest).unflatten(1, (n_prompts, n_heads))
-        squares = torch.bmm(by_query.square(), rest @ bins.null.to(rest)).unflatten(1, (n_prompts, n_heads))
-        to_tag = (counted.flatten(1, 2) @ of_tag).unflatten(1, (n_heads, n_queries))
-        self.without_first = Sides(to_tag, in_bin, squares, self._keys(allowed, rest, of_tag), bins.null.to(counted))
+        sums, keys = self._sums(counted, rest, of_tag), self._keys(allowed, rest, of_tag)
+        self.without_first = Sides(*sums, keys, bins.null.to(counted))
+
+    def _sums(self, counted: Pattern, rest: Tensor, of_tag: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The first four of `Sides`, some prompts at a time, which stay in the processor's cache meanwhile."""
+        n_prompts, n_heads, n_queries, _ = counted.shape
+        null = self.bins.null.to(counted)
+        rest_null = rest @ null
+        to_tag = counted.new_empty(n_prompts, n_heads, n_queries, of_tag.shape[-1])
+        in_bin = counted.new_empty(n_prompts, n_queries, n_heads, len(null))
+        mass, squares = (counted.new_empty(n_prompts, n_heads, n_queries, null.shape[1]) for _ in range(2))
+        size = max(1, _CHUNK // counted[0].numel())
+        for at in range(0, n_prompts, size):
+            some = slice(at, at + size)
+            part = counted[some]
+            shape = (len(part), n_heads)
+            fine = torch.bmm(part.flatten(0, 1).transpose(0, 1), rest)  # query prompt-and-head fine
+            in_bin[some] = fine.unflatten(1, shape).transpose(0, 1)
+            mass[some] = (fine @ null).unflatten(1, shape).permute(1, 2, 0, 3)
+            squared = torch.bmm(part.square().flatten(0, 1).transpose(0, 1), rest_null)
+            squares[some] = squared.unflatten(1, shape).permute(1, 2, 0, 3)
+            to_tag[some] = (part.flatten(1, 2) @ of_tag[some]).unflatten(1, (n_heads, n_queries))
+        return to_tag, in_bin, mass, squares
 
     def _keys(self, allowed: Tensor, rest: Tensor, of_tag: Tensor) -> Tensor:
-        """How many allowed keys of each tag, and of any in the last, are in each bin; query prompt fine tag.
+        """How many allowed keys of each tag, and of any in the last, are in each bin; prompt tag query fine.
 
         All keys in the bins are counted, which is one matrix product, and the few that are not allowed taken off.
         """
         any_tag = torch.cat([of_tag, torch.ones_like(of_tag[..., :1])], -1)  # prompt key tag
         n_queries, n_keys, n_fine = rest.shape
         by_query = rest.transpose(0, 1).reshape(n_keys, -1)  # key query-and-fine
-        keys = (any_tag.transpose(1, 2) @ by_query).unflatten(-1, (n_queries, n_fine)).permute(2, 0, 3, 1).contiguous()
+        keys = any_tag.transpose(1, 2) @ by_query  # prompt tag query-and-fine
         prompt, query, key = (~allowed & rest.any(-1)).nonzero(as_tuple=True)
         near = rest[query, key].argmax(-1)
-        flat = keys.flatten(0, 2)
-        flat.index_add_(0, (query * len(allowed) + prompt) * n_fine + near, any_tag[prompt, key], alpha=-1)
-        return keys
+        lost = keys.new_zeros(len(allowed) * n_queries * n_fine, any_tag.shape[-1])
+        lost.index_add_(0, (prompt * n_queries + query) * n_fine + near, any_tag[prompt, key])
+        return (keys - lost.unflatten(0, (len(allowed), -1)).transpose(1, 2)).unflatten(-1, (n_queries, n_fine))
 
     def with_first(self) -> Sides:
         """The sums with the first position among the keys."""
@@ -177,14 +201,15 @@ class TagRows:
         if not allowed.any():
             return plain
         bin, tag = self.inside[:, 0], self.of_tag[:, 0]  # query fine; prompt tag
-        by_query = attention.permute(2, 0, 1)[..., None]  # query prompt head 1
-        seen = allowed.T[..., None, None] * bin[:, None, :, None]  # query prompt fine 1
+        null = bin @ plain.group
+        by_head = attention[..., None]  # prompt head query 1
         any_tag = torch.cat([tag, torch.ones_like(tag[:, :1])], -1)
         return Sides(
-            plain.to_tag + attention[..., None] * tag[:, None, None],
-            plain.in_bin + by_query * bin[:, None, None],
-            plain.squares + by_query.square() * (bin @ self.bins.null.to(bin))[:, None, None],
-            plain.keys + seen * any_tag[:, None],
+            plain.to_tag + by_head * tag[:, None, None],
+            plain.in_bin + attention.transpose(1, 2)[..., None] * bin[:, None],
+            plain.mass + by_head * null,
+            plain.squares + by_head.square() * null,
+            plain.keys + any_tag[:, :, None, None] * allowed[:, None, :, None] * bin,
             plain.group,
         )
 
@@ -232,7 +257,7 @@ class TagTotals:
         source = of_source * weight[..., None]  # prompt query source
         to_tag = sides.to_tag if scale is None else sides.to_tag * scale[..., None]
         observed = (source.transpose(1, 2)[:, None] @ to_tag)[..., x, y]
-        sees = (sides.keys.sum(2).transpose(0, 1) > 0).to(source)  # words that see a key of the tag at all
+        sees = (sides.keys.sum(-1) > 0).transpose(1, 2).to(source)  # words that see a key of the tag at all
         shown = (source.transpose(1, 2) @ sees)[:, None, x, y]
         self.observed.index_add_(0, groups, observed.to("cpu", torch.float64))
         self.rows.index_add_(0, groups, shown.to("cpu", torch.float64))
@@ -246,15 +271,14 @@ class TagTotals:
         stratum, n_seen = stratum_of(seen, causal=self.causal), seen.sum(-1)
         source = groups.to(stratum)[:, None] * len(self.sources) + of_source.int().argmax(-1)
         place = source * self.n_strata + stratum
-        counted = of_source.any(-1)
-        into = place[counted].cpu()
-        by_row = sides.in_bin.permute(1, 0, 2, 3)[counted] @ self.bins.lift.to(sides.in_bin)  # row head bin
-        by_row *= weight[counted][:, None, None]
-        if scale is not None:
-            by_row *= scale.transpose(1, 2)[counted][..., None]
+        prompt, query = of_source.any(-1).nonzero(as_tuple=True)
+        into, lift = place[prompt, query].cpu(), self.bins.lift.to(sides.in_bin)
+        share = weight[prompt, query]
+        by_row = sides.in_bin[prompt, query] @ lift  # row head bin
+        by_row *= share[:, None, None] if scale is None else (scale[prompt, :, query] * share[:, None])[..., None]
         self.mass.index_add_(0, into, by_row.to("cpu", self.mass.dtype))
-        even = sides.keys.transpose(0, 1)[counted].transpose(1, 2) @ self.bins.lift.to(sides.keys)  # row tag bin
-        even *= (weight / n_seen.clamp(min=1))[counted][:, None, None]
+        even = sides.keys[prompt, :, query] @ lift  # row tag bin
+        even *= (share / n_seen[prompt, query].clamp(min=1))[:, None, None]
         self.keys.index_add_(0, into, even.transpose(1, 2).to("cpu", torch.float64))
 
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
