@@ -58,14 +58,14 @@ def corpora_of(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
     }
 
 
-def planted(count: int) -> dict[str, object]:
+def planted(seeds: range) -> dict[str, object]:
     """Compose, label, compare."""
     heads = found = labels = 0
     wrong: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     impostors: Counter[str] = Counter()
     evidence: Counter[str] = Counter()
-    for seed in range(count):
+    for seed in seeds:
         composed = compose(seed, form=FORMS[seed % len(FORMS)])
         corpora = corpora_of(composed, seed)
         table = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
@@ -85,7 +85,7 @@ def planted(count: int) -> dict[str, object]:
                 line = {"name": "mislabelled", "seed": seed, "planted": each.behaviour.name, "labels": mine}
                 print(json.dumps(line), flush=True)
     return {
-        "models": count,
+        "models": len(seeds),
         "heads": heads,
         "found": round(found / max(heads, 1), 4),
         "labels": labels,
@@ -120,16 +120,17 @@ def random_model(seed: int) -> Transformer:
     return model
 
 
-def untrained(count: int) -> dict[str, object]:
+def untrained(seeds: range) -> dict[str, object]:
     """Label models in which there is nothing to find."""
     corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
     labelled = 0
     found: Counter[str] = Counter()
-    for seed in range(count):
+    for seed in seeds:
         corpora = dict.fromkeys(MODULES, corpus)
         table = label(random_model(seed), corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
         labelled += len(table) > 0
         found.update(f"{row['evidence']}: {row['label']}" for row in table.to_dict("records"))
+    count = len(seeds)
     limit = TARGETS["any"] + 2 * (TARGETS["any"] * (1 - TARGETS["any"]) / count) ** 0.5
     return {"models": count, "any": labelled / count, "at_most": round(limit, 4), "labels": dict(found)}
 
@@ -177,14 +178,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Labels on planted models and on models that have learnt nothing.")
     parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
     parser.add_argument("--models", type=int, help="how many of each kind instead")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first model: several processes share 200")
     parser.add_argument("--only", choices=("planted", "untrained", "coverage"))
     options = parser.parse_args()
     count = options.models or (20 if options.quick else 200)
+    seeds = range(options.first, options.first + count)
     line = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
     print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
     asked = {
-        "planted": lambda: planted(count),
-        "untrained": lambda: untrained(count),
+        "planted": lambda: planted(seeds),
+        "untrained": lambda: untrained(seeds),
         "coverage": lambda: coverage(10 * count if count < 200 else 1_000),
     }
     for name, ask in asked.items():

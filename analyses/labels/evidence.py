@@ -25,11 +25,11 @@ MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, par
 UNTRAINED = 3  # models of the same shape
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
 _BARE: dict[str, dict[str, Any]] = {"position": {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
-_WORDS = (15, 60)  # of a document, that knock-outs read at least and at most
+_WORDS = (10, 60)  # of a document, that knock-outs read at least and at most
 _DOCUMENTS = (24, 40)  # of each half, likewise
 _CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
-_BUDGET = 1e13  # multiply-adds that the knock-outs of one behaviour may take on each half, about
-_BAR_DOCUMENTS, _BAR_WORDS = 64, 400  # what each of them reads
+_BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
+_BAR_DOCUMENTS, _BAR_WORDS = 64, 150  # what each of them reads
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 Say = Callable[[str, int], object]  # what is being done, and how often it was
@@ -105,7 +105,7 @@ def gather(
         collected: by behaviour, what it added up to.
         documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
             24 to 40.
-        words: of each of them; likewise, 15 to 60.
+        words: of each of them; likewise, 10 to 60.
         seed: of everything random.
         say: is told what is being done.
     """

@@ -89,7 +89,7 @@ def label(
         collected: what the behaviours' measures added up to on them, where that is known already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
         documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
-        words: of each of them; by default 15 to 60.
+        words: of each of them; by default 10 to 60.
         seed: of everything random.
         progress: called with what is being done, and how often it was.
 
