@@ -5,8 +5,7 @@ is below 0.05. A head that finds antecedents must beat the nearest mention on al
 nearest true antecedent is a name or a noun: finding the previous "he" is not coreference.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     kept = heads.loc[(heads["sink"] == "kept") & heads["measure"].map(unit).isin(RANKED)]
     shown = _clear(kept, kept["gain"], kept["ci_low"])
     shown = shown.loc[shown["q"] < DISCOVERY]
-    named, nearest = _keys(shown), _keys(_beating_nearest(kept, heads.attrs.get("baselines", ())))
+    named, nearest = _keys(shown), _keys(beating_nearest(heads))
 
     def holds(key: tuple[object, ...]) -> bool:
         *head, measure = key
@@ -44,12 +43,17 @@ def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
     return rows.loc[(gain >= NOTABLE) & (low > 0)]
 
 
-def _beating_nearest(kept: pd.DataFrame, baselines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows that beat the nearest mention, which may be a weaker baseline than theirs: gain and interval are moved."""
+def beating_nearest(heads: pd.DataFrame) -> pd.DataFrame:
+    """Rows that find antecedents better than the nearest mention does, the first position kept.
+
+    It may be a weaker baseline than theirs: gain and interval are moved by the difference.
+    """
     value = {
-        row["measure"]: row["value"] for row in baselines if row["baseline_name"] == "nearest" and row["sink"] == "kept"
+        row["measure"]: row["value"]
+        for row in heads.attrs.get("baselines", ())
+        if row["baseline_name"] == "nearest" and row["sink"] == "kept"
     }
-    rows = kept.loc[kept["measure"].isin(_REFERENCE)]
+    rows = heads.loc[(heads["sink"] == "kept") & heads["measure"].isin(_REFERENCE)]
     easier = rows["baseline"] - rows["measure"].map(value).astype(float).fillna(rows["baseline"])
     return _clear(rows, rows["gain"] + easier, rows["ci_low"] + easier)
 

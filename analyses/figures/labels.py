@@ -99,6 +99,8 @@ def attention_against_effect(
         title: the question.
     """
     known = evidence.dropna(subset=["gain", "effect"])
+    # the label `antecedent` rests on the items whose antecedent is named
+    known = known.loc[known["measure"] != "antecedent"].replace({"measure": {"antecedent:named": "antecedent"}})
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[:most]

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from analyses.collecting import collect
-from analyses.findings import DISCOVERY, NOTABLE, RANKED, notable, unit
+from analyses.findings import DISCOVERY, NOTABLE, RANKED, beating_nearest, notable, unit
 from analyses.labels.evidence import CELL, MODULES, Evidence, Say, gather, sharing
 from analyses.tables import Collected
 from analyses.windows import Reading
@@ -40,7 +40,11 @@ _TOO_FEW = (
     "labels are chosen on one half of the documents and reported on the other: expected at least "
     f"{_FEWEST} documents, got {{}}"
 )
-_NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", "antecedent:named")  # other labels say them
+# A coreference head must beat every rule where the antecedent is named, and the nearest mention on all items: the named
+# items carry its evidence, and the label says what it is.
+_NAMED, _ALL = "antecedent:named", "antecedent"
+_NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", _ALL)  # other labels say them
+_HEAD = ["stack", "attention", "layer", "head"]
 _TASKS = {
     "repeat": ("previous-token", "duplicate-token", "induction"),
     "agreement": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
@@ -147,7 +151,7 @@ def _chosen(evidence: Evidence) -> pd.DataFrame:
 
 
 def _known(evidence: Evidence) -> pd.DataFrame:
-    """Gain and effect of every head and measure on the reporting half, and how far they agree."""
+    """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
     heads, effects = evidence.reporting.heads, evidence.reporting.effects
     kept = heads.loc[heads["sink"] == "kept"].copy()
     kept["p"] = kept[[name for name in ("p", "p_null") if name in kept]].max(
@@ -157,7 +161,10 @@ def _known(evidence: Evidence) -> pd.DataFrame:
         _columns(effects, "effect", "effect", "readout"), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
-    return rows.assign(agreement=[agreement[name] for name in rows["measure"]])
+    nearest = beating_nearest(heads)
+    beats = {tuple(row) for row in nearest.loc[nearest["measure"] == _ALL, _HEAD].itertuples(index=False)}
+    fit = [row[-1] != _NAMED or tuple(row[:-1]) in beats for row in rows[[*_HEAD, "measure"]].itertuples(index=False)]
+    return rows.assign(agreement=[agreement[name] for name in rows["measure"]], fit=fit)
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
@@ -184,7 +191,7 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
     }
     chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
     gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
-    attends = chosen & (gain >= NOTABLE) & (gain > bar) & (low > 0)
+    attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
     holds = {"both": attends & moves, "attention": attends, "effect": moved & moves}
@@ -192,19 +199,18 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
         rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
-    rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"})
+    rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"}).replace({"label": {_NAMED: _ALL}})
     return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", "layer", "head", "label"], ignore_index=True)
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     """The labels, beside what each head carries of the minimal pairs that ask about the same."""
-    head = ["stack", "attention", "layer", "head"]
-    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*head, "task"])
-    known = {tuple(row[name] for name in (*head, "task")): row for row in best.to_dict("records")}
+    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*_HEAD, "task"])
+    known = {tuple(row[name] for name in (*_HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")
     for row in rows:
         for task, names in _TASKS.items():
-            carried = known.get((*(row[name] for name in head), task))
+            carried = known.get((*(row[name] for name in _HEAD), task))
             if row["label"] in names and carried is not None:
                 row |= {"task": task, "task_effect": carried["effect"]}
                 row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
