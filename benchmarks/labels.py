@@ -13,7 +13,7 @@ Three questions, one JSON line each, after a line for every planted model that w
                             for the nearest noun, for the last pronoun of the same form (target 0)
     untrained   models with random weights, labelled on generated stories.
                 any         share of models with any label of any evidence (target .05 plus two binomial errors)
-    coverage    1,000 corpora of 40 documents (200 with --quick), for every head and every measure with one baseline of
+    coverage    1,000 corpora of 40 documents (60 with --quick), for every head and every measure with one baseline of
                 a planted model; how many of the 95% intervals hold the mean gain of all corpora (target .93 to .97).
 """
 
@@ -188,7 +188,7 @@ def main() -> None:
     asked = {
         "planted": lambda: planted(seeds),
         "untrained": lambda: untrained(seeds),
-        "coverage": lambda: coverage(10 * count if count < 200 else 1_000),
+        "coverage": lambda: coverage(3 * count if count < 200 else 1_000),
     }
     for name, ask in asked.items():
         if options.only in (None, name):
