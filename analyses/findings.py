@@ -12,6 +12,9 @@ import pandas as pd
 
 NOTABLE = 0.05  # the least gain or effect
 DISCOVERY = 0.05  # the false discovery rate that findings are held to
+FEW_DOCUMENTS = 20  # fewer, and intervals are rough
+FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
+UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
 RANKED = ("share", "lift")  # units in which more is better; the others only describe
 _REFERENCE, _NAMED = ("antecedent", "antecedent-mass"), ":named"
 _HEAD = ["stack", "attention", "layer", "head"]

@@ -8,14 +8,11 @@ from typing import Any
 import pandas as pd
 
 from analyses.figures import head_name, measure_name
-from analyses.findings import RANKED, best, causes, notable, unit
+from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
 from analyses.illustrations import Drawn
 from analyses.probes import Section as Probed
 from analyses.rendering import false_discovery_rate, image, interval, number, render
 
-FEW_DOCUMENTS = 20
-FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
-UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
 UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table
 _UNITS = {"share": "Shares", "lift": "Lifts: how many times what distance explains; 1 is no preference"}

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analyses import corpora as readers
@@ -20,10 +19,9 @@ from analyses.illustrations import Drawn, illustrate
 from analyses.labels import MODULES, Labelled, label
 from analyses.page import LabelSection, Section, page
 from analyses.probes import Section as Probed
-from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected
+from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, with_q
 from analyses.windows import Reading
 from interp import InputError, Transformer
-from interp.statistics import benjamini_hochberg
 from models.huggingface import weights_digest
 
 GENERATED = "stories"
@@ -165,15 +163,9 @@ def _reasons(results: Sequence[Result]) -> str:
 
 def _corrected(results: Sequence[Result]) -> list[Result]:
     """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
-    heads = _with_q([result.heads for result in results])
-    effects = _with_q([result.effects for result in results])
+    heads = with_q([result.heads for result in results])
+    effects = with_q([result.effects for result in results])
     return [replace(result, heads=h, effects=e) for result, h, e in zip(results, heads, effects, strict=True)]
-
-
-def _with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    q = benjamini_hochberg(np.concatenate([table["p"].to_numpy(dtype=float) for table in tables]))
-    parts = np.split(q, np.cumsum([len(table) for table in tables])[:-1])
-    return [table.assign(q=part) for table, part in zip(tables, parts, strict=True)]
 
 
 def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> Labelled:

@@ -203,3 +203,10 @@ def strictest(
     columns = np.arange(len(scored.measures))
     names = [scored.baselines[int(index)] for index in best]
     return scores[:, n_heads:][:, best, columns], weights[:, n_heads:][:, best, columns], names
+
+
+def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables with `q` over everything that they test together."""
+    q = benjamini_hochberg(np.concatenate([table["p"].to_numpy(dtype=float) for table in tables]))
+    parts = np.split(q, np.cumsum([len(table) for table in tables])[:-1])
+    return [table.assign(q=part) for table, part in zip(tables, parts, strict=True)]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analyses import output
@@ -14,7 +13,7 @@ from analyses.corpora import Corpus
 from analyses.findings import notable
 from analyses.labels import MODULES
 from analyses.report import corpus_for
-from analyses.tables import HEAD_COLUMNS, Collected
+from analyses.tables import HEAD_COLUMNS, Collected, with_q
 from analyses.windows import Reading
 from interp import InputError, Transformer
 from interp.patterns import group_of
@@ -172,14 +171,11 @@ def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataF
     """All heads of one model; `shows` says which rows are findings on the whole text."""
     if not collected:
         return pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"])
-    tables = [each.table(seed=seed) for each in collected.values()]
-    q = benjamini_hochberg(np.concatenate([table["p"].to_numpy(dtype=float) for table in tables]))
-    parts = np.split(q, np.cumsum([len(table) for table in tables])[:-1])
     found = []
-    for each, table, own in zip(collected.values(), tables, parts, strict=True):
-        tested = table.assign(q=own)
+    tables = with_q([each.table(seed=seed) for each in collected.values()])
+    for each, tested in zip(collected.values(), tables, strict=True):
         shows = tested.index.isin(notable(tested).index)
-        found.append(tested.assign(depth=depth(table["layer"], each.heads.n_layers), shows=shows))
+        found.append(tested.assign(depth=depth(tested["layer"], each.heads.n_layers), shows=shows))
     whole = pd.concat(found, ignore_index=True)
     whole.insert(0, "model", name)
     whole.attrs = {}  # pandas copies them, deeply, with every step

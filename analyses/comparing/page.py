@@ -9,8 +9,7 @@ import pandas as pd
 
 from analyses.comparing.measuring import HEADLINE, Comparison, Used
 from analyses.figures import head_name, measure_name
-from analyses.findings import DISCOVERY, NOTABLE, unit
-from analyses.page import FEW_DOCUMENTS, UNKNOWN
+from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN, unit
 from analyses.rendering import false_discovery_rate, interval, number, render
 from analyses.report import GENERATED, corpus_title
 

@@ -19,6 +19,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from analyses.antecedents import antecedent_items
+from analyses.relations import WAYS
 from analyses.windows import Window
 from interp import AnnotatedText
 from interp.annotation import ROOT
@@ -64,15 +65,14 @@ def tag_looks(window: Window, pairs: Collection[tuple[str, str]]) -> dict[str, L
 def relation_looks(window: Window, relations: Collection[str]) -> dict[str, Looks]:
     """`relation:R:dependent->head` and back: from the pieces of one end to those of the other."""
     text, columns = window.text, window.columns
-    ways = "dependent->head", "head->dependent"
-    found: dict[str, Looks] = {f"relation:{name}:{way}": {} for name, way in product(relations, ways)}
+    found: dict[str, Looks] = {f"relation:{name}:{way}": {} for name, way in product(relations, WAYS)}
     if text.heads is None or text.relations is None:
         return found
     for word in columns:
         head, name = text.heads[word], text.relations[word]
         if head == ROOT or head not in columns or name not in relations:
             continue
-        for query, target, way in ((word, head, ways[0]), (head, word, ways[1])):
+        for query, target, way in ((word, head, WAYS[0]), (head, word, WAYS[1])):
             if window.scores(query):
                 _look(found[f"relation:{name}:{way}"], columns[query], {*columns[target]})
     return found

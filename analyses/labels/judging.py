@@ -154,9 +154,7 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
     heads, effects = evidence.reporting.heads, evidence.reporting.effects
     kept = heads.loc[heads["sink"] == "kept"].copy()
-    kept["p"] = kept[[name for name in ("p", "p_null") if name in kept]].max(
-        axis=1
-    )  # a null without anything to permute says nothing either way
+    kept["p"] = kept[["p", "p_null"]].max(axis=1)  # a null without anything to permute says nothing either way
     rows = _columns(kept, "gain", "attention", "n").merge(
         _columns(effects, "effect", "effect", "readout"), on=CELL, how="left"
     )

@@ -31,6 +31,8 @@ from analyses.labels.claims import (
 )
 from analyses.labels.readouts import Readout, readouts
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
+from analyses.relations import WAYS
+from analyses.tables import Heads
 from analyses.windows import Progress, Window, windows
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching.knockout import Claim, Read, knock_out
@@ -96,17 +98,20 @@ def measure(
     tally = _Tally(model, names, random.Random(seed), counts)
     if ("position", "induction") in names:
         _add_induction(tally, read_by["position"], seed)
-    shown = [[*windows(text, model.tokenizer, model.config.n_ctx, counts)] for text in own]
-    for window in (window for each in shown for window in each):
-        tally.learn(_looks(window, causal=model.config.last.causal))
+    shown = [
+        [(each, _looks(each, read_by, causal=model.config.last.causal)) for each in _windows(model, text, counts)]
+        for text in own
+    ]
+    for looks in (looks for each in shown for _, looks in each):
+        tally.learn(looks)
     for number, (text, each) in enumerate(zip(own, shown, strict=True), 1):
         counts["texts"] += 1
         counts.update(unannotated(text))
-        for window in each:
+        for window, looks in each:
             counts["words of several pieces, each a row"] += sum(
                 len(window.columns[word]) > 1 for word in window.columns if window.scores(word)
             )
-            tally.add(window, group_of(text.document), read_by, _looks(window, causal=model.config.last.causal))
+            tally.add(window, group_of(text.document), read_by, looks)
         if progress is not None:
             progress(number)
     tally.flush()
@@ -160,21 +165,27 @@ def _split(
 def _measures(causal: bool) -> list[tuple[str, str]]:
     """Behaviour and measure of all that is claimed."""
     position = [*map(offset_name, offsets(causal)), "first-token", "duplicate-token", "induction"]
-    ways = ("dependent->head", "head->dependent")
-    grammar = [f"relation:{name}:{way}" for name in part_of_speech.RELATIONS for way in ways]
+    grammar = [f"relation:{name}:{way}" for name in part_of_speech.RELATIONS for way in WAYS]
     grammar += [f"tag:{x}->{y}" for x, y in part_of_speech.TAG_PAIRS]
     named = {"position": position, "part-of-speech": grammar, "coreference": ["antecedent", "antecedent:named"]}
     return [(behaviour, name) for behaviour, own in named.items() for name in own]
 
 
-def _looks(window: Window, *, causal: bool) -> dict[str, Looks]:
-    """Every measure's rows and keys; induction's are on texts of its own."""
-    return {
-        **position_looks(window, causal=causal),
-        **relation_looks(window, part_of_speech.RELATIONS),
-        **tag_looks(window, part_of_speech.TAG_PAIRS),
-        **antecedent_looks(window),
-    }
+def _windows(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
+    assert model.tokenizer is not None
+    return windows(text, model.tokenizer, model.config.n_ctx, counts)
+
+
+def _looks(window: Window, behaviours: Collection[str], *, causal: bool) -> dict[str, Looks]:
+    """Rows and keys of every measure of some behaviours; induction's are on texts of its own."""
+    found: dict[str, Looks] = {}
+    if "position" in behaviours:
+        found |= position_looks(window, causal=causal)
+    if "part-of-speech" in behaviours:
+        found |= relation_looks(window, part_of_speech.RELATIONS) | tag_looks(window, part_of_speech.TAG_PAIRS)
+    if "coreference" in behaviours:
+        found |= antecedent_looks(window)
+    return found
 
 
 @dataclass(frozen=True)
@@ -301,15 +312,10 @@ def _table(model: Transformer, names: Sequence[tuple[str, str]], tally: _Tally, 
     parts = [part.numpy().reshape(part.shape[0], -1) for part in (drops.scores, drops.weights)]
     parts += [part.numpy().reshape(part.shape[0], -1) for part in (controls.scores, controls.weights)]
     found = estimate(*parts, seed=seed)
-    shape = model.config.n_layers, model.config.n_heads, len(names)
-    layer, head, column = np.unravel_index(np.arange(np.prod(shape)), shape)
-    (stack,) = model.config.stacks
+    where, column = Heads.of(model).columns(len(names))
     table = pd.DataFrame(
         {
-            "stack": stack,
-            "attention": "self",
-            "layer": layer,
-            "head": head,
+            **where,
             "behaviour": [names[at][0] for at in column],
             "measure": [names[at][1] for at in column],
             "drop": found.value,

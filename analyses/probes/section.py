@@ -9,6 +9,7 @@ import pandas as pd
 from analyses import output
 from analyses.corpora import Corpus
 from analyses.figures.probes import probe_depths, probes_by_layer
+from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.probes import sentences
 from analyses.probes.measuring import EDGES, WORDS, Probed, Say, find
 from analyses.probes.tables import depth_table, layer_table
@@ -18,8 +19,6 @@ from interp import InputError, Transformer
 
 _NEEDS = {"tag": "tags", "relation": "relations", "coreference": "chains"}  # of `Corpus.annotates`
 _SAID = {"tags": "tags", "relations": "dependency relations", "chains": "coreference chains"}
-_UNKNOWN = 0.01  # a larger share of unknown tokens is said
-_FEW_DOCUMENTS, _FEW_ITEMS = 20, 50  # of the test, below which numbers are called rough
 _BY_LAYER = (
     "Accuracy on words of documents that the probe was not trained on. The shaded band is the 95% interval of what the "
     "probe has over its control task, drawn from the control’s line. “Blocks passed” 0 is the embedding."
@@ -224,12 +223,12 @@ def _caveats(task: str, source: _Source, probed: Probed, held_out: Sequence[Corp
     asked = probed.found[task]
     if asked.n_train >= (EDGES if task == "coreference" else WORDS):
         found.append("Reading stopped where there was enough: these are the first documents, not a sample of them all.")
-    if (documents := asked.documents["test"]) < _FEW_DOCUMENTS:
+    if (documents := asked.documents["test"]) < FEW_DOCUMENTS:
         found.append(f"Only {documents} documents to test on: intervals are rough.")
-    if (n := len(asked.groups)) < _FEW_ITEMS:
+    if (n := len(asked.groups)) < FEW_ITEMS:
         found.append(f"Only {n} items to test on: such shares are rough.")
     unknown, tokens = probed.counts.get("unknown tokens", 0), probed.counts.get("tokens", 0)
-    if unknown > _UNKNOWN * tokens:
+    if unknown > UNKNOWN * tokens:
         found.append(f"{unknown / tokens:.0%} of the tokens of {source.name} are unknown to the model.")
     return found
 
