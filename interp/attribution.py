@@ -14,12 +14,13 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from interp.attention import Attention
 from interp.config import NoNorm, StackConfig
 from interp.errors import InputError
 from interp.parts import RootMeanSquare
 from interp.running import Run, Tokens, as_batch, run
 from interp.tokens import TokenBatch
-from interp.transformer import Attention, Transformer
+from interp.transformer import Transformer
 
 Answer = str | Sequence[str] | int | Int[Tensor, "*prompt"]
 Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None

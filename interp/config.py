@@ -1,7 +1,7 @@
 """What a transformer is made of, as values: no weights, no names of model families.
 
 A variant is a typed value (`Rotary(base=10_000)`, `RMSNorm(eps=1e-5)`), never a switch, so a configuration reads as
-the list of parts that `interp.parts` builds from it.
+the list of parts that `interp.parts` and `interp.positions` build from it.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ class LayerNorm:
     """Subtract the mean, divide by the standard deviation, scale and shift (Ba 2016)."""
 
     eps: float = 1e-5
+    bias: bool = True  # whether it shifts
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class RMSNorm:
     """Divide by the root mean square and scale (Zhang & Sennrich 2019)."""
 
     eps: float = 1e-5
+    offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,44 @@ class NoNorm:
 class Learned:
     """A trained vector a position, added to the token's embedding."""
 
+    first: int = 0  # row of the table that position 0 reads; rows before it are kept and never read
+
 
 @dataclass(frozen=True)
 class Sinusoidal:
     """Fixed sines and cosines added to the token's embedding (Vaswani 2017, section 3.5)."""
 
     base: float = 10_000.0
+    layout: Literal["interleaved", "halves"] = "interleaved"  # sines in even dimensions, or in the first half
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """All angles of a rotation divided by `factor`, so that longer texts keep to known angles (Chen 2023)."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """Slow angles divided by `factor`, fast ones kept, those between mixed linearly (Llama 3.1, Dubey 2024)."""
+
+    factor: float
+    slow: float  # an angle that turns fewer times than this in `n_ctx` positions is divided
+    fast: float  # one that turns more often is kept
+    n_ctx: int  # the context that the model was first trained with
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """The same with a ramp over dimensions, and queries and keys made longer by `length` (YaRN, Peng 2023)."""
+
+    factor: float
+    slow: float
+    fast: float
+    n_ctx: int
+    length: float  # what the rotated queries and keys are multiplied by
+    whole: bool = True  # the ends of the ramp are whole dimensions
 
 
 @dataclass(frozen=True)
@@ -48,11 +82,42 @@ class Rotary:
     """Queries and keys rotated by their position, so that scores depend on its difference (Su 2021)."""
 
     base: float = 10_000.0
+    dims: int | None = None  # how many of a head's dimensions turn, the first ones; None: all
+    pairing: Literal["halves", "adjacent"] = "halves"  # dimension i turns with i + dims / 2, or with its neighbour
+    scaling: Interpolated | Stretched | Yarn | None = None
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Each head lowers its scores with distance, at a fixed slope of its own (Press 2022)."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """A trained number a head and bucket of distances, added to the scores of all layers (Raffel 2020, section 2.1)."""
+
+    n_buckets: int = 32
+    max_distance: int = 128  # from here on all distances share a bucket
 
 
 @dataclass(frozen=True)
 class NoPositions:
     """No position information; a causal mask alone still tells how many tokens came before."""
+
+
+Positions = Learned | Sinusoidal | Rotary | Alibi | Buckets | NoPositions
+
+
+@dataclass(frozen=True)
+class Local:
+    """Layers whose queries see only near keys (Child 2019; Beltagy 2020).
+
+    `positions` are those of these layers where the others' differ; `reach` is how far they see, None as far as all.
+    """
+
+    layers: tuple[int, ...]
+    reach: int | None  # a key at most this many tokens away is seen, on either side that the stack sees at all
+    positions: Rotary | NoPositions | None = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +137,28 @@ class Gated:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Several gated feed-forwards, of which each position uses the `n_chosen` that its router prefers (Jiang 2024)."""
+
+    n_experts: int
+    n_chosen: int
+    expert: Gated
+
+
+@dataclass(frozen=True)
 class NoMLP:
     """Attention alone, as in the toy models of Elhage 2021."""
+
+
+Wiring = Literal["pre", "post", "after", "sandwich", "parallel", "parallel_one_norm"]
 
 
 @dataclass(frozen=True)
 class StackConfig:
     """One stack of blocks: an encoder or a decoder.
+
+    `wiring` says where norms stand: `pre` x + layer(norm(x)); `post` norm(x + layer(x)); `after` x + norm(layer(x));
+    `sandwich` x + norm(layer(norm(x))); `parallel` x + attention(norm(x)) + mlp(norm(x)), with a norm each or one.
 
     Raises:
         InputError: sizes that do not fit together.
@@ -94,13 +174,21 @@ class StackConfig:
     causal: bool  # a query sees no key after it
     n_kv_heads: int | None = None  # key/value heads; query head h reads key/value head h // (n_heads / n_kv_heads)
     norm: LayerNorm | RMSNorm | NoNorm = LayerNorm()
-    wiring: Literal["pre", "post"] = "pre"  # the norm before each layer, or after each sum
-    positions: Learned | Sinusoidal | Rotary | NoPositions = Learned()
-    mlp: Plain | Gated | NoMLP = Plain("gelu")
-    attention_bias: bool = True  # a bias on q, k, v and on the output
+    wiring: Wiring = "pre"
+    positions: Positions = Learned()
+    mlp: Plain | Gated | Experts | NoMLP = Plain("gelu")
+    attention_bias: bool = True  # a bias on q, k and v
+    out_bias: bool | None = None  # a bias on attention's output; None is as on q, k and v
+    cross_attention: bool = False  # blocks attend to an encoder's last stream too
     embedding_norm: bool = False  # the embedding is normalised before it enters the first block
+    first_norm: bool = True  # the first attention has a norm before it, as every other
     n_token_types: int = 0  # segments told apart by an added vector; 0 for none
+    embedding_scale: float = 1.0  # what token embeddings are multiplied by
+    d_embedding: int | None = None  # width of the embedding where a matrix brings it to d_model
     scale: float | None = None  # scores are q·k times this; None is d_head ** -0.5
+    score_cap: float | None = None  # scores are cap * tanh(score / cap) before the mask
+    qk_norm: Literal["head", "all"] | None = None  # queries and keys are normalised, each head's or all heads' as one
+    local: Local | None = None  # layers that see less far, or other positions
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab"):
@@ -108,8 +196,10 @@ class StackConfig:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.n_heads % self.kv_heads:
             raise InputError(f"{self.n_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
-        if isinstance(self.positions, Rotary) and self.d_head % 2:
-            raise InputError(f"rotary positions turn pairs of dimensions: d_head must be even, got {self.d_head}")
+        if isinstance(self.positions, Rotary) and (dims := self.positions.dims or self.d_head) % 2:
+            raise InputError(f"rotary positions turn pairs of dimensions: d_head must be even, got {dims}")
+        if self.local and not {*self.local.layers} <= {*range(self.n_layers)}:
+            raise InputError(f"local layers must lie in 0-{self.n_layers - 1}, got {self.local.layers}")
 
     @property
     def kv_heads(self) -> int:
@@ -121,28 +211,70 @@ class StackConfig:
         """What q·k is multiplied by."""
         return self.d_head**-0.5 if self.scale is None else self.scale
 
+    @property
+    def has_out_bias(self) -> bool:
+        """Whether attention's output has a bias."""
+        return self.attention_bias if self.out_bias is None else self.out_bias
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and feed-forward read the same stream."""
+        return self.wiring.startswith("parallel")
+
+    def reach(self, layer: int) -> int | None:
+        """How many tokens away a key of `layer` may be; None where there is no limit."""
+        return self.local.reach if self.local and layer in self.local.layers else None
+
+    def positions_in(self, layer: int) -> Positions:
+        """How `layer` tells positions."""
+        return self.local.positions or self.positions if self.local and layer in self.local.layers else self.positions
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What comes before the output layer of a masked-word model: norm(activation(dense(x))) (Devlin 2019)."""
+
+    activation: Activation
+    norm: LayerNorm
+    bias: bool = True  # of the dense layer
+
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A transformer: a causal decoder, or a bidirectional encoder, and what is read from its last residual stream.
+    """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
 
     `output` is `tied` (the output layer's weight is the embedding), `untied`, or `none` (no output layer, no logits).
 
     Raises:
-        InputError: no stack, or both (an encoder-decoder), or a stack whose mask does not fit its place.
+        InputError: no stack, or stacks that do not fit their places.
     """
 
     decoder: StackConfig | None = None
     encoder: StackConfig | None = None
     output: Literal["tied", "untied", "none"] = "untied"
+    output_bias: bool = False
+    output_scale: float = 1.0  # what the stream is multiplied by before the output layer
+    logit_cap: float | None = None  # logits are cap * tanh(logit / cap)
+    transform: Transform | None = None
+    shared_embedding: bool = False  # encoder and decoder embed tokens with the same weights
+    target_start: int | None = None  # the id that the decoder's input begins with, where there is an encoder
 
     def __post_init__(self) -> None:
-        if (self.decoder is None) == (self.encoder is None):
-            raise InputError("expected either a decoder or an encoder: encoder-decoder stacks are not supported yet")
-        if self.encoder is not None and self.encoder.causal:
-            raise InputError("an encoder sees both ways: expected causal=False")
+        if self.decoder is None and self.encoder is None:
+            raise InputError("expected a decoder, an encoder, or both: got neither")
+        if self.encoder is not None and (self.encoder.causal or self.encoder.cross_attention):
+            raise InputError("an encoder sees both ways, and no other stack: expected causal=False, no cross-attention")
         if self.decoder is not None and not self.decoder.causal:
             raise InputError("a decoder sees no later token: expected causal=True")
+        if self.decoder is not None and self.decoder.cross_attention != (self.encoder is not None):
+            raise InputError("a decoder has cross-attention where there is an encoder, and only there")
+        if self.decoder and self.encoder and self.decoder.d_model != self.encoder.d_model:
+            raise InputError(
+                f"cross-attention reads the encoder's stream: expected one d_model, got {self.encoder.d_model} "
+                f"in the encoder and {self.decoder.d_model} in the decoder"
+            )
+        if self.shared_embedding and len({(s.d_vocab, s.d_embedding) for s in self.stacks.values()}) > 1:
+            raise InputError("a shared embedding has one vocabulary: the encoder's and the decoder's d_vocab differ")
 
     @property
     def stacks(self) -> dict[str, StackConfig]:

@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from interp.parts import RootMeanSquare
 from interp.transformer import Transformer
 
 
@@ -14,15 +15,16 @@ def initialise(model: Transformer, seed: int) -> None:
     Biases become 0 and norms 1 (Radford 2019).
     """
     generator = torch.Generator().manual_seed(seed)
-    writers = {f"{part}.weight" for part in ("attn.out", "mlp.down")}
+    writers = ("attn.out.weight", "down.weight")
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                writes = any(name.endswith(writer) for writer in writers)
-                std = 0.02 * ((2 * model.config.n_layers) ** -0.5 if writes else 1.0)
+                std = 0.02 * ((2 * model.config.n_layers) ** -0.5 if name.endswith(writers) else 1.0)
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
         for module in model.modules():
-            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            if isinstance(module, RootMeanSquare):
+                nn.init.constant_(module.weight, 1 - module.offset)
+            elif isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm | nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -1,4 +1,4 @@
-"""Norms, positions and feed-forwards: the parts that a block is composed of, each built from its configuration."""
+"""Norms, embeddings, feed-forwards, the output layer: the parts of a transformer, built from its configuration."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,19 +10,21 @@ from torch import Tensor, nn
 
 from interp.config import (
     Activation,
+    Experts,
     Gated,
     LayerNorm,
     Learned,
     NoMLP,
     NoNorm,
-    NoPositions,
     Plain,
     RMSNorm,
-    Rotary,
     Sinusoidal,
     StackConfig,
+    Transform,
+    TransformerConfig,
 )
-from interp.tap import Tap
+from interp.positions import sinusoids
+from interp.tap import UNTAPPED, Tap
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -32,23 +34,39 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def build_norm(config: StackConfig) -> nn.Module:
-    """The norm over d_model that `config.norm` describes."""
-    match config.norm:
-        case LayerNorm(eps):
-            return nn.LayerNorm(config.d_model, eps)
-        case RMSNorm(eps):
-            return RootMeanSquare(config.d_model, eps)
+def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
+    """The norm over `width` entries that `norm` describes."""
+    match norm:
+        case LayerNorm(eps, bias):
+            return nn.LayerNorm(width, eps, bias=bias)
+        case RMSNorm(eps, offset):
+            return RootMeanSquare(width, eps, offset)
         case NoNorm():
             return nn.Identity()
 
 
 class RootMeanSquare(nn.RMSNorm):
-    """RMSNorm, in float32 at every precision, as models are trained with it: see `rotate`."""
+    """RMSNorm, in float32 at every precision, as models are trained with it: see `interp.positions.frequencies`."""
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def __init__(self, width: int, eps: float, offset: float = 0.0):
+        super().__init__(width, eps)
+        self.offset = offset
+        nn.init.constant_(self.weight, 1 - offset)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Scale to unit root mean square, then by the trained weight."""
-        return self.weight * F.rms_norm(x.float(), self.normalized_shape, eps=self.eps).to(x.dtype)
+        normed = F.rms_norm(x.float(), self.normalized_shape, eps=self.eps)
+        if self.offset:
+            return (normed * (self.weight.float() + self.offset)).to(x.dtype)
+        return self.weight * normed.to(x.dtype)
+
+
+class Around(nn.Module):
+    """A norm before a layer and one after it."""
+
+    def __init__(self, norm: LayerNorm | RMSNorm | NoNorm, width: int):
+        super().__init__()
+        self.before, self.after = build_norm(norm, width), build_norm(norm, width)
 
 
 class Embedding(nn.Module):
@@ -56,56 +74,36 @@ class Embedding(nn.Module):
 
     def __init__(self, config: StackConfig):
         super().__init__()
-        self.token = nn.Embedding(config.d_vocab, config.d_model)
-        self.position = _position_table(config)
-        self.token_type = nn.Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
-        self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
+        width = config.d_embedding or config.d_model
+        self.config = config
+        self.token = nn.Embedding(config.d_vocab, width)
+        self.position = _position_table(config, width)
+        self.token_type = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
+        self.norm = build_norm(config.norm, width) if config.embedding_norm else nn.Identity()
+        self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
 
     def forward(
         self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
     ) -> Float[Tensor, "*batch position d_model"]:
         """Embed tokens that stand at `positions` of their texts."""
         x = self.token(ids)
-        if self.position is not None:
-            x = x + self.position(positions)
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
+        match self.config.positions:
+            case Learned(first):
+                assert self.position is not None
+                x = x + self.position(positions + first)
+            case Sinusoidal():
+                x = x + sinusoids(positions, x.shape[-1], self.config.positions).to(x.dtype)
         if self.token_type is not None:
             x = x + self.token_type.weight[0]  # a single text is all of the first type
-        return self.norm(x)
+        return self.project(self.norm(x))
 
 
-def _position_table(config: StackConfig) -> nn.Embedding | None:
-    match config.positions:
-        case Learned():
-            return nn.Embedding(config.n_ctx, config.d_model)
-        case Sinusoidal(base):
-            table = sinusoids(config.n_ctx, config.d_model, base)
-            return nn.Embedding.from_pretrained(table, freeze=True)
-        case Rotary() | NoPositions():
-            return None
-
-
-def sinusoids(n_ctx: int, d_model: int, base: float) -> Float[Tensor, "position d_model"]:
-    """Sines in even dimensions, cosines in odd ones, wavelengths from 2 pi to base * 2 pi (Vaswani 2017, 3.5)."""
-    even = torch.arange(0, d_model, 2, dtype=torch.float64)
-    angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] / base ** (even / d_model)
-    table = torch.empty(n_ctx, d_model, dtype=torch.float64)
-    table[:, 0::2] = angle.sin()
-    table[:, 1::2] = angle.cos()[:, : d_model // 2]
-    return table.to(torch.get_default_dtype())
-
-
-def rotate(
-    x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"], base: float
-) -> Float[Tensor, "*batch position head d_head"]:
-    """Turn dimension pairs (i, i + d_head/2) by position / base**(2i/d_head) radians (Su 2021, half-split pairing)."""
-    half = x.shape[-1] // 2
-    # Angles in float32 at every precision, and in this order of operations, as the models were trained: bfloat16 cannot
-    # tell position 257 from 256, and float64 angles would be those of a slightly different model.
-    frequency = 1.0 / base ** (torch.arange(0, 2 * half, 2, device=x.device, dtype=torch.float32) / (2 * half))
-    angle = (positions.float()[..., None] * frequency)[..., None, :]  # prompt position 1 half
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+def _position_table(config: StackConfig, width: int) -> nn.Embedding | None:
+    if not isinstance(config.positions, Learned):
+        return None
+    return nn.Embedding(config.positions.first + config.n_ctx, width)
 
 
 class Linear(nn.Linear):
@@ -129,7 +127,9 @@ class MLP(nn.Module):
         self.up = Linear(config.d_model, config.d_mlp * (1 + self.gated), bias=shape.bias)
         self.down = Linear(config.d_mlp, config.d_model, bias=shape.bias)
 
-    def forward(self, x: Float[Tensor, "*batch position d_model"], tap: Tap) -> Float[Tensor, "... position d_model"]:
+    def forward(
+        self, x: Float[Tensor, "*batch position d_model"], tap: Tap = UNTAPPED
+    ) -> Float[Tensor, "... position d_model"]:
         """`mlp.pre` is what the activation reads, `mlp.post` what `down` reads (after the gate's product)."""
         if self.gated:
             pre, partner = self.up(x).chunk(2, -1)
@@ -140,6 +140,89 @@ class MLP(nn.Module):
         return self.down(tap("post", post))
 
 
-def build_mlp(config: StackConfig) -> MLP | None:
+class Mixture(nn.Module):
+    """Several feed-forwards, a router that weighs them, and their weighted sum (Jiang 2024, section 2.1)."""
+
+    def __init__(self, config: StackConfig, shape: Experts):
+        super().__init__()
+        self.n_chosen = shape.n_chosen
+        self.router = Linear(config.d_model, shape.n_experts, bias=False)
+        self.experts = nn.ModuleList(MLP(config, shape.expert) for _ in range(shape.n_experts))
+
+    def forward(
+        self, x: Float[Tensor, "*batch position d_model"], tap: Tap = UNTAPPED
+    ) -> Float[Tensor, "... position d_model"]:
+        """`mlp.router` are the experts' weights, `mlp.experts` what each adds, weighted; 0 for those not chosen."""
+        wanted = self.router(x).float().softmax(-1)
+        chosen = wanted.topk(self.n_chosen, -1)
+        shares = chosen.values / chosen.values.sum(-1, keepdim=True)
+        weights = tap("router", torch.zeros_like(wanted).scatter(-1, chosen.indices, shares).to(x.dtype))
+        batch = torch.broadcast_shapes(x.shape[:-1], weights.shape[:-1])
+        x, weights = x.expand(*batch, -1), weights.expand(*batch, -1)
+        if not tap.wants("experts"):
+            return sum((self._one(at, x, weights) for at in range(len(self.experts))), torch.zeros_like(x))
+        each = torch.stack([self._one(at, x, weights) for at in range(len(self.experts))], -2)
+        return tap("experts", each).sum(-2)
+
+    def _one(
+        self, at: int, x: Float[Tensor, "*batch d_model"], weights: Float[Tensor, "*batch expert"]
+    ) -> Float[Tensor, "*batch d_model"]:
+        """What one expert adds; it reads only the positions that use it."""
+        uses = weights[..., at] != 0
+        out = torch.zeros_like(x)
+        out[uses] = self.experts[at](x[uses]) * weights[..., at][uses][:, None]
+        return out
+
+
+def build_mlp(config: StackConfig) -> MLP | Mixture | None:
     """The feed-forward that `config.mlp` describes; None where blocks have attention alone."""
-    return None if isinstance(config.mlp, NoMLP) else MLP(config, config.mlp)
+    match config.mlp:
+        case NoMLP():
+            return None
+        case Experts():
+            return Mixture(config, config.mlp)
+        case _:
+            return MLP(config, config.mlp)
+
+
+class Transforming(nn.Module):
+    """norm(activation(dense(x))), which masked-word models have before their output layer."""
+
+    def __init__(self, d_in: int, d_out: int, shape: Transform):
+        super().__init__()
+        self.dense = Linear(d_in, d_out, bias=shape.bias)
+        self.activation = ACTIVATIONS[shape.activation]
+        self.norm = build_norm(shape.norm, d_out)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
+        """What the output layer reads."""
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Output(nn.Linear):
+    """The output layer: logits of the vocabulary, or of some of its tokens, from the final residual stream."""
+
+    def __init__(self, config: TransformerConfig):
+        width = config.last.d_embedding or config.d_model
+        super().__init__(width, config.d_vocab, bias=config.output_bias)
+        self.scale, self.cap = config.output_scale, config.logit_cap
+        transform = config.transform
+        self.transform = nn.Identity() if transform is None else Transforming(config.d_model, width, transform)
+
+    def forward(self, input: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits of every token, from the final residual stream."""
+        return self._capped(F.linear(self._read(input), self.weight, self.bias))
+
+    def of_tokens(
+        self, final: Float[Tensor, "*cells prompt read d_model"], tokens: Int[Tensor, "prompt token"]
+    ) -> Float[Tensor, "*cells prompt read token"]:
+        """Logits of each prompt's own `tokens` alone."""
+        logits = self._read(final) @ self.weight[tokens].transpose(-1, -2)
+        return self._capped(logits if self.bias is None else logits + self.bias[tokens][:, None])
+
+    def _read(self, final: Tensor) -> Tensor:
+        read = self.transform(final)
+        return read if self.scale == 1 else read * self.scale
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        return logits if self.cap is None else self.cap * (logits / self.cap).tanh()

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from interp.config import NoMLP, StackConfig, TransformerConfig
+from interp.config import Experts, NoMLP, StackConfig, TransformerConfig
 from interp.errors import InputError
 from interp.transformer import Transformer
 
@@ -51,23 +51,43 @@ def _stack_sites(name: str, config: StackConfig) -> Iterable[Site]:
 
 
 def _block_sites(config: StackConfig) -> Iterable[Site]:
-    stream, rows = (None, config.d_model), (config.n_heads, None, None)
-    heads, shared = (None, config.n_heads, config.d_head), (None, config.kv_heads, config.d_head)
+    stream = (None, config.d_model)
     yield Site("resid_pre", _STREAM, stream, "the stream into the block")
-    yield Site("attn.q", _HEADS, heads, "queries, after the bias, before rotation")
-    yield Site("attn.k", _HEADS, shared, "keys, one a key/value head, before rotation")
-    yield Site("attn.v", _HEADS, shared, "values, one a key/value head")
-    yield Site("attn.scores", _ROWS, rows, "scaled q·k, masked keys at -inf")
-    yield Site("attn.pattern", _ROWS, rows, "softmax of the scores; rows sum to 1")
-    yield Site("attn.z", _HEADS, heads, "the pattern's mix of values")
+    yield from _attention_sites("attn", config)
     yield Site("attn_out", _STREAM, stream, "what attention adds to the stream")
-    yield Site("resid_mid", _STREAM, stream, "the stream between attention and feed-forward")
+    if not config.parallel:
+        yield Site("resid_mid", _STREAM, stream, "the stream after attention")
+    if config.cross_attention:
+        yield from _attention_sites("cross_attn", config)
+        yield Site("cross_attn_out", _STREAM, stream, "what cross-attention adds to the stream")
+        yield Site("resid_cross", _STREAM, stream, "the stream after cross-attention")
     if not isinstance(config.mlp, NoMLP):
-        hidden = (None, config.d_mlp)
-        yield Site("mlp.pre", ("position", "d_mlp"), hidden, "what the activation reads")
-        yield Site("mlp.post", ("position", "d_mlp"), hidden, "what the output matrix of the feed-forward reads")
+        yield from _mlp_sites(config)
         yield Site("mlp_out", _STREAM, stream, "what the feed-forward adds to the stream")
     yield Site("resid_post", _STREAM, stream, "the stream out of the block")
+
+
+def _attention_sites(name: str, config: StackConfig) -> Iterable[Site]:
+    rows, heads = (config.n_heads, None, None), (None, config.n_heads, config.d_head)
+    shared = (None, config.kv_heads, config.d_head)
+    keys = "the encoder's last stream" if name == "cross_attn" else "the stream"
+    yield Site(f"{name}.q", _HEADS, heads, "queries, after the bias, before norm and rotation")
+    yield Site(f"{name}.k", _HEADS, shared, f"keys of {keys}, one a key/value head, before norm and rotation")
+    yield Site(f"{name}.v", _HEADS, shared, f"values of {keys}, one a key/value head")
+    yield Site(f"{name}.scores", _ROWS, rows, "scaled q·k, masked keys at -inf")
+    yield Site(f"{name}.pattern", _ROWS, rows, "softmax of the scores; rows sum to 1")
+    yield Site(f"{name}.z", _HEADS, heads, "the pattern's mix of values")
+
+
+def _mlp_sites(config: StackConfig) -> Iterable[Site]:
+    if isinstance(config.mlp, Experts):
+        n, d_model = config.mlp.n_experts, config.d_model
+        yield Site("mlp.router", ("position", "expert"), (None, n), "weights of the experts; 0 for those not chosen")
+        yield Site("mlp.experts", ("position", "expert", "d_model"), (None, n, d_model), "what each expert adds")
+        return
+    hidden = (None, config.d_mlp)
+    yield Site("mlp.pre", ("position", "d_mlp"), hidden, "what the activation reads")
+    yield Site("mlp.post", ("position", "d_mlp"), hidden, "what the output matrix of the feed-forward reads")
 
 
 def matching(model: Transformer, patterns: str | Iterable[str]) -> list[str]:

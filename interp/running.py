@@ -25,6 +25,7 @@ class Run:
     tokens: TokenBatch
     activations: dict[str, Tensor] = field(repr=False)
     _logits: Tensor | None = field(repr=False)
+    target: TokenBatch | None = None  # what the decoder read, where there is an encoder
 
     @property
     def logits(self) -> Float[Tensor, "*batch position d_vocab"]:
@@ -54,6 +55,7 @@ def run(
     capture: str | Iterable[str] = (),
     edit: Mapping[str, Edit | SelectiveEdit] | None = None,
     *,
+    target: Tokens | None = None,
     grad: bool = False,
 ) -> Run:
     """Run `model` on `tokens`, keeping the activations that `capture` names and changing those that `edit` names.
@@ -64,15 +66,19 @@ def run(
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
         edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
             that it adds is carried through the rest of the pass. Edits come before captures.
+        target: what the decoder reads where there is an encoder, which reads `tokens`: ids are taken as they are, text
+            gets the decoder's start id before it.
         grad: keep gradients.
 
     Returns:
-        Run: `.logits` are `prompt position d_vocab`, `[site]` has the axes of `sites(model)[site]` after `prompt`.
+        Run: `.logits` are `prompt position d_vocab`, of the target where there is one; `[site]` has the axes of
+            `sites(model)[site]` after `prompt`.
 
     Raises:
-        InputError: unknown sites, edits that change a shape or never fire, texts that do not fit the model.
+        InputError: unknown sites, edits that change a shape or never fire, texts that do not fit the model, a target
+            that is missing, not wanted, or not one for each text.
     """
-    batch = as_batch(model, tokens)
+    batch, decoded = as_batches(model, tokens, target)
     known = sites(model)
     edits: dict[str, Edit] = {}
     for pattern, change in (edit or {}).items():
@@ -80,14 +86,52 @@ def run(
             edits[name] = change.bind(known[name]) if isinstance(change, SelectiveEdit) else change
     tap = Tap(capture=frozenset(matching(model, capture)), edit=edits)
     with torch.set_grad_enabled(grad):
-        logits = model(batch, tap)
+        logits = model(batch, tap, decoded)
     if idle := edits.keys() - tap.fired:
         raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
-    return Run(batch, tap.seen, logits)
+    return Run(batch, tap.seen, logits, decoded)
 
 
-def as_batch(model: Transformer, tokens: Tokens) -> TokenBatch:
-    """`tokens` as a batch on the model's device.
+def as_batches(model: Transformer, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
+    """What the first stack reads and, where there are two, what the decoder reads.
+
+    Raises:
+        InputError: as `as_batch`; a target that is missing, not wanted, or not one for each text.
+    """
+    batch, n_stacks = as_batch(model, tokens), len(model.config.stacks)
+    if n_stacks == 1:
+        if target is not None:
+            raise InputError("this model has one stack, which reads one text: expected no target")
+        return batch, None
+    if target is None:
+        raise InputError(
+            "this model has an encoder and a decoder: give target=, what the decoder reads (a text, or ids that begin "
+            f"with its start id {model.config.target_start})"
+        )
+    decoded = as_target(model, target)
+    if len(decoded.ids) not in {1, len(batch.ids)}:
+        raise InputError(f"expected one target for each of {len(batch.ids)} texts, got {len(decoded.ids)}")
+    return batch, decoded
+
+
+def as_target(model: Transformer, target: Tokens) -> TokenBatch:
+    """`target` as the decoder reads it: text with the decoder's start id before it and no end after it.
+
+    Raises:
+        InputError: as `as_batch`.
+    """
+    if isinstance(target, str) or (not isinstance(target, TokenBatch | Tensor)):
+        tokenizer, start = model.target_tokenizer, model.config.target_start
+        if tokenizer is None or start is None:
+            lacking = "tokenizer" if tokenizer is None else "start id"
+            raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
+        texts = [target] if isinstance(target, str) else target
+        target = TokenBatch.from_rows([[start, *tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts])
+    return as_batch(model, target, "decoder")
+
+
+def as_batch(model: Transformer, tokens: Tokens, stack: str | None = None) -> TokenBatch:
+    """`tokens` as a batch on the model's device, as `stack` reads it, by default the first.
 
     Raises:
         InputError: text without a tokenizer, a text longer than the context, ids outside the vocabulary.
@@ -100,7 +144,8 @@ def as_batch(model: Transformer, tokens: Tokens) -> TokenBatch:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
     else:
         batch = TokenBatch.from_texts([tokens] if isinstance(tokens, str) else tokens, model.tokenizer)
-    n_ctx, d_vocab = model.config.n_ctx, model.config.d_vocab
+    config = model.config.stacks[stack or next(iter(model.config.stacks))]
+    n_ctx, d_vocab = config.n_ctx, config.d_vocab
     longest = int(batch.lengths.max())
     if longest > n_ctx:
         raise InputError(f"a text of {longest} tokens is longer than the model's context of {n_ctx}: shorten it")

@@ -1,9 +1,9 @@
 """Who may attend to whom: the causal mask, padding and positions of one call, made once and shared by all layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.tokens import TokenBatch
@@ -22,6 +22,8 @@ class Sight:
     causal: bool
     padding: Bool[Tensor, "prompt key"] | None  # True at real tokens; None where there is no padding
     last: bool  # the queries are the last columns, in order
+    reach: int | None = None  # keys farther away are not seen
+    across: bool = False  # the keys are another sequence's
 
     @staticmethod
     def of(batch: TokenBatch, *, causal: bool, first: int = 0) -> "Sight":
@@ -33,29 +35,60 @@ class Sight:
     def at(self, columns: Int[Tensor, "prompt query"]) -> "Sight":
         """The same keys, seen from some of the queries: those at `columns` of the batch, which must be among them."""
         index = (columns - self.columns[:, :1]).to(self.positions.device)
-        return Sight(self.positions.gather(1, index), columns, self.n_keys, self.causal, self.padding, False)
+        return replace(self, positions=self.positions.gather(1, index), columns=columns, last=False)
+
+    def near(self, reach: int | None) -> "Sight":
+        """The same, with no key seen that is more than `reach` tokens away."""
+        return self if reach is None or reach >= self.n_keys - 1 else replace(self, reach=reach)
 
     @property
     def n_queries(self) -> int:
         """How many positions ask."""
         return self.positions.shape[1]
 
+    def distance(self) -> Int[Tensor, "rows query key"]:
+        """Key less query, in tokens."""
+        return torch.arange(self.n_keys, device=self.columns.device) - self.columns[..., None]
+
     def mask(self) -> Bool[Tensor, "prompt 1 query key"]:
         """True where a query may attend. A padded query sees itself, so that no row is without a key."""
-        keys = torch.arange(self.n_keys, device=self.positions.device)
-        columns = self.columns[..., None]
-        seen = keys <= columns if self.causal else torch.ones_like(keys <= columns)
+        distance = self.distance()
+        seen = distance <= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        if self.reach is not None:
+            seen = seen & (distance.abs() <= self.reach)
         if self.padding is not None:
-            seen = seen & self.padding[:, None, :] | (keys == columns)
+            seen = seen & self.padding[:, None, :]
+            seen = seen if self.across else seen | (distance == 0)
         return seen[:, None]
 
     def for_kernel(self, batch: torch.Size) -> tuple[Bool[Tensor, "flat 1 query key"] | None, bool]:
         """The mask for leading axes `batch` flattened into one, and whether the kernel's own causal mode is enough."""
-        if self.padding is None and (not self.causal or (self.last and self.n_queries == 1)):
-            return None, False  # everything is seen
-        if self.padding is None and self.last and self.n_queries == self.n_keys:
-            return None, True
-        mask = self.mask()
-        if mask.shape[0] == 1:
-            return mask, False
-        return mask.expand(*batch, *mask.shape[1:]).reshape(-1, *mask.shape[1:]), False
+        if self.padding is None and self.reach is None:
+            if not self.causal or (self.last and self.n_queries == 1):
+                return None, False  # everything is seen
+            if self.last and self.n_queries == self.n_keys:
+                return None, True
+        return for_all(self.mask(), batch), False
+
+
+def for_all(rows: Tensor, batch: torch.Size) -> Tensor:
+    """What is given for each prompt, or once for all, for leading axes `batch` flattened into one."""
+    return rows if rows.shape[0] == 1 else rows.expand(*batch, *rows.shape[1:]).reshape(-1, *rows.shape[1:])
+
+
+@dataclass(frozen=True)
+class Source:
+    """What cross-attention reads: the encoder's last stream, and which of its positions are padding."""
+
+    stream: Float[Tensor, "... position d_model"]
+    padding: Bool[Tensor, "prompt position"] | None
+
+    @staticmethod
+    def of(stream: Float[Tensor, "... position d_model"], batch: TokenBatch) -> "Source":
+        """The stream that an encoder made of `batch`."""
+        return Source(stream, batch.mask if batch.padded else None)
+
+    def seen_by(self, queries: Sight) -> Sight:
+        """Every query sees every real token of the source."""
+        n_keys = self.stream.shape[-2]
+        return Sight(queries.positions, queries.columns, n_keys, False, self.padding, False, across=True)

@@ -16,138 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.attention import Attention, CrossAttention, Stream
 from interp.cache import Growing
-from interp.config import Rotary, StackConfig, TransformerConfig
-from interp.parts import Embedding, Linear, build_mlp, build_norm, rotate
-from interp.sight import Sight
+from interp.config import StackConfig, TransformerConfig
+from interp.errors import InputError
+from interp.parts import Around, Embedding, Output, build_mlp, build_norm
+from interp.positions import build_bias
+from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
-
-Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
-
-
-class Attention(nn.Module):
-    """Every position asks (q), every position it may see answers (k) and is mixed in (v), head by head."""
-
-    def __init__(self, config: StackConfig):
-        super().__init__()
-        self.config = config
-        heads = config.n_heads + 2 * config.kv_heads
-        self.qkv = Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
-        self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.attention_bias)
-
-    def forward(self, x: Stream, sight: Sight, tap: Tap, past: Growing | None = None) -> Stream:
-        """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
-        q, k, v = self.project(x)
-        q, k, v = tap("q", q), tap("k", k), tap("v", v)
-        q, k = self.rotate(q, sight.positions), self.rotate(k, sight.positions)
-        if past is not None:
-            k, v = past.extend(k, v)
-        z = tap("z", self.mix(q, k, v, sight, tap))
-        return self.out(z.flatten(-2))
-
-    def project(self, x: Stream) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the normalised stream, `... position head d_head`, before rotation."""
-        n_q, n_kv = self.config.n_heads, self.config.kv_heads
-        heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
-        q, k, v = heads.split([n_q, n_kv, n_kv], -2)
-        return q, k, v
-
-    def project_queries(self, x: Stream) -> Float[Tensor, "*batch position head d_head"]:
-        """Queries alone."""
-        return self._project(x, slice(0, self.config.n_heads))
-
-    def project_keys_values(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """Keys and values alone, from one matrix product."""
-        heads = self._project(x, slice(self.config.n_heads, None))
-        k, v = heads.split(self.config.kv_heads, -2)
-        return k, v
-
-    def project_heads(
-        self, x: Stream, part: str, heads: Int[Tensor, " head"]
-    ) -> Float[Tensor, "*batch position head d_head"]:
-        """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; of `k` and `v`, key/value heads."""
-        n_q, n_kv = self.config.n_heads, self.config.kv_heads
-        return self._project(x, heads + {"q": 0, "k": n_q, "v": n_q + n_kv}[part])
-
-    def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
-        weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
-        bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
-        return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
-
-    def rotate(
-        self, x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"]
-    ) -> Float[Tensor, "*batch position head d_head"]:
-        """Queries or keys as they enter the scores: turned by their position where positions are rotary."""
-        return rotate(x, positions, self.config.positions.base) if isinstance(self.config.positions, Rotary) else x
-
-    def mix(
-        self,
-        q: Float[Tensor, "*batch query head d_head"],
-        k: Float[Tensor, "*batch2 key kv_head d_head"],
-        v: Float[Tensor, "*batch3 key kv_head d_head"],
-        sight: Sight,
-        tap: Tap,
-    ) -> Float[Tensor, "... query head d_head"]:
-        """The values that each query sees, weighted by softmax(q·k)."""
-        q, k, v = (part.transpose(-2, -3) for part in (q, k, v))  # ... head position d_head
-        if not (tap.wants("scores") or tap.wants("pattern")):
-            return fused_attention(q, k, v, sight, self.config.score_scale).transpose(-2, -3)
-        shared = self.config.n_heads // self.config.kv_heads
-        k, v = k.repeat_interleave(shared, -3), v.repeat_interleave(shared, -3)
-        scores = q @ k.transpose(-1, -2) * self.config.score_scale
-        scores = tap("scores", scores.masked_fill(~sight.mask(), -torch.inf))
-        pattern = tap("pattern", scores.softmax(-1))
-        return (pattern @ v).transpose(-2, -3)
-
-    # Per-head views of the fused weights: editing a view edits the model.
-
-    @property
-    def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
-        """What each head asks with."""
-        return self._rows(0, self.config.n_heads)
-
-    @property
-    def W_K(self) -> Float[Tensor, "kv_head d_model d_head"]:
-        """What each key/value head answers with."""
-        return self._rows(self.config.n_heads, self.config.kv_heads)
-
-    @property
-    def W_V(self) -> Float[Tensor, "kv_head d_model d_head"]:
-        """What each key/value head reads from the positions it attends to."""
-        return self._rows(self.config.n_heads + self.config.kv_heads, self.config.kv_heads)
-
-    @property
-    def W_O(self) -> Float[Tensor, "head d_head d_model"]:
-        """What each head writes into the residual stream."""
-        return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
-
-    def _rows(self, first: int, count: int) -> Tensor:
-        d_head = self.config.d_head
-        rows = self.qkv.weight[first * d_head : (first + count) * d_head]
-        return rows.unflatten(0, (count, d_head)).transpose(1, 2)
-
-
-def fused_attention(
-    q: Float[Tensor, "*batch head query d_head"],
-    k: Float[Tensor, "*batch2 kv_head key d_head"],
-    v: Float[Tensor, "*batch3 kv_head key d_head"],
-    sight: Sight,
-    scale: float,
-) -> Float[Tensor, "... head query d_head"]:
-    """The same mix without a query x key tensor in memory; the kernels want exactly four axes."""
-    batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    q, k, v = (part.expand(*batch, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
-    mask, triangular = sight.for_kernel(batch)
-    z = F.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=triangular, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
-    return z.view(*batch, *z.shape[-3:])
 
 
 class PreNorm:
@@ -159,12 +39,17 @@ class PreNorm:
         return norm(residual)
 
     @staticmethod
+    def write(norm: nn.Module, out: Stream) -> Stream:
+        """What a layer adds to the stream."""
+        return out
+
+    @staticmethod
     def add(norm: nn.Module, residual: Stream, out: Stream) -> Stream:
         """The stream with what the layer wrote."""
         return residual + out
 
 
-class PostNorm:
+class PostNorm(PreNorm):
     """norm(x + layer(x)), as in Vaswani 2017."""
 
     @staticmethod
@@ -178,30 +63,116 @@ class PostNorm:
         return norm(residual + out)
 
 
+class AfterNorm(PreNorm):
+    """x + norm(layer(x)): what a layer writes is normalised, what it reads is not (OLMo 2, 2025)."""
+
+    @staticmethod
+    def read(norm: nn.Module, residual: Stream) -> Stream:
+        """What a layer reads."""
+        return residual
+
+    @staticmethod
+    def write(norm: nn.Module, out: Stream) -> Stream:
+        """What a layer adds to the stream."""
+        return norm(out)
+
+
+class Sandwich(PreNorm):
+    """x + norm(layer(norm(x))): what a layer reads and what it writes is normalised (Ding 2021)."""
+
+    @staticmethod
+    def read(norm: nn.Module, residual: Stream) -> Stream:
+        """What a layer reads."""
+        return cast(Around, norm).before(residual)
+
+    @staticmethod
+    def write(norm: nn.Module, out: Stream) -> Stream:
+        """What a layer adds to the stream."""
+        return cast(Around, norm).after(out)
+
+
+WIRINGS = {"pre": PreNorm, "post": PostNorm, "after": AfterNorm, "sandwich": Sandwich}
+
+
 class Block(nn.Module):
-    """Attention, then a feed-forward, each added to the residual stream."""
+    """Attention, in a decoder that has a source cross-attention, then a feed-forward, each added to the stream."""
 
-    def __init__(self, config: StackConfig):
+    def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
-        self.wiring = PreNorm if config.wiring == "pre" else PostNorm
-        self.norm_attn, self.attn = build_norm(config), Attention(config)
+        self.wiring = WIRINGS.get(config.wiring, PreNorm)
+        self.attn = Attention(config, layer, bias)
+        self.norm_attn = self._norm(config) if layer or config.first_norm else nn.Identity()
+        self.cross_attn = CrossAttention(config) if config.cross_attention else None
+        self.norm_cross = self._norm(config) if config.cross_attention else nn.Identity()
         self.mlp = build_mlp(config)
-        self.norm_mlp = nn.Identity() if self.mlp is None else build_norm(config)
+        self.norm_mlp = nn.Identity() if self.mlp is None else self._norm(config)
 
-    def forward(self, residual: Stream, sight: Sight, tap: Tap, past: Growing | None = None) -> Stream:
+    @staticmethod
+    def _norm(config: StackConfig) -> nn.Module:
+        shape = Around if config.wiring == "sandwich" else build_norm
+        return shape(config.norm, config.d_model)
+
+    def forward(
+        self,
+        residual: Stream,
+        sight: Sight,
+        tap: Tap = UNTAPPED,
+        past: Growing | None = None,
+        source: Source | None = None,
+    ) -> Stream:
         """The stream after this block."""
         residual = tap("resid_pre", residual)
-        attn_out = self.attn(self.wiring.read(self.norm_attn, residual), sight, tap.at("attn"), past)
-        residual = self.wiring.add(self.norm_attn, residual, tap("attn_out", attn_out))
-        residual = self.feed_forward(tap("resid_mid", residual), tap)
-        return tap("resid_post", residual)
+        out = self.attn(self.wiring.read(self.norm_attn, residual), sight, tap.at("attn"), past)
+        attn_out = tap("attn_out", self.wiring.write(self.norm_attn, out))
+        residual = self.between(residual, attn_out, tap)
+        if source is not None:
+            residual = self.read_source(residual, source, sight, tap, past)
+        return tap("resid_post", self.feed_forward(residual, tap))
+
+    def between(self, residual: Stream, attn_out: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream between attention, which read `residual` and added `attn_out`, and what follows in the block."""
+        return tap("resid_mid", self.wiring.add(self.norm_attn, residual, attn_out))
+
+    def read_source(
+        self, residual: Stream, source: Source, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None
+    ) -> Stream:
+        """The stream after cross-attention."""
+        if self.cross_attn is None:
+            raise InputError("this decoder has no cross-attention: expected no source")
+        out = self.cross_attn.read(
+            self.wiring.read(self.norm_cross, residual), source, sight, tap.at("cross_attn"), past
+        )
+        cross_attn_out = tap("cross_attn_out", self.wiring.write(self.norm_cross, out))
+        return tap("resid_cross", self.wiring.add(self.norm_cross, residual, cross_attn_out))
 
     def feed_forward(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The second half of the block; the stream itself where there is no feed-forward."""
+        """The last part of the block; the stream itself where there is no feed-forward."""
         if self.mlp is None:
             return residual
-        mlp_out = self.mlp(self.wiring.read(self.norm_mlp, residual), tap.at("mlp"))
-        return self.wiring.add(self.norm_mlp, residual, tap("mlp_out", mlp_out))
+        return self.wiring.add(self.norm_mlp, residual, self.mlp_out(residual, tap))
+
+    def mlp_out(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """What the feed-forward adds where it reads `residual`."""
+        assert self.mlp is not None
+        out = self.mlp(self.wiring.read(self.norm_mlp, residual), tap.at("mlp"))
+        return tap("mlp_out", self.wiring.write(self.norm_mlp, out))
+
+
+class ParallelBlock(Block):
+    """Attention and feed-forward read the same stream; both add to it at once (GPT-J, Wang 2021)."""
+
+    def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
+        super().__init__(config, layer, bias)
+        if config.wiring == "parallel_one_norm":
+            self.norm_mlp = self.norm_attn
+
+    def between(self, residual: Stream, attn_out: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream with what both have added: nothing follows in the block."""
+        return residual + attn_out if self.mlp is None else residual + attn_out + self.mlp_out(residual, tap)
+
+    def feed_forward(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream as it is: the feed-forward has been added already."""
+        return residual
 
 
 class Blocks(nn.ModuleList):
@@ -221,14 +192,15 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embedding(config)
-        self.blocks = Blocks(Block(config) for _ in range(config.n_layers))
+        kind, bias = ParallelBlock if config.parallel else Block, build_bias(config)
+        self.blocks = Blocks(kind(config, layer, bias) for layer in range(config.n_layers))
         # where norms follow the sums, the last block has normalised already
-        self.norm = build_norm(config) if config.wiring == "pre" else nn.Identity()
+        self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
 
-    def forward(self, batch: TokenBatch, tap: Tap) -> Stream:
+    def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
         residual = tap("embed", self.embed(batch.ids, batch.positions))
-        return self.resume(residual, Sight.of(batch, causal=self.config.causal), tap=tap)
+        return self.resume(residual, Sight.of(batch, causal=self.config.causal), tap=tap, source=source)
 
     def resume(
         self,
@@ -238,40 +210,60 @@ class Stack(nn.Module):
         tap: Tap = UNTAPPED,
         start: int = 0,
         past: Sequence[Growing] | None = None,
+        source: Source | None = None,
     ) -> Stream:
         """Continue from the stream that enters block `start`, on earlier positions' keys and values where given."""
         for layer in range(start, len(self.blocks)):
-            residual = self.blocks[layer](residual, sight, tap.at(str(layer)), past[layer] if past else None)
+            earlier = past[layer] if past else None
+            residual = self.blocks[layer](residual, sight, tap.at(str(layer)), earlier, source)
         return tap("resid_final", self.norm(residual))
 
 
 class Transformer(nn.Module):
     """Stacks and, where there is one, the output layer that reads the last of them."""
 
-    def __init__(self, config: TransformerConfig, tokenizer: Tokenizer | None = None):
+    def __init__(
+        self, config: TransformerConfig, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
+    ):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
+        self.target_tokenizer = target_tokenizer or tokenizer  # of what the decoder reads where there is an encoder
         self.source: Path | None = None  # the directory that the weights were read from
         self.stacks = nn.ModuleDict({name: Stack(stack) for name, stack in config.stacks.items()})
-        self.output = None if config.output == "none" else nn.Linear(config.d_model, config.d_vocab, bias=False)
-        if self.output is not None and config.output == "tied":
-            self.output.weight = self.last.embed.token.weight
+        self.output = None if config.output == "none" else Output(config)
+        self.tie()
         self.eval()
+
+    def tie(self) -> None:
+        """Let those parameters be one that the configuration says are."""
+        if self.config.shared_embedding:
+            self.last.embed.token.weight = self.stack("encoder").embed.token.weight
+        if self.output is not None and self.config.output == "tied":
+            self.output.weight = self.last.embed.token.weight
+
+    def stack(self, name: str) -> Stack:
+        """The stack called `name`: `encoder` or `decoder`."""
+        return cast(Stack, self.stacks[name])
 
     @property
     def last(self) -> Stack:
         """The stack that the output layer reads: the decoder, or the encoder of an encoder-only model."""
-        return cast(Stack, self.stacks[next(reversed(self.config.stacks))])
+        return self.stack(next(reversed(self.config.stacks)))
 
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
         return self.last.embed.token.weight.device
 
-    def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits of every position; None where the model has no output layer."""
-        (name, stack), *_ = self.stacks.items()
-        return self.read(stack(batch, tap.at(name)), tap)
+    def forward(
+        self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
+    ) -> Float[Tensor, "*batch position d_vocab"] | None:
+        """Logits of every position, of `target` where there are two stacks; None where there is no output layer."""
+        (name, stack), *more = self.stacks.items()
+        final = stack(batch, tap.at(name))
+        for later, decoder in more:
+            final = decoder(target, tap.at(later), Source.of(final, batch))
+        return self.read(final, tap)
 
     def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
         """Logits from the last stack's final residual stream, which may be of some positions only."""

@@ -1,12 +1,15 @@
 """How a family of models writes its configuration and names its weights: what one file of a family has to say."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from interp.config import Activation, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
+from interp.transformer import Transformer
 
 # theirs to ours; the other names of these functions are approximations of them
 ACTIVATIONS: dict[str, Activation] = {
@@ -123,3 +126,32 @@ class Family:
         layer = next((part for part in path if part.isdecimal()), "")
         entry = self.weights[".".join("*" if part.isdecimal() else part for part in path)]
         return [f"{name.replace('*', layer)}.{leaf}" for name in entry.names], entry.transposed and leaf == "weight"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stored tensor, and the rows of our parameter that it fills or is taken from."""
+
+    theirs: str  # without the family's prefix
+    ours: str
+    rows: slice
+    transposed: bool
+
+    def view(self, parameter: Tensor) -> Tensor:
+        """The part of our parameter, as they lay it out."""
+        part = parameter[self.rows]
+        return part.T if self.transposed else part
+
+
+def layout(model: Transformer, family: Family) -> Iterator[Piece]:
+    """Every stored tensor that makes up the parameters of `model`."""
+    for ours, parameter in model.named_parameters():
+        names, transposed = family.theirs(ours)
+        sizes = [len(parameter) // len(names)] * len(names)
+        if len(names) == 3:  # q, k and v, of which the last two may be shared
+            stack = model.config.stacks[ours.split(".")[1]]
+            sizes = [heads * stack.d_head for heads in (stack.n_heads, stack.kv_heads, stack.kv_heads)]
+        start = 0
+        for theirs, size in zip(names, sizes, strict=True):
+            yield Piece(theirs, ours, slice(start, start + size), transposed)
+            start += size

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,45 +20,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
-from torch import Tensor
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from models import bert, gpt2, llama
-from models.family import Family
+from models.family import Family, Piece, layout
 
 FAMILIES: dict[str, Family] = {"bert": bert.FAMILY, "gpt2": gpt2.FAMILY, "llama": llama.FAMILY}
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 HEAD = "lm_head.weight"  # the output layer, where it is not the embedding
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One stored tensor, and the rows of our parameter that it fills or is taken from."""
-
-    theirs: str  # without the family's prefix
-    ours: str
-    rows: slice
-    transposed: bool
-
-    def view(self, parameter: Tensor) -> Tensor:
-        """The part of our parameter, as they lay it out."""
-        part = parameter[self.rows]
-        return part.T if self.transposed else part
-
-
-def layout(model: Transformer, family: Family) -> Iterator[Piece]:
-    """Every stored tensor that makes up the parameters of `model`."""
-    for ours, parameter in model.named_parameters():
-        names, transposed = family.theirs(ours)
-        sizes = [len(parameter) // len(names)] * len(names)
-        if len(names) == 3:  # q, k and v, of which the last two may be shared
-            stack = model.config.last
-            sizes = [heads * stack.d_head for heads in (stack.n_heads, stack.kv_heads, stack.kv_heads)]
-        start = 0
-        for theirs, size in zip(names, sizes, strict=True):
-            yield Piece(theirs, ours, slice(start, start + size), transposed)
-            start += size
 
 
 def read(directory: Path, dtype: torch.dtype, device: torch.device) -> Transformer:

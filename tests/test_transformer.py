@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, patch, put, run, scale, sites, zero
 from interp.cache import growing_cache
-from interp.config import RMSNorm, Rotary
-from interp.parts import build_norm, rotate, sinusoids
+from interp.config import RMSNorm, Rotary, Sinusoidal
+from interp.parts import build_norm
+from interp.positions import rotate, sinusoids
 from interp.sight import Sight
 
 EVERYWHERE = pytest.mark.parametrize("name", STACKS)
@@ -44,7 +45,7 @@ def final_of(transformer: Transformer) -> str:
 
 def test_rotation_turns_pairs_by_their_position():
     x = torch.tensor([1.0, 0.0, 0.0, 1.0]).expand(1, 2, 1, 4)  # pairs (0, 2) and (1, 3)
-    out = rotate(x, torch.tensor([[0, 3]]), base=9.0)[0, :, 0]
+    out = rotate(x, torch.tensor([[0, 3]]), Rotary(base=9.0))[0, :, 0]
     assert_close(out[0], x[0, 0, 0])
     fast, slow = 3.0, 3.0 / 9.0**0.5
     assert_close(out[1], torch.tensor([math.cos(fast), -math.sin(slow), math.sin(fast), math.cos(slow)]))
@@ -61,14 +62,14 @@ def test_rotated_scores_depend_on_distance_alone():
 
 
 def test_sinusoids_are_those_of_the_paper():
-    table = sinusoids(3, 5, 100.0)
+    table = sinusoids(torch.arange(3), 5, Sinusoidal(100.0))
     assert table.shape == (3, 5)
     second = [math.sin(2), math.cos(2), math.sin(2 / 100**0.4), math.cos(2 / 100**0.4), math.sin(2 / 100**0.8)]
     assert_close(table[2], torch.tensor(second))
 
 
 def test_rms_norm_divides_by_the_root_mean_square():
-    norm = build_norm(replace(GPT2, d_model=2, norm=RMSNorm(eps=0.5)))
+    norm = build_norm(RMSNorm(eps=0.5), 2)
     with torch.no_grad():
         norm.weight.copy_(torch.tensor([2.0, -1.0]))
     assert_close(norm(torch.tensor([3.0, 4.0])), torch.tensor([6.0, -4.0]) / math.sqrt(12.5 + 0.5))

@@ -95,12 +95,13 @@ class Hidden:
         attn, residual, made = block.attn, [], []
         if riding is not None:
             residual.append(riding)
-            made.append(_rotated(block, attn.project(block.wiring.read(block.norm_attn, riding)), self.sight.positions))
+            own = attn.project(block.wiring.read(block.norm_attn, riding))
+            made.append(attn.enter(own, self.sight.positions))
         if fresh is not None:
             residual.append(self._among(self.plain.resid[layer], fresh))
             made.append(self._qkv_among(block, layer, fresh))
         q, k, v = (_cat(parts)[:, None] for parts in zip(*made, strict=True))
-        z = attend(q, k, v, *self._past(layer), self.sight, attn.config.score_scale)[:, 0]
+        z = attend(attn, q, k, v, *self._past(layer), self.sight)[:, 0]
         mid = block.wiring.add(block.norm_attn, _cat(residual), attn.out(z.flatten(-2)))
         return block.feed_forward(mid)
 
@@ -112,7 +113,7 @@ class Hidden:
         at = self.reads.clamp(min=self.first) - self.first
         if riding is not None:
             own = attn.project_keys_values(block.wiring.read(block.norm_attn, riding))
-            made.append(_rotated(block, own, self.sight.positions))
+            made.append(block.attn.enter(own, self.sight.positions))
             cells = riding.view(-1, self.n_claims, self.n_heads, *riding.shape[1:])
             residual.append(cells[:, self.read_claim, :, at].permute(1, 2, 0, 3).flatten(0, 1))  # read, cell, d_model
         if fresh is not None:
@@ -121,13 +122,13 @@ class Hidden:
         stream = _cat(residual)  # of each claim its own cells: head, layer after layer
         k, v = (_cat(parts).unflatten(0, (-1, self.n_claims, self.n_heads)) for parts in zip(*made, strict=True))
         q = attn.project_queries(block.wiring.read(block.norm_attn, stream))
-        q = attn.rotate(q, self.sight.at(at[None] + self.first).positions)
+        q = attn.queries(q, self.sight.at(at[None] + self.first).positions)
         z, begin = [], 0
         for claim, count in enumerate(self.n_reads):
             some = slice(begin, begin + count)
             sight = self.sight.at(at[None, some] + self.first)
             own_k, own_v = (part[:, claim].flatten(0, 1)[:, None] for part in (k, v))
-            z.append(attend(q[:, None, some], own_k, own_v, *self._past(layer), sight, attn.config.score_scale)[:, 0])
+            z.append(attend(attn, q[:, None, some], own_k, own_v, *self._past(layer), sight)[:, 0])
             begin += count
         mid = block.wiring.add(block.norm_attn, stream, attn.out(torch.cat(z, 1).flatten(-2)))
         after = block.feed_forward(mid)
@@ -136,7 +137,7 @@ class Hidden:
 
     def _qkv_among(self, block: Block, layer: int, fresh: Rows) -> list[Tensor]:
         """Queries, keys and values of fresh cells, rotated: those of the claimed rows made anew, the others plain."""
-        made = _rotated(block, block.attn.project(block.wiring.read(block.norm_attn, fresh)), self._positions)
+        made = block.attn.enter(block.attn.project(block.wiring.read(block.norm_attn, fresh)), self._positions)
         kept = self.plain.q, self.plain.k, self.plain.v
         return [self._among(part[layer], new) for part, new in zip(kept, made, strict=True)]
 
@@ -144,7 +145,7 @@ class Hidden:
         """The same without queries."""
         made = block.attn.project_keys_values(block.wiring.read(block.norm_attn, fresh))
         kept = self.plain.k, self.plain.v
-        turned = _rotated(block, made, self._positions)
+        turned = block.attn.enter(made, self._positions)
         return [self._among(part[layer], new) for part, new in zip(kept, turned, strict=True)]
 
     @property
@@ -181,11 +182,6 @@ def _joined(parts: Sequence[Int[Tensor, " _"]], device: torch.device) -> tuple[T
     """The parts one after the other, and for each entry the number of its part."""
     sizes = torch.tensor([len(part) for part in parts])
     return torch.cat([*parts]).to(device), torch.arange(len(parts)).repeat_interleave(sizes).to(device)
-
-
-def _rotated(block: Block, made: Sequence[Tensor], positions: Int[Tensor, "1 position"]) -> list[Tensor]:
-    """Queries, if there are any, keys and values as they enter the scores."""
-    return [*(block.attn.rotate(part, positions) for part in made[:-1]), made[-1]]
 
 
 def _cat(parts: Sequence[Tensor]) -> Tensor:

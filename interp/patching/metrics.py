@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -42,8 +41,7 @@ class Readout:
             assert logits is not None
         else:
             assert model.output is not None
-            rows = model.output.weight[self.tokens]
-            logits = einsum(final, rows, "... prompt read d_model, prompt token d_model -> ... prompt read token")
+            logits = model.output.of_tokens(final, self.tokens)
         return self.value(logits, self.reference)
 
     def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Tensor:

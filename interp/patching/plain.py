@@ -47,8 +47,7 @@ class PlainRun:
         def layers(site: str) -> list[Tensor]:
             return [seen[f"{name}.{layer}.{site}"] for layer in n_layers] if site in known else []
 
-        def rotated(site: str) -> list[Tensor]:
-            return [block.attn.rotate(x, batch.positions) for block, x in zip(stack.blocks, layers(site), strict=True)]
+        attns = [block.attn for block in stack.blocks]
 
         return PlainRun(
             batch=batch,
@@ -56,8 +55,8 @@ class PlainRun:
             mid=layers("resid_mid"),
             attn_out=layers("attn_out"),
             mlp_out=layers("mlp_out"),
-            q=rotated("attn.q"),
-            k=rotated("attn.k"),
+            q=[attn.queries(q, batch.positions) for attn, q in zip(attns, layers("attn.q"), strict=True)],
+            k=[attn.keys(k, batch.positions) for attn, k in zip(attns, layers("attn.k"), strict=True)],
             v=layers("attn.v"),
             z=layers("attn.z"),
         )

@@ -19,8 +19,8 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp.attention import Attention
 from interp.config import LayerNorm, Learned, NoMLP, NoNorm, RMSNorm
-from interp.transformer import Attention
 from models.planted.slots import SIZE, Head, Plan, Slots, blank
 
 UNKNOWN = "<unk>"
@@ -74,7 +74,7 @@ class Planted:
             attention_bias=False,
             scale=1.0,
         )
-        config = TransformerConfig(**{"decoder" if self.causal else "encoder": stack}, output="untied")
+        config = TransformerConfig(decoder=stack) if self.causal else TransformerConfig(encoder=stack)
         model = Transformer(config, Tokenizer(_tokenizer(slots, self.start)))
         with torch.no_grad():
             _set_stream(model, slots)

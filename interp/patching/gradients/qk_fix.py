@@ -12,8 +12,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.attention import Attention
 from interp.sight import Sight
-from interp.transformer import Attention
 
 Rows = Float[Tensor, "prompt head query key"]
 
@@ -55,7 +55,7 @@ def qk_fixed(
 
 def _scores(attn: Attention, q: Tensor, k: Tensor, sight: Sight) -> Rows:
     """Scores of queries against keys, both before rotation, as `Attention.mix` makes them."""
-    q, k = attn.rotate(q, sight.positions), attn.rotate(k, sight.positions)
+    q, k = attn.queries(q, sight.positions), attn.keys(k, sight.positions)
     k = k.repeat_interleave(attn.config.n_heads // attn.config.kv_heads, -2)
     scores = einsum(q, k, "prompt query head d_head, prompt key head d_head -> prompt head query key")
     return (scores * attn.config.score_scale).masked_fill(~sight.mask(), -torch.inf)

@@ -17,7 +17,7 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.config import StackConfig
+from interp.config import Gated, NoMLP, StackConfig
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
@@ -110,8 +110,8 @@ def _groups(model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], bud
 
 def _row_bytes(model: Transformer, length: int, receivers: Sequence[Receiver]) -> int:
     """What one row (of a cell, prompt and position) takes at its widest, and what is recorded of it meanwhile."""
-    config, mlp = model.last.config, model.last.blocks[0].mlp
-    hidden = 0 if mlp is None else 2 * mlp.up.out_features
+    config = model.last.config
+    hidden = 0 if isinstance(config.mlp, NoMLP) else 2 * config.d_mlp * (1 + isinstance(config.mlp, Gated))
     heads = 3 * (config.n_heads + 2 * config.kv_heads) * config.d_head + 3 * config.n_heads * length
     recorded = 0
     for receiver in receivers:

@@ -124,9 +124,9 @@ class Walk:
         """What attention writes: keys and values everywhere, queries where something is carried further."""
         attn, half = self.blocks[layer].attn, 2 * layer
         sight = self._sight(half)
-        q = attn.rotate(attn.project_queries(self.narrowed(half, normed)), sight.positions)
+        q = attn.queries(attn.project_queries(self.narrowed(half, normed)), sight.positions)
         k, v = attn.project_keys_values(normed)
-        parts = {"q": q, "k": attn.rotate(k, self.sight.positions), "v": v}
+        parts = {"q": q, "k": attn.keys(k, self.sight.positions), "v": v}
         for part, recorded in given.items():
             recorded.put(parts[part], self.rows_at(half + (part == "q")))
         shared = attn.config.n_heads // attn.config.kv_heads
@@ -154,7 +154,7 @@ class Walk:
         """The mix of values for the cells' queries; `serving` are the key/value heads of the query heads."""
         q, k, v = own["q"], own["k"][..., serving, :], own["v"][..., serving, :]
         past_k, past_v = (past[layer][:, : self.first][..., serving, :] for past in (self.base.k, self.base.v))
-        return attend(q, k, v, past_k, past_v, sight, self.blocks[layer].attn.config.score_scale)
+        return attend(self.blocks[layer].attn, q, k, v, past_k, past_v, sight)
 
     def _sight(self, half: int) -> Sight:
         """What the queries of a half block see: those in `late` alone once only they are carried further."""
@@ -194,7 +194,10 @@ class Walk:
             assert block.mlp is not None
             return block.mlp(block.wiring.read(block.norm_mlp, x), UNTAPPED)[..., None, :]
         projected = block.attn.project_heads(block.wiring.read(block.norm_attn, x), part, heads)
-        return projected if part == "v" else block.attn.rotate(projected, self.base.batch.positions[:, rows])
+        positions = self.base.batch.positions[:, rows]
+        if part == "v":
+            return projected
+        return block.attn.queries(projected, positions) if part == "q" else block.attn.keys(projected, positions)
 
 
 def _asking(given: Given, shared: int) -> Int[Tensor, " head"]:

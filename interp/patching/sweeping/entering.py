@@ -12,9 +12,10 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.attention import Attention
 from interp.patching.plain import PlainRun, sight_of
 from interp.patching.sweeping.lanes import Boarding, Lane
-from interp.transformer import Attention, Block, Transformer
+from interp.transformer import Block, Transformer
 
 STREAM_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
 
@@ -134,10 +135,8 @@ class Entrance:
             x = x.permute(2, 0, 1, 3)
             return x if len(x) == attn.config.n_heads else x.repeat_interleave(shared, 0)
 
-        mask = ~self.sight.mask()[:, 0]
-
         def scores(q: Tensor, k: Tensor) -> Tensor:
-            return (q @ k.transpose(-1, -2) * attn.config.score_scale).masked_fill(mask, -torch.inf)
+            return attn.scores(q.movedim(0, 1), k.movedim(0, 1), self.sight).movedim(1, 0)
 
         q, k, v = heads(base.q[layer]), heads(base.k[layer]), heads(base.v[layer])
         plain = scores(q, k)

@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.attention import Attention
 from interp.patching.attending import attend
 from interp.patching.metrics import Readout
 from interp.patching.plain import PlainRun, sight_of
 from interp.sight import Sight
-from interp.transformer import Attention, Block, Stack, Transformer
+from interp.transformer import Block, Stack, Transformer
 
 Cells = Float[Tensor, "cell prompt position d_model"]
 Rows = Float[Tensor, "row d_model"]  # of all lanes, one after the other
@@ -52,7 +53,7 @@ class Lane:
     ) -> Float[Tensor, "cell prompt query head d_head"]:
         """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
         past_k, past_v = (part[layer][:, : self.first] for part in (self.plain.k, self.plain.v))
-        return attend(q, k, v, past_k, past_v, sight, attn.config.score_scale)
+        return attend(attn, q, k, v, past_k, past_v, sight)
 
     def measure(self, model: Transformer, arrived: Float[Tensor, "cell prompt read d_model"]) -> list[Tensor]:
         """Metrics, `cell prompt` each, from the stream out of the last block at the read positions."""
@@ -200,8 +201,7 @@ class _Journey:
         z = []
         for at, lane in enumerate(self.aboard):
             q, k, v = (part[at] for part in riding)
-            q, k = (block.attn.rotate(part, lane.sight.positions) for part in (q, k))
-            groups = [[q, k, v]] if len(q) else []
+            groups = [block.attn.enter([q, k, v], lane.sight.positions)] if len(q) else []
             if members := [one for one in fresh if one.lane is lane]:
                 groups.append(self._among_plain(block.attn, layer, {one: joining[one] for one in members}))
             z += [lane.attend(block.attn, layer, q, k, v, lane.sight).flatten(0, 2) for q, k, v in groups]
@@ -216,7 +216,7 @@ class _Journey:
         keys_values = []
         for at, lane in enumerate(self.aboard):
             k, v = (part[at] for part in riding)
-            own = [[attn.rotate(k, lane.sight.positions), v]]
+            own = [attn.enter([k, v], lane.sight.positions)]
             if members := [one for one in fresh if one.lane is lane]:
                 own.append(self._among_plain(attn, layer, {one: joining[one] for one in members}))
             keys_values.append([_cat(parts) for parts in zip(*own, strict=True)])
@@ -228,7 +228,7 @@ class _Journey:
         z = []
         for lane, part, own_q, (k, v) in zip(self.aboard, residual, q, keys_values, strict=True):
             sight = lane.sight.at(lane.reads)
-            asking = attn.rotate(own_q.unflatten(0, part.shape[:3]), sight.positions)
+            asking = attn.queries(own_q.unflatten(0, part.shape[:3]), sight.positions)
             z.append(lane.attend(attn, layer, asking, k, v, sight).flatten(0, 2))
         return block.wiring.add(block.norm_attn, flat, attn.out(_cat(z).flatten(-2)))
 
@@ -258,7 +258,7 @@ class _Journey:
         for one, made in joining.items():
             plain = (one.lane.plain.q, one.lane.plain.k, one.lane.plain.v)[-len(made) :]
             positions = one.lane.plain.batch.positions[:, one.start : one.start + made[0].shape[2]]
-            turned = [*(attn.rotate(part, positions) for part in made[:-1]), made[-1]]
+            turned = attn.enter(made, positions)
             wide.append([one.among(kept[layer], part) for kept, part in zip(plain, turned, strict=True)])
         return [_cat(parts) for parts in zip(*wide, strict=True)]
 

@@ -1,0 +1,195 @@
+"""Attention: every position asks (q), every position it may see answers (k) and is mixed in (v), head by head.
+
+Axes as in `interp.transformer`. What a layer's variant adds to softmax(q·k) v stands in one place each: `enter` (norms
+and rotation of queries and keys), `scores` (scale, cap, what positions add, mask).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp.cache import Growing
+from interp.config import NoPositions, Rotary, StackConfig
+from interp.parts import Linear, build_norm
+from interp.positions import rotate
+from interp.sight import Sight, Source, for_all
+from interp.tap import UNTAPPED, Tap
+
+Stream = Float[Tensor, "... position d_model"]  # an edit inside may add leading axes
+Heads = Float[Tensor, "*batch position head d_head"]
+
+
+class Attention(nn.Module):
+    """Every position asks (q), every position it may see answers (k) and is mixed in (v), head by head.
+
+    `bias` is what positions add to the scores; all layers of a stack share it.
+    """
+
+    def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
+        super().__init__()
+        self.config, self.bias = config, bias
+        self.reach, self.positions = config.reach(layer), config.positions_in(layer)
+        heads = config.n_heads + 2 * config.kv_heads
+        self.qkv = Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
+        self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.has_out_bias)
+        self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
+
+    def forward(self, x: Stream, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None) -> Stream:
+        """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
+        q, k, v = self.project(x)
+        q, k, v = tap("q", q), tap("k", k), tap("v", v)
+        q, k, v = self.enter([q, k, v], sight.positions)
+        if past is not None:
+            k, v = past.extend(k, v)
+        return self.out(tap("z", self.mix(q, k, v, sight, tap)).flatten(-2))
+
+    def project(self, x: Stream) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the normalised stream, `... position head d_head`."""
+        n_q, n_kv = self.config.n_heads, self.config.kv_heads
+        heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
+        q, k, v = heads.split([n_q, n_kv, n_kv], -2)
+        return q, k, v
+
+    def project_queries(self, x: Stream) -> Heads:
+        """Queries alone."""
+        return self._project(x, slice(0, self.config.n_heads))
+
+    def project_keys_values(self, x: Stream) -> tuple[Tensor, Tensor]:
+        """Keys and values alone, from one matrix product."""
+        heads = self._project(x, slice(self.config.n_heads, None))
+        k, v = heads.split(self.config.kv_heads, -2)
+        return k, v
+
+    def project_heads(self, x: Stream, part: str, heads: Int[Tensor, " head"]) -> Heads:
+        """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; of `k` and `v`, key/value heads."""
+        n_q, n_kv = self.config.n_heads, self.config.kv_heads
+        return self._project(x, heads + {"q": 0, "k": n_q, "v": n_q + n_kv}[part])
+
+    def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
+        weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
+        bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
+        return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
+
+    def enter(self, made: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
+        """Queries (where there are any), keys and values as they meet: normalised and rotated."""
+        *q, k, v = made
+        return [*(self.queries(each, positions) for each in q), self.keys(k, positions), v]
+
+    def queries(self, q: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
+        """Queries as they enter the scores: normalised, then turned by their position, where there is either."""
+        return self._rotated(self._normed(self.norm_q, q), positions)
+
+    def keys(self, k: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
+        """Keys as they enter the scores."""
+        return self._rotated(self._normed(self.norm_k, k), positions)
+
+    def _normed(self, norm: nn.Module, x: Heads) -> Heads:
+        return norm(x.flatten(-2)).view_as(x) if self.config.qk_norm == "all" else norm(x)
+
+    def _rotated(self, x: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
+        return rotate(x, positions, self.positions) if isinstance(self.positions, Rotary) else x
+
+    def mix(
+        self,
+        q: Float[Tensor, "*batch query head d_head"],
+        k: Float[Tensor, "*batch2 key kv_head d_head"],
+        v: Float[Tensor, "*batch3 key kv_head d_head"],
+        sight: Sight,
+        tap: Tap = UNTAPPED,
+    ) -> Float[Tensor, "... query head d_head"]:
+        """The values that each query sees, weighted by softmax(q·k)."""
+        q, k, v = (part.transpose(-2, -3) for part in (q, k, v))  # ... head position d_head
+        if not (tap.wants("scores") or tap.wants("pattern")):
+            return self.fused(q, k, v, sight).transpose(-2, -3)
+        k, v = self.shared(k), self.shared(v)
+        scores = tap("scores", self.scores(q, k, sight))
+        return (tap("pattern", scores.softmax(-1)) @ v).transpose(-2, -3)
+
+    def scores(
+        self, q: Float[Tensor, "*batch head query d_head"], k: Float[Tensor, "*batch2 head key d_head"], sight: Sight
+    ) -> Float[Tensor, "... head query key"]:
+        """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
+        scores = q @ k.transpose(-1, -2) * self.config.score_scale
+        if (cap := self.config.score_cap) is not None:
+            scores = cap * (scores / cap).tanh()
+        if self.bias is not None:
+            scores = scores + self.bias(sight).to(scores.dtype)
+        return scores.masked_fill(~sight.near(self.reach).mask(), -torch.inf)
+
+    def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
+        """Keys or values once for each query head that reads them."""
+        return x.repeat_interleave(self.config.n_heads // self.config.kv_heads, -3)
+
+    def fused(
+        self,
+        q: Float[Tensor, "*batch head query d_head"],
+        k: Float[Tensor, "*batch2 kv_head key d_head"],
+        v: Float[Tensor, "*batch3 kv_head key d_head"],
+        sight: Sight,
+    ) -> Float[Tensor, "... head query d_head"]:
+        """The same mix without a query x key tensor in memory, where a kernel knows how; they want four axes."""
+        if self.config.score_cap is not None:
+            return self.scores(q, self.shared(k), sight).softmax(-1) @ self.shared(v)
+        batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        q, k, v = (part.expand(*batch, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
+        near = sight.near(self.reach)
+        mask, triangular = near.for_kernel(batch)
+        if self.bias is not None:
+            bias = self.bias(sight).to(q.dtype)
+            mask, triangular = for_all(bias.masked_fill(~near.mask(), -torch.inf), batch), False
+        scale, grouped = self.config.score_scale, q.shape[1] != k.shape[1]
+        z = F.scaled_dot_product_attention(q, k, v, mask, is_causal=triangular, scale=scale, enable_gqa=grouped)
+        return z.view(*batch, *z.shape[-3:])
+
+    # Per-head views of the fused weights: editing a view edits the model.
+
+    @property
+    def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
+        """What each head asks with."""
+        return self._rows(0, self.config.n_heads)
+
+    @property
+    def W_K(self) -> Float[Tensor, "kv_head d_model d_head"]:
+        """What each key/value head answers with."""
+        return self._rows(self.config.n_heads, self.config.kv_heads)
+
+    @property
+    def W_V(self) -> Float[Tensor, "kv_head d_model d_head"]:
+        """What each key/value head reads from the positions it attends to."""
+        return self._rows(self.config.n_heads + self.config.kv_heads, self.config.kv_heads)
+
+    @property
+    def W_O(self) -> Float[Tensor, "head d_head d_model"]:
+        """What each head writes into the residual stream."""
+        return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
+
+    def _rows(self, first: int, count: int) -> Tensor:
+        d_head = self.config.d_head
+        rows = self.qkv.weight[first * d_head : (first + count) * d_head]
+        return rows.unflatten(0, (count, d_head)).transpose(1, 2)
+
+
+def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:
+    if config.qk_norm is None:
+        return nn.Identity()
+    return build_norm(config.norm, config.d_head if config.qk_norm == "head" else n_heads * config.d_head)
+
+
+class CrossAttention(Attention):
+    """Attention whose keys and values are read from the encoder's last stream, at no position of the queries' own."""
+
+    def __init__(self, config: StackConfig):
+        super().__init__(config)
+        self.reach, self.positions = None, NoPositions()
+
+    def read(self, x: Stream, source: Source, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None) -> Stream:
+        """What the heads write for the positions of `x`, which all see the whole source."""
+        q = tap("q", self.project_queries(x))
+        k, v = (past or Growing()).once(lambda: self.project_keys_values(source.stream))
+        k, v = tap("k", k), tap("v", v)
+        q, k, v = self.enter([q, k, v], sight.positions)
+        return self.out(tap("z", self.mix(q, k, v, source.seen_by(sight), tap)).flatten(-2))

@@ -1,0 +1,130 @@
+"""How a transformer tells where tokens stand: added to embeddings, by turning queries and keys, or on the scores."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp.config import Alibi, Buckets, Interpolated, Rotary, Sinusoidal, StackConfig, Stretched, Yarn
+from interp.sight import Sight
+
+
+def sinusoids(
+    positions: Int[Tensor, "*batch position"], d_model: int, config: Sinusoidal
+) -> Float[Tensor, "*batch position d_model"]:
+    """Sines and cosines of wavelengths from 2 pi to base * 2 pi (Vaswani 2017, 3.5), exact to float32."""
+    even = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device)
+    angle = positions.double()[..., None] / config.base ** (even / d_model)
+    sin, cos = angle.sin(), angle.cos()[..., : d_model // 2]
+    if config.layout == "halves":
+        return torch.cat([sin, cos], -1).float()
+    table = angle.new_empty(*positions.shape, d_model)
+    table[..., 0::2], table[..., 1::2] = sin, cos
+    return table.float()
+
+
+def rotate(
+    x: Float[Tensor, "*batch position head d_head"], positions: Int[Tensor, "#prompt position"], rotary: Rotary
+) -> Float[Tensor, "*batch position head d_head"]:
+    """Turn dimension pairs by position / base**(2i/dims) radians (Su 2021); dimensions beyond `dims` stay."""
+    dims = rotary.dims or x.shape[-1]
+    frequency, length = frequencies(rotary, dims, x.device)
+    angle = (positions.float()[..., None] * frequency)[..., None, :]  # prompt position 1 half
+    cos, sin = (angle.cos() * length).to(x.dtype), (angle.sin() * length).to(x.dtype)
+    turning = x[..., :dims]
+    if rotary.pairing == "halves":
+        first, second = turning.chunk(2, -1)
+        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    else:
+        first, second = turning[..., 0::2], turning[..., 1::2]
+        turned = torch.stack([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2)
+    return turned if dims == x.shape[-1] else torch.cat([turned, x[..., dims:]], -1)
+
+
+def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[Tensor, " half"], float]:
+    """Radians a position of each pair, and what rotated vectors are multiplied by."""
+    # Angles in float32 at every precision, and in this order of operations, as the models were trained: bfloat16 cannot
+    # tell position 257 from 256, and float64 angles would be those of a slightly different model.
+    exponent = torch.arange(0, dims, 2, device=device, dtype=torch.float32) / dims
+    plain = 1.0 / rotary.base**exponent
+    match rotary.scaling:
+        case None:
+            return plain, 1.0
+        case Interpolated(factor):
+            return plain / factor, 1.0
+        case Stretched(factor, slow, fast, n_ctx):
+            wavelength = 2 * math.pi / plain
+            mix = (n_ctx / wavelength - slow) / (fast - slow)
+            between = (1 - mix) * plain / factor + mix * plain
+            scaled = torch.where(wavelength > n_ctx / slow, plain / factor, plain)
+            medium = (wavelength >= n_ctx / fast) & (wavelength <= n_ctx / slow)
+            return torch.where(medium, between, scaled), 1.0
+        case Yarn(factor, slow, fast, n_ctx, length, whole):
+
+            def dimension(turns: float) -> float:  # the one that turns so often in `n_ctx` positions
+                return dims * math.log(n_ctx / (turns * 2 * math.pi)) / (2 * math.log(rotary.base))
+
+            low, high = dimension(fast), dimension(slow)
+            if whole:
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, dims - 1)
+            ramp = torch.arange(dims // 2, device=device, dtype=torch.float32) - low
+            kept = 1 - (ramp / (high - low or 0.001)).clamp(0, 1)
+            return 1.0 / (factor * rotary.base**exponent) * (1 - kept) + plain * kept, length
+
+
+class Slopes(nn.Module):
+    """-slope * distance on the scores; slopes fall geometrically from head to head (Press 2022, section 3)."""
+
+    def __init__(self, n_heads: int):
+        super().__init__()
+        self.n_heads = n_heads
+
+    def forward(self, sight: Sight) -> Float[Tensor, "rows head query key"]:
+        """What is added to the scores of each head."""
+        return slopes(self.n_heads, sight.columns.device)[:, None, None] * -sight.distance().abs()[:, None]
+
+
+def slopes(n_heads: int, device: torch.device | None = None) -> Float[Tensor, " head"]:
+    """2**(-8/n), 2**(-16/n), ... for n a power of 2; else the power below's, then every other of the one above's."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    found = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    found += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
+    return torch.tensor(found, device=device)
+
+
+class BucketBias(nn.Module):
+    """A trained number a head and bucket of distances: near ones have a bucket each, far ones share (Raffel 2020)."""
+
+    def __init__(self, config: Buckets, n_heads: int, *, causal: bool):
+        super().__init__()
+        self.config, self.causal = config, causal
+        self.table = nn.Embedding(config.n_buckets, n_heads)
+
+    def forward(self, sight: Sight) -> Float[Tensor, "rows head query key"]:
+        """What is added to the scores of each head."""
+        return self.table(self.bucket(sight.distance())).movedim(-1, 1)
+
+    def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """The bucket of a distance (key - query): half of them for either side, or all for one where it is causal."""
+        n = self.config.n_buckets
+        side = torch.zeros_like(distance)
+        if not self.causal:
+            n //= 2
+            side = (distance > 0) * n
+        far = distance.abs() if not self.causal else (-distance).clamp(min=0)
+        exact = n // 2
+        log = torch.log(far.float().clamp(min=1) / exact) / math.log(self.config.max_distance / exact) * (n - exact)
+        return side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
+
+
+def build_bias(config: StackConfig) -> nn.Module | None:
+    """What positions add to the scores of all layers; None where they enter elsewhere."""
+    match config.positions:
+        case Alibi():
+            return Slopes(config.n_heads)
+        case Buckets():
+            return BucketBias(config.positions, config.n_heads, causal=config.causal)
+        case _:
+            return None
