@@ -78,7 +78,7 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
         for rule in BASELINES:
             print(f"| {rule} |" + "".join(f" {_value(rules, rule, name):.1%} |" for name in _ASKED))
         for asked in _ASKED:
-            print(_best(*map(kept, tables), asked))
+            print(_best(kept(tables[0]), kept(tables[1]), asked))
         print()
 
 

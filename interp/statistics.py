@@ -32,33 +32,36 @@ class Estimate:
 
 
 def estimate(
-    totals: Array, weights: Array, baseline_totals: Array, baseline_weights: Array, *, seed: int = 0
+    totals: Array,
+    weights: Array,
+    baseline_totals: Array,
+    baseline_weights: Array,
+    *,
+    present: Array | None = None,
+    seed: int = 0,
 ) -> Estimate:
     """Ratio sum(totals) / sum(weights) a column against the baseline's, on the same groups.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
     of a difference of ratios; `p` is Student's t with groups - 1 degrees of freedom. Columns without weight are NaN;
-    with fewer than two groups the value stands and the rest is NaN, with two the interval is.
+    in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the interval is.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
+        present: which groups were observed, in every column; by default those with weight in it. Say it where weights
+            are differences, which may be nothing in a group that was observed.
         seed: of the resampling.
     """
     full = np.stack(np.broadcast_arrays(totals, weights, baseline_totals, baseline_weights)).astype(float)
-    full = full[:, (full[1] != 0).any(1)]  # groups without any document; weights of either sign count
-    n_groups = full.shape[1]
+    observed = full[1] != 0 if present is None else np.broadcast_to(np.asarray(present)[:, None], full.shape[1:])
+    full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         (value, baseline), error = _ratios(full.sum(1), _products(full).sum(1), _DIFFERENCE, n_groups)
         gain = value - baseline
-        if n_groups < 2:
-            missing = np.full_like(gain, np.nan)
-            return Estimate(value, baseline, gain, missing, missing, missing)
-        low_t, high_t = _studentised_quantiles(full, _DIFFERENCE, gain, error, seed)
-        if n_groups < _FEWEST:  # two groups resampled are one of them twice, or the plain pair: no spread to see
-            low_t, high_t = np.full_like(gain, np.nan), np.full_like(gain, np.nan)
+        low_t, high_t = _studentised_quantiles(full, _DIFFERENCE, gain, error, n_groups, seed)
         p = stats.t.sf(gain / error, n_groups - 1)
     p = np.where(error == 0, 0.5 - 0.5 * np.sign(gain), p)  # every group says exactly the same: sure, or nothing there
-    p = np.where(np.isnan(gain), np.nan, p)
+    p = np.where(np.isnan(gain) | (n_groups < 2), np.nan, p)
     return Estimate(value, baseline, gain, gain - high_t * error, gain - low_t * error, p)
 
 
@@ -80,33 +83,28 @@ def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int =
 
     Interval and p are made as in `estimate`. Ratios that are the same in every group cancel exactly if they stand
     beside each other: what is compared with itself differs by 0, with p 1. Columns in which a ratio has no weight are
-    NaN; with fewer than two groups the value stands and the rest is NaN, with two the interval is.
+    NaN; in a column with fewer than two groups the value stands and the rest is NaN, with two the interval is.
 
     Args:
-        totals, weights: ratio x group x column. A group counts where any ratio has weight in it.
+        totals, weights: ratio x group x column. A group counts in a column where any ratio has weight in it.
         signs: 1 or -1 a ratio.
         seed: of the resampling.
     """
     full = np.stack(np.broadcast_arrays(totals, weights), 1).astype(float)  # ratio 2 group column
     full = full.reshape(-1, *full.shape[2:])
-    full = full[:, (full[1::2] != 0).any((0, 2))]
-    n_groups = full.shape[1]
+    observed = (full[1::2] != 0).any(0)
+    full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         sums = full.sum(1)
         ratios = sums[0::2] / sums[1::2]
         value = _signed(signs, ratios)
-        if n_groups < 2:
-            missing = np.full_like(value, np.nan)
-            return Contrast(value, missing, missing, missing)
         # group by group, and not from sums of products, which do not cancel to the last digit
         influence = _signed(signs, (full[0::2] - ratios[:, None] * full[1::2]) / sums[1::2, None])
         error = _error((influence**2).sum(0), n_groups)
-        low_t, high_t = _studentised_quantiles(full, signs, value, error, seed)
-        if n_groups < _FEWEST:
-            low_t, high_t = np.full_like(value, np.nan), np.full_like(value, np.nan)
+        low_t, high_t = _studentised_quantiles(full, signs, value, error, n_groups, seed)
         p = 2 * stats.t.sf(np.abs(value) / error, n_groups - 1)
     p = np.where(error == 0, np.where(value == 0, 1.0, 0.0), p)
-    p = np.where(np.isnan(value), np.nan, p)
+    p = np.where(np.isnan(value) | (n_groups < 2), np.nan, p)
     return Contrast(value, value - high_t * error, value - low_t * error, p)
 
 
@@ -119,7 +117,7 @@ def _pairs(count: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(count) for j in range(i, count)]
 
 
-def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: int) -> tuple[Array, Array]:
+def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array]:
     """The ratios of totals and weights, which alternate in `sums`, and the standard error of their signed sum.
 
     A group's influence on the sum is linear in its quantities, so its square needs only their products.
@@ -137,9 +135,9 @@ def _ratios(sums: Array, squares: Array, signs: Sequence[int], n_groups: int) ->
     return ratios, _error(np.asarray(variance), n_groups)
 
 
-def _error(variance: Array, n_groups: int) -> Array:
+def _error(variance: Array, n_groups: Array) -> Array:
     """The standard error from the sum of squared influences."""
-    spread = variance * (n_groups / max(n_groups - 1, 1))
+    spread = variance * (n_groups / np.maximum(n_groups - 1, 1))
     # rounding leaves a variance of nothing a little beside zero
     return np.sqrt(np.where(spread < 1e-24, 0.0, spread))
 
@@ -150,21 +148,25 @@ def _signed(signs: Sequence[int], parts: Array) -> Array:
 
 
 def _studentised_quantiles(
-    full: Array, signs: Sequence[int], value: Array, plain_error: Array, seed: int
+    full: Array, signs: Sequence[int], value: Array, plain_error: Array, n_groups: Array, seed: int
 ) -> tuple[Array, Array]:
-    n_groups = full.shape[1]
-    draws = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), REPLICATES).astype(float)
-    low, high = np.empty_like(value), np.empty_like(value)
+    """Bounds of t a column; NaN where it has too few groups."""
+    low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
+    if (count := full.shape[1]) < _FEWEST:
+        return low, high
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
     for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
         block = full[:, :, at : at + step]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
-        ratios, error = _ratios(sums, squares, signs, n_groups)
+        ratios, error = _ratios(sums, squares, signs, n_groups[at : at + step])
         t = (_signed(signs, ratios) - value[at : at + step]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
         t = np.where(error <= 1e-3 * plain_error[at : at + step], 0.0, t)
         low[at : at + step], high[at : at + step] = _quantiles(t)
+    few = n_groups < _FEWEST  # two groups resampled are one of them twice, or the plain pair: no spread to see
+    low[few], high[few] = np.nan, np.nan
     return low, high
 
 

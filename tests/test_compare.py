@@ -218,11 +218,11 @@ def test_where_the_reference_has_no_number_the_others_stand_without_a_difference
 
 def test_a_corpus_without_the_annotation_gives_way_to_generated_stories(met, monkeypatch):
     lexicon, text = met
-    monkeypatch.setattr("analyses.report.readers.read", lambda spec: text)
+    monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: text)
     plain = corpus(meetings(lexicon, 24), name="plain")
     models = {"one": follower(lexicon, 64), "other": follower(lexicon, 64)}
     found = compare(models, [plain], behaviours=["position", "coreference"])
-    assert [(used.corpus.name, used.generated, list(used.behaviours)) for used in found.used] == [
+    assert [(used.corpus.name, used.stands_in, list(used.asked)) for used in found.used] == [
         ("plain", False, ["position"]),
         ("meetings", True, ["coreference"]),
     ]

@@ -17,7 +17,7 @@ from analyses.experiments import (
     word_sense,
 )
 from analyses.experiments.building import build
-from analyses.experiments.prompts import ARTICLES, STORIES
+from analyses.experiments.prompts import ARTICLES, STORIES, remark, rounded, with_interval
 from analyses.figures.experiments import DRAW
 from interp import InputError, Transformer
 from models import load
@@ -64,7 +64,7 @@ def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
     offered = sum(swap.source == STORIES for swap in knight.SWAPS)
     assert table.attrs["left_out"] == {"pairs with words outside the vocabulary": offered}
     assert STORIES in table.attrs["refused"]
-    assert f"{offered} pairs with words outside the vocabulary" in knight.sentence(table)
+    assert f"{offered} pairs with words outside the vocabulary" in remark(table)
 
 
 def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
@@ -81,7 +81,7 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     assert share["resid_pre", 2, subject] == pytest.approx(0.0, abs=1e-6)
     assert share["z", 1, 0] == pytest.approx(1.0, abs=1e-5)
     tokens = table.set_index("place")["token"]
-    assert set(tokens.loc[[subject]]) == {"(subject)"}
+    assert set(tokens.loc[[subject]]) == {profession.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
     assert "carries 1.00" in profession.sentence(table)
 
@@ -159,6 +159,35 @@ def test_distance_of_planted_heads():
     contrast, low, high = table.attrs["contrast"]
     assert low <= contrast <= high
     assert f"farther by {contrast:.2f}" in distance.sentence(table)
+
+
+def test_in_an_encoder_distances_count_both_ways():
+    texts = list(distance.stories(30, 5))
+    vocabulary = sorted({word for text in texts for word in text.words})
+    model = Planted(vocabulary, [[offset(-2), offset(2)]], n_ctx=128, causal=False).build()
+    table = distance.measure(model, texts)
+    back, forth = table.set_index("head")["distance"].loc[[0, 1]]
+    assert back == pytest.approx(forth, rel=0.05)
+    assert 1.9 < back < 3  # the two words that have none there look elsewhere
+    assert distance.sentence(table).startswith("Attention looks")
+    with pytest.raises(InputError, match="expected a causal model, got an encoder"):
+        word_sense.measure(model)
+
+
+@pytest.mark.parametrize("module", [distance, shares], ids=lambda module: module.NAME)
+def test_stories_of_unknown_words_say_nothing(module):
+    words = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
+    with pytest.raises(InputError, match="unknown to this model's tokenizer"):
+        module.measure(words)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [((0.5, 0.25, 0.75), "0.50 (95% 0.25 to 0.75)"), ((-0.001, -0.1, 0.1), "0.00 (95% −0.10 to 0.10)")],
+)
+def test_numbers_as_text(given, said):
+    assert with_interval(*given) == said
+    assert with_interval(given[0], float("nan"), float("nan")) == rounded(given[0])
 
 
 def test_operations_by_hand():

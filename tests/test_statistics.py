@@ -25,6 +25,36 @@ def test_groups_without_any_weight_are_no_observations():
         np.testing.assert_allclose(getattr(among, name), getattr(alone, name))
 
 
+def test_a_group_whose_weights_cancel_is_an_observation_where_it_is_said_to_be_one():
+    totals, weights = np.array([[2.0], [-1.0], [2.0], [1.0], [0.0]]), np.array([[1.0], [0.0], [1.0], [1.0], [0.0]])
+    ones = np.ones_like(totals)
+    found = estimate(totals, weights, 0 * ones, ones, present=np.array([True] * 4 + [False]))
+    # ratio 4/3 of sums; influences (2 - 4/3, -1, 2 - 4/3, 1 - 4/3) / 3, whose squares sum to 2/9, 3 degrees
+    assert found.value[0] == pytest.approx(4 / 3)
+    assert found.p[0] == pytest.approx(stats.t.sf(4 / 3 / np.sqrt(2 / 9 * 4 / 3), 3))
+    assert ratio(totals, weights).value[0] == pytest.approx(5 / 3)  # by its weights alone, no observation
+
+
+def test_a_column_rests_on_its_own_groups_and_not_on_those_of_its_neighbours():
+    rng = np.random.default_rng(0)
+    full, weights = rng.normal(1, 0.1, (20, 4)), np.ones((20, 4))
+    for column, groups in enumerate((1, 2, 3)):
+        weights[groups:, column] = 0
+    full *= weights
+    found = ratio(full, weights)
+    assert np.isnan(found.p).tolist() == [True, False, False, False]
+    assert np.isnan(found.low).tolist() == np.isnan(found.high).tolist() == [True, True, False, False]
+    for column, groups in ((1, 2), (2, 3), (3, 20)):
+        assert found.p[column] == pytest.approx(
+            stats.ttest_1samp(full[:groups, column], 0, alternative="greater").pvalue
+        )
+        nothing = np.zeros_like(full)
+        signed = contrast(np.stack([full, nothing]), np.stack([weights, nothing + 1]) * (weights > 0), [1, -1])
+        assert signed.p[column] == pytest.approx(2 * found.p[column])
+    assert np.isnan(signed.p[0])
+    np.testing.assert_array_equal(found.value, signed.value)
+
+
 def test_student_t_of_a_mean():
     mean, low, high, p = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]))
     # mean 2.5, standard error sqrt(5/3)/2 = 0.6455, t = 3.873 with 3 degrees of freedom

@@ -116,8 +116,8 @@ def _facts(models: Mapping[str, Transformer], corpora: Sequence[Corpus], found: 
                 "name": used.corpus.name,
                 "kind": used.corpus.kind,
                 "sha256": used.corpus.digest,
-                "measured": list(used.behaviours),
-                "stood_in": used.generated,
+                "measured": list(used.asked),
+                "stood_in": used.stands_in,
                 "documents": len(used.documents),
                 "reporting_documents": used.reporting,
             }

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from analyses import output
+from analyses.behaviours import MODULES
 from analyses.collecting import collect, refuse_unread
 from analyses.comparing.best import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
+from analyses.corpora.serving import Serving, serving
 from analyses.findings import notable
-from analyses.labels import MODULES
-from analyses.report import corpus_for
 from analyses.tables import HEAD_COLUMNS, Collected, with_q
 from analyses.windows import Reading
 from interp import InputError, Transformer
@@ -48,12 +48,9 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Used:
+class Used(Serving):
     """A corpus, the behaviours that were measured on it, and its documents: all, and those that report."""
 
-    corpus: Corpus
-    generated: bool
-    behaviours: Sequence[str]
     documents: set[str] = field(default_factory=set)
 
     @property
@@ -123,13 +120,8 @@ def _refuse(models: Mapping[str, Transformer], behaviours: Collection[str] | Non
 
 
 def _used(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[Used]:
-    """The corpora that are read, once each, with the behaviours that they serve."""
-    found: dict[str, Used] = {}
-    for behaviour in behaviours:
-        corpus, generated = corpus_for(MODULES[behaviour].NEEDS, corpora)
-        earlier = found.get(corpus.name, Used(corpus, generated, []))
-        found[corpus.name] = Used(corpus, generated, [*earlier.behaviours, behaviour])
-    return [*found.values()]
+    needs = {behaviour: MODULES[behaviour].NEEDS for behaviour in behaviours}
+    return [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
 
 
 def _read(name: str, model: Transformer, used: Sequence[Used], seed: int, say: Say) -> Read:
@@ -149,7 +141,7 @@ def _collect(
 ) -> Iterable[tuple[str, Collected | InputError]]:
     """One reading of one corpus for all the behaviours that it serves."""
     reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
-    collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in used.behaviours]
+    collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in used.asked]
     try:
         found = collect(reading, collectors)
         refuse_unread(reading.counts, used.corpus.name)
@@ -158,7 +150,7 @@ def _collect(
             pass
         found = [error] * len(collectors)
     used.documents.update(reading.documents)
-    return zip(used.behaviours, found, strict=True)
+    return zip(used.asked, found, strict=True)
 
 
 def _reasons(reads: Sequence[Read]) -> str:

@@ -11,7 +11,6 @@ from analyses.comparing.measuring import HEADLINE, Comparison, Used
 from analyses.figures import head_name, measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN, unit
 from analyses.rendering import false_discovery_rate, interval, number, render
-from analyses.report import GENERATED, corpus_title
 
 _TITLES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
 _NAMED = 4  # measures in a sentence
@@ -58,7 +57,7 @@ def page(facts: Mapping[str, Any], found: Comparison, images: Mapping[str, dict[
         title=f"How do the heads of {_listed(names)} compare?",
         summary=[(name, summary(found.table, name)) for name in names[1:]],
         caveats=comparability(facts["models"]),
-        sections=[_section(found, used, behaviour) for used in found.used for behaviour in used.behaviours],
+        sections=[_section(found, used, behaviour) for used in found.used for behaviour in used.asked],
         showing=_showing(found),
         images=images,
     )
@@ -184,12 +183,12 @@ def _read(used: Used) -> str:
     """Which text, how long, and how it was halved."""
     total, reporting = len(used.documents), used.reporting
     chosen = f"heads were chosen on {number(total - reporting)} of them and are reported on the others"
-    return f"{corpus_title(used.corpus)}, {number(total)} documents: {chosen}, {number(reporting)}"
+    return f"{used.corpus.title}, {number(total)} documents: {chosen}, {number(reporting)}"
 
 
 def _caveats(found: Comparison, used: Used, behaviour: str) -> list[str]:
     said = []
-    if used.generated and used.corpus.kind == GENERATED:
+    if used.stands_in:
         said.append("No given corpus has the annotations that this needs, so it was measured on generated stories.")
     if used.reporting < FEW_DOCUMENTS:
         said.append("Fewer than 20 documents report: intervals are rough, and a difference may be this text’s own.")

@@ -1,7 +1,8 @@
-"""The small experiments that the source articles name, each runnable on any causal model.
+"""The small experiments that the source articles name, for any causal model; for encoders where no text stops midway.
 
-Every module has `NAME`, `QUESTION`, `COMMAND` (the command that runs it), `measure(model, *, seed) -> DataFrame` and
-`sentence(table) -> str`; `analyses.figures.experiments.DRAW[NAME]` draws its table. Prompts are the articles' own, and
+Every module has `NAME`, `TITLE`, `QUESTION`, `COMMAND` (the command that runs it), `measure(model, *, seed) ->
+DataFrame`, `sentence(table) -> str` (what was found) and `CAPTION` (how to read its figure, which
+`analyses.figures.experiments.DRAW[NAME]` draws from the table). Prompts are the articles' own, and
 beside them ones in the words of the generated stories, which small models can read too. What a model cannot use is
 counted in `table.attrs["left_out"]`.
 """

@@ -32,7 +32,12 @@ from interp.statistics import Estimate, estimate
 from interp.tokens import align
 
 NAME, COMMAND = "adjectives", "next-word"
+TITLE = "A fluffy blue creature"
 QUESTION = "Which heads carry the adjectives to their noun?"
+CAPTION = (
+    "A cell is a head. Left, attention from a noun to its adjectives beyond uniform attention; right, the share "
+    "that the head itself writes of the change in the noun’s last stream."
+)
 
 _COUNT = 24  # sentences in the stories' words
 _NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
@@ -233,4 +238,4 @@ def sentence(table: pd.DataFrame) -> str:
                 f"share, {with_interval(best['carried'], best['carried_low'], best['carried_high'])}"
             )
         said.append(text)
-    return paragraph(said, table)
+    return paragraph(said)

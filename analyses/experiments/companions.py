@@ -24,7 +24,9 @@ from interp import Transformer
 from interp.statistics import mean_interval
 
 NAME, COMMAND = "companions", "word-sense"
+TITLE = "Girl, boy and car"
 QUESTION = "Is a girl more like a boy than like a car, in the embedding and along the layers?"
+CAPTION = "Cosines over the same frames, with 95% intervals."
 
 
 @dataclass(frozen=True)
@@ -110,4 +112,4 @@ def sentence(table: pd.DataFrame) -> str:
             f"{last['near_cosine']:.2f} against {last['far_cosine']:.2f} after layer {last['layer']}, there a gap of "
             f"{with_interval(last['gap'], last['ci_low'], last['ci_high'])}"
         )
-    return paragraph(said, table)
+    return paragraph(said)

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from analyses.experiments.prompts import finish, remark, tokenizer_of, with_interval
+from analyses.collecting import refuse_unread
+from analyses.experiments.prompts import finish, tokenizer_of, with_interval
 from analyses.windows import Reading
 from interp import AnnotatedText, Transformer
 from interp.patterns import Totals, positional
@@ -19,7 +20,9 @@ from interp.statistics import estimate
 from models.stories import stories
 
 NAME, COMMAND = "distance", "position"
+TITLE = "Near heads and far heads"
 QUESTION = "Do later layers look farther away?"
+CAPTION = "A dot is a head; distances are counted in tokens."
 
 _STORIES = 60
 LAYER = -1  # the head of rows that hold a layer's mean
@@ -32,21 +35,24 @@ def measure(model: Transformer, corpus: Iterable[AnnotatedText] | None = None, *
     `attrs["contrast"]` is the last layer's distance less the first's, with its interval; missing in a single layer.
 
     Raises:
-        InputError: an empty corpus, or no tokenizer.
+        InputError: an empty corpus, one that is unknown to the model's tokenizer, or no tokenizer.
     """
-    tokenizer_of(model)
+    tokenizer_of(model, unfinished=False)
+    causal = model.config.last.causal
     layers, heads = model.config.n_layers, model.config.n_heads
     totals = Totals.empty(layers * heads + 1, 1)
     reading = Reading(model, list(stories(_STORIES, seed + 2)) if corpus is None else corpus)
-    at = positional.measures(causal=True).index("distance")
+    at = positional.measures(causal=causal).index("distance")
     for batch in reading:
         both = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
-        scores, rows = positional.score(both, batch.rows, causal=True)
+        scores, rows = positional.score(both, batch.rows, causal=causal)
         totals.add(batch.groups, scores[..., at, None], rows[..., at, None])
+    refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()
     table = _table(scores, rows, (layers, heads), seed)
     unread = {name: count for name, count in reading.counts.items() if "left out" in name}
     table = finish(table, Counter(unread), {"stories" if corpus is None else "corpus": len(reading.documents)})
+    table.attrs["documents"] = len(reading.documents)
     table.attrs["contrast"] = _contrast(scores, rows, (layers, heads), seed)
     return table
 
@@ -89,7 +95,7 @@ def sentence(table: pd.DataFrame) -> str:
     layers = table.loc[table["head"] == LAYER].sort_values("layer").to_dict("records")
     first, last = layers[0], layers[-1]
     said = (
-        f"Attention looks {with_interval(first['distance'], first['ci_low'], first['ci_high'])} tokens back in layer 0"
+        f"Attention looks {with_interval(first['distance'], first['ci_low'], first['ci_high'])} tokens away in layer 0"
     )
     if table.attrs.get("contrast"):
         low, high = table.attrs["contrast"][1:]
@@ -100,4 +106,5 @@ def sentence(table: pd.DataFrame) -> str:
             f" and {with_interval(last['distance'], last['ci_low'], last['ci_high'])} in layer {last['layer']}: "
             f"{farther} by {with_interval(*table.attrs['contrast'])}"
         )
-    return f"{said}, where uniform attention would look {last['uniform']:.2f}.{remark(table)}"
+    texts = table.attrs["documents"]
+    return f"{said}, where uniform attention would look {last['uniform']:.2f} ({last['n']:,} tokens, {texts} texts)."

@@ -16,7 +16,12 @@ from interp import InputError, Pairs, Transformer
 from interp.attribution import direct_logit_attribution
 
 NAME, COMMAND = "knight", "next-word"
+TITLE = "The knight in shining"
 QUESTION = "Which head brings the knight to the word after “shining”?"
+CAPTION = (
+    "The ten heads with the largest shares, with 95% intervals over pairs. A head may carry more than it writes "
+    "itself: later heads read what it wrote."
+)
 
 _OTHERS = {"dancer": " shoes", "singer": " dress", "princess": " jewels", "queen": " gold", "driver": " car"}
 _NAMES = ("Tim", "Tom", "Ben", "Max", "Sue", "Mia", "Amy", "Lily")
@@ -86,6 +91,7 @@ def sentence(table: pd.DataFrame) -> str:
         said.append(
             f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
             f"rightly), head L{best['layer']}.H{best['head']} carries the largest share of the difference, "
-            f"{with_interval(best['share'], best['ci_low'], best['ci_high'])}, and writes {best['direct']:.2f} directly"
+            f"{with_interval(best['share'], best['ci_low'], best['ci_high'])}, and writes "
+            f"{with_interval(best['direct'], best['direct_low'], best['direct_high'])} directly"
         )
-    return paragraph(said, table)
+    return paragraph(said)

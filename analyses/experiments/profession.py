@@ -6,6 +6,7 @@ has to arrive.
 
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,12 @@ from analyses.experiments.swaps import BothWays, Swap, patched, usable
 from interp import Pairs, Transformer
 
 NAME, COMMAND = "profession", "next-word"
+TITLE = "The soccer player and the musician"
 QUESTION = "Which positions carry the subject to the last token?"
+CAPTION = (
+    "Where one prompt’s activations are put into the other’s run. 1 is the whole difference between the two "
+    "answers; the mean of both directions."
+)
 
 _PLAYERS = {"soccer player": " field", "football player": " field", "tennis player": " court", "young golfer": " green"}
 _MUSICIANS = ("musician", "young musician", "violin player", "opera singer", "jazz pianist")
@@ -38,6 +44,7 @@ SWAPS = [
     ),
 ]
 _SITES = ("resid_pre", "z")
+SUBJECT = "(subject)"  # the token of a place where prompts differ
 
 
 def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
@@ -88,8 +95,12 @@ def _tokens(model: Transformer, pairs: Pairs) -> dict[int, str]:
         column = pairs.last - before
         there = column >= 0
         ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[there, column[there]]}
-        names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else "(subject)"
+        names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
     return names
+
+
+def _where(cell: dict[str, Any]) -> str:
+    return "the subject" if cell["token"] == SUBJECT else f"“{cell['token']}”"
 
 
 def sentence(table: pd.DataFrame) -> str:
@@ -104,7 +115,8 @@ def sentence(table: pd.DataFrame) -> str:
             f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
             f"rightly), the stream that enters the last layer carries "
             f"{with_interval(end['share'], end['ci_low'], end['ci_high'])} of the difference at the last token and "
-            f"{best['share']:.2f} at “{best['token']}”; heads of layer {moves['layer']} bring "
+            f"{with_interval(best['share'], best['ci_low'], best['ci_high'])} at {_where(best)}; "
+            f"heads of layer {moves['layer']} bring "
             f"{with_interval(moves['share'], moves['ci_low'], moves['ci_high'])} to the last token"
         )
-    return paragraph(said, table)
+    return paragraph(said)

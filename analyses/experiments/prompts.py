@@ -19,14 +19,16 @@ _MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
 _SAYS = {ARTICLES: "on the articles' own prompts", STORIES: "on prompts in the stories' words"}
 
 
-def tokenizer_of(model: Transformer) -> Tokenizer:
-    """The tokenizer of a model that these experiments can run on.
+def tokenizer_of(model: Transformer, *, unfinished: bool = True) -> Tokenizer:
+    """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model.
 
     Raises:
-        InputError: the model has no tokenizer, or is not causal.
+        InputError: the model has no tokenizer or two stacks, or reads unfinished texts and is not causal.
     """
-    if not model.config.last.causal:
-        raise InputError("this experiment asks what comes next: expected a causal model, got an encoder")
+    if len(model.config.stacks) > 1:
+        raise InputError("this experiment reads one text: expected a model of one stack, got an encoder and a decoder")
+    if unfinished and not model.config.last.causal:
+        raise InputError("this experiment reads unfinished texts: expected a causal model, got an encoder")
     if model.tokenizer is None:
         raise InputError("this experiment reads words: expected a model with a tokenizer, got one without")
     return model.tokenizer
@@ -91,19 +93,19 @@ def sources(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(_SAYS[source], table.loc[table["source"] == source]) for source in table["source"].unique()]
 
 
-def paragraph(said: Sequence[str], table: pd.DataFrame) -> str:
-    """What was said of each source as one sentence, and what was left out."""
+def paragraph(said: Sequence[str]) -> str:
+    """What was said of each source as one sentence."""
     text = "; ".join(said)
-    return f"{text[:1].upper()}{text[1:]}.{remark(table)}"
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def remark(table: pd.DataFrame) -> str:
-    """What was left out and refused, as a sentence; nothing where nothing was."""
+    """What was left out and refused, as sentences; nothing where nothing was."""
     left_out, refused = table.attrs.get("left_out", {}), table.attrs.get("refused", {})
     said = [f"{count} {reason}" for reason, count in left_out.items() if count]
     parts = [f"Left out: {', '.join(said)}."] if said else []
     parts += [f"Nothing is said {_SAYS[source]}: {why}." for source, why in refused.items()]
-    return "".join(f" {part}" for part in parts)
+    return " ".join(parts)
 
 
 def largest(table: pd.DataFrame, column: str) -> dict[str, Any]:
@@ -113,4 +115,9 @@ def largest(table: pd.DataFrame, column: str) -> dict[str, Any]:
 
 def with_interval(value: float, low: float, high: float) -> str:
     """A number and its 95% interval as text."""
-    return f"{value:.2f}" if isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return rounded(value) if isnan(low) else f"{rounded(value)} (95% {rounded(low)} to {rounded(high)})"
+
+
+def rounded(value: float) -> str:
+    """A number to two digits; nothing has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
+from analyses.collecting import refuse_unread
 from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
 from analyses.experiments.prompts import finish, tokenizer_of, with_interval
 from interp import TokenBatch, Transformer, run
@@ -16,7 +17,9 @@ from interp.statistics import estimate
 from models.stories import stories
 
 NAME, COMMAND = "shares", "next-word"
+TITLE = "Attention is a third"
 QUESTION = "How much of the model is attention?"
+CAPTION = "Norms and biases count with the part that they stand before."
 
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
 PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
@@ -32,9 +35,9 @@ def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> pd.D
     and dimensions, at every token but special ones.
 
     Raises:
-        InputError: no tokenizer.
+        InputError: no tokenizer, or one that knows hardly a word of the stories.
     """
-    tokenizer_of(model)
+    tokenizer_of(model, unfinished=False)
     tokens = min(tokens, model.config.n_ctx)
     counted = {PARAMETERS: _parameters(model), ARITHMETIC: _arithmetic(model, tokens)}
     rows = []
@@ -78,14 +81,15 @@ def _arithmetic(model: Transformer, tokens: int) -> dict[str, int]:
 
 def _writing(model: Transformer, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Sum of squares that each part writes, text x part, and the tokens of each text."""
-    tokenizer = tokenizer_of(model)
+    tokenizer = tokenizer_of(model, unfinished=False)
     (stack,) = model.config.stacks
-    found, counts = [], []
+    found, counts, unknown = [], [], 0
     for text in stories(_STORIES, seed + 3):
         ids = [*tokenizer.prefix, *tokenizer.pieces(text.text).ids]
         if len(ids) > model.config.n_ctx:
             left_out["texts longer than the context, cut there"] += 1
             ids = ids[: model.config.n_ctx]
+        unknown += sum(id == tokenizer.unknown_id for id in ids)
         batch = TokenBatch.from_rows([ids]).to(model.device)
         out = run(model, batch, capture=[f"{stack}.embed", *_sites(model, stack)])
         own = slice(len(tokenizer.prefix), None)
@@ -95,6 +99,7 @@ def _writing(model: Transformer, left_out: Counter[str], seed: int) -> tuple[np.
             squares[part] += float(value[0, own].double().square().sum())
         found.append([squares[part] for part in PARTS])
         counts.append(len(ids) - len(tokenizer.prefix))
+    refuse_unread({"tokens": sum(counts), "unknown tokens": unknown}, "the generated stories")
     return np.array(found), np.array(counts)
 
 

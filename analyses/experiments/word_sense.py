@@ -27,7 +27,12 @@ from interp import Transformer
 from interp.statistics import mean_interval
 
 NAME, COMMAND = "word-sense", "word-sense"
+TITLE = "Mole and ring"
 QUESTION = "How far apart are the senses of one word, layer by layer?"
+CAPTION = (
+    "The gap between two senses beyond that within one, with 95% intervals over frames; unambiguous words in the "
+    "same frames move with the context alone."
+)
 
 
 @dataclass(frozen=True)
@@ -159,4 +164,4 @@ def sentence(table: pd.DataFrame) -> str:
             more = with_interval(beyond["gap"], beyond["ci_low"], beyond["ci_high"])
             text += f", beyond that of unambiguous words by {more}"
         said.append(text)
-    return paragraph(said, table)
+    return paragraph(said)

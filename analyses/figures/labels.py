@@ -54,11 +54,11 @@ def label_map(
 
 
 def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """Each head's rows, the strongest evidence first, then the largest gain."""
-    order = [*_STRENGTH]
+    """Each head's rows, the strongest evidence first, then labels that few heads have, then the largest gain."""
+    order, common = [*_STRENGTH], labels["label"].value_counts()
     rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in labels.to_dict("records")]
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (order.index(row["evidence"]), -row["gain"])):
+    for row in sorted(rows, key=lambda row: (order.index(row["evidence"]), common[row["label"]], -row["gain"])):
         found.setdefault((row["layer"], row["head"]), []).append(row)
     return found
 

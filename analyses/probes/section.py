@@ -11,6 +11,7 @@ from analyses.corpora import Corpus
 from analyses.figures.probes import probe_depths, probes_by_layer
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.probes import sentences
+from analyses.probes.items import probed_stack
 from analyses.probes.measuring import EDGES, WORDS, Probed, Say, find
 from analyses.probes.tables import depth_table, layer_table
 from analyses.probes.tasks import TASKS
@@ -73,11 +74,7 @@ class _Source:
     @property
     def name(self) -> str:
         """How the two are called together."""
-        return f"{_title(self.corpus)}, tested on {_title(self.held_out)}" if self.held_out else _title(self.corpus)
-
-
-def _title(corpus: Corpus) -> str:
-    return f"generated stories ({corpus.name})" if corpus.kind == "stories" else corpus.name
+        return f"{self.corpus.title}, tested on {self.held_out.title}" if self.held_out else self.corpus.title
 
 
 def section(
@@ -126,7 +123,7 @@ def section(
     new.table("layers", layers)
     new.table("depths", depths)
     whats = dict.fromkeys(what for each in probed.values() for what in each.counts)
-    deepest = model.config.n_layers
+    deepest = probed_stack(model).n_layers
     return Section(
         tasks=[
             _shown(layers.loc[layers["task"] == task], depths, deepest, order[task], probed[order[task]], held_out)
@@ -207,8 +204,8 @@ def _shown(
 def _trained_on(task: str, source: _Source, probed: Probed) -> str:
     found = probed.found[task]
     documents = found.documents
-    where = f"of {_title(source.held_out)}" if source.held_out else "of the same corpus, kept apart"
-    trained, corpus = number(found.n_train), _title(source.corpus)
+    where = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
+    trained, corpus = number(found.n_train), source.corpus.title
     return (
         f"Trained on {trained} items of {corpus} ({number(documents['train'])} documents), "
         f"tested on {number(len(found.groups))} {where} ({number(documents['test'])} documents)."

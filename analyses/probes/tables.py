@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from analyses.probes.fitted import Found
+from analyses.probes.items import probed_stack
 from analyses.probes.tasks import TASKS
 from interp import Transformer
 from interp.patterns.totals import N_GROUPS
@@ -27,7 +28,6 @@ LAYER_COLUMNS = [
 ]
 DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
 EXPECTED, GRAVITY = "expected layer", "centre of gravity"
-_TINY = 1e-30
 Interval = tuple[float, float, float]  # the value and its two bounds
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
@@ -39,8 +39,8 @@ def layer_table(model: Transformer, found: Mapping[str, Found], *, seed: int) ->
 
 
 def _layer_rows(model: Transformer, task: str, found: Found, seed: int) -> pd.DataFrame:
-    (stack,) = model.config.stacks
-    n_layers, n_heads = model.config.n_layers, model.config.n_heads
+    stack, config = next(iter(model.config.stacks)), probed_stack(model)
+    n_layers, n_heads = config.n_layers, config.n_heads
     of_heads = np.repeat([False, True], [n_layers + 1, n_layers * n_heads])
     layer = np.concatenate([[0], np.arange(n_layers), np.repeat(np.arange(n_layers), n_heads)])
     head = np.concatenate([np.zeros(n_layers + 1), np.tile(np.arange(n_heads), n_layers)]).astype(int)
@@ -100,7 +100,7 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
 
 def depth_table(model: Transformer, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
     """The rows of `tables/depths`: each task, then of each two the later of `TASKS` less the earlier."""
-    (stack,) = model.config.stacks
+    stack = next(iter(model.config.stacks))
     pairs = [(one, None) for one in found]
     pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in found], 2)]
     rows = []
@@ -121,9 +121,9 @@ def expected_with_interval(one: Found, other: Found | None, seed: int) -> Interv
     nothing = np.zeros((N_GROUPS, 1))
     (above, below), (base_above, base_below) = [*terms, (nothing, nothing + 1)][:2]
     # a group that gained as much as it lost has items all the same, and one with items of either task counts
-    present = sum(_sums(each.groups, torch.ones(len(each.groups))) for each in (one, other) if each is not None)
-    below = np.where((below == 0) & (present > 0), _TINY, below)
-    found = estimate(above, below, base_above, base_below, seed=seed)
+    items = torch.cat([each.groups for each in (one, other) if each is not None])
+    present = np.bincount(items.numpy(), minlength=N_GROUPS) > 0
+    found = estimate(above, below, base_above, base_below, present=present, seed=seed)
     return float(found.gain[0]), float(found.low[0]), float(found.high[0])
 
 
