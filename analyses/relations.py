@@ -1,14 +1,13 @@
 """Which word does a head choose from one end of a dependency, and is it the other end?
 
-One item asks one word (the query) for another (the target). Nearly every word of a parsed text asks, so rows are judged
-where they lie: attention to a word is collected at the column of its first piece, and each row's highest column found
-once for all its items and both readings.
+One item asks one word (the query) for another (the target). A word's highest choice is found once for all its items.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,12 +18,11 @@ from analyses.windows import Batch
 from interp.annotation import ROOT
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
 from interp.patterns.nulls import distance_bin
-from interp.patterns.rows import Pattern, Sink
+from interp.patterns.rows import Sink, rows_at
 from interp.tokens import NO_WORD
 
 BASELINE_OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)
 WAYS = ("dependent->head", "head->dependent")
-_CHUNK = 1 << 18  # elements of a pattern that are multiplied at once: they stay in the processor's cache
 _NOT_VISIBLE = "relation ends left out: the other end is not visible"
 _OWN_HEAD = "relations left out: a word that is its own head"
 
@@ -103,141 +101,107 @@ class Judged:
     mean: Float[Tensor, "item head"]
     variance: Float[Tensor, "item head"]
 
-    @staticmethod
-    def join(parts: Sequence["Judged"], at: Sequence[Tensor]) -> "Judged":
-        """Parts that lie at those places among the items, as one."""
-        order = torch.cat(list(at)).argsort()
-        fields = [(each.right, each.mean, each.variance) for each in parts]
-        return Judged(*(torch.cat(column)[order] for column in zip(*fields, strict=True)))
+    def replaced(self, which: Int[Tensor, " some"], by: "Judged") -> "Judged":
+        """The same, with some items judged anew."""
+        fields = (self.right, by.right), (self.mean, by.mean), (self.variance, by.variance)
+        return Judged(*(own.index_copy(0, which, new) for own, new in fields))
 
 
 class Choices:
-    """The rows of a batch, over words, and who asks."""
+    """The rows of the words that ask, over words: attention to a word lies at the column of its first piece."""
 
-    def __init__(self, batch: Batch, counted: Pattern, items: Items):
-        """Lay the words out.
-
-        Args:
-            batch: with the words' columns.
-            counted: attention, 0 wherever it is not on a piece of another word; overwritten.
-            items: what is asked.
-        """
+    def __init__(self, batch: Batch, items: Items):
+        """Look each asking word's rows up, once for all its items."""
         self.batch, self.items = batch, items
-        several = batch.pieces[items.prompt, items.query] > 1
-        self.parts = (~several).nonzero()[:, 0], several.nonzero()[:, 0]  # asked by one row; by the mean of several
+        n_words = batch.pieces.shape[1]
+        number, self.asking = (items.prompt * n_words + items.query).unique(return_inverse=True)
+        self.prompt, self.word = number // n_words, number % n_words
+        self.of, self.piece = (batch.word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
         self.first_word = batch.word_of[:, 0]
-        self.merged, self.rest_of_first = counted, counted.new_zeros(counted.shape[:-1])
-        self._merge()
+        self.rows, self.to_first = self._rows()
 
+    @cached_property
     def kept(self) -> Judged:
         """Every row as it is."""
-        self.single = self._single(self.merged, self.items[self.parts[0]], without_first=False)
-        several = self._several(self.merged, self.items[self.parts[1]], None)
-        return Judged.join([self.single, several], self.parts)
+        return self._judge(torch.ones_like(self.word, dtype=torch.bool), None)[1]
 
     def removed(self, sink: Sink) -> Judged:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
-        single, merged = self.single, self.merged
-        if (self.first_word != NO_WORD).any():
-            merged[..., 0] = self.rest_of_first
-            single = self._single(merged, self.items[self.parts[0]], without_first=True)
-        several = self._several(merged, self.items[self.parts[1]], sink.scale)
-        return Judged.join([single, several], self.parts)
+        several, first = self.batch.pieces[self.prompt, self.word] > 1, self.first_word[self.prompt] != NO_WORD
+        return self.kept.replaced(*self._judge(several | first, sink.scale))
 
     def lost(self, sink: Sink) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
         """Items of which a row keeps too little without the first position, and those whose target stood there."""
-        items, n_words = self.items, self.batch.pieces.shape[1]
-        word = torch.where(self.batch.word_of == NO_WORD, n_words, self.batch.word_of)
-        rows = (~sink.kept).to(sink.scale).transpose(1, 2)  # prompt query head
-        per_word = rows.new_zeros(len(rows), n_words + 1, rows.shape[2])
-        per_word.scatter_add_(1, word[..., None].expand_as(rows), rows)
-        at_sink = self.first_word[items.prompt] == items.target
-        return per_word[items.prompt, items.query] > 0, at_sink
+        gone = (~rows_at(sink.kept, self.prompt[self.of], self.piece)).to(self.rows)
+        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.of, gone)
+        return by_word[self.asking] > 0, self.first_word[self.items.prompt] == self.items.target
 
-    def _merge(self) -> None:
-        """Add each word's pieces up at its first, in place; what the first position's word has besides it is kept."""
-        word_of, merged = self.batch.word_of, self.merged
+    def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"]]:
+        """Attention from each piece of the words that ask to other words, and apart from it to the first position."""
+        prompt, word_of = self.prompt[self.of], self.batch.word_of
+        rows = rows_at(self.batch.pattern, prompt, self.piece)
+        other = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
+        to_first = rows[..., 0] * other[:, :1]
+        other[:, 0] = False
+        rows *= other[:, None]
+        several = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
         first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
-        column = torch.arange(word_of.shape[1], device=word_of.device)
-        belongs = (word_of != NO_WORD) & (first != column)
-        if not belongs.any():
-            return
-        prompt, piece = (belongs & (first == 0)).nonzero(as_tuple=True)
-        self.rest_of_first.index_add_(0, prompt, merged[prompt, :, :, piece])
-        into = ((first[..., None] == column) & (word_of != NO_WORD)[..., None]).to(merged)  # prompt key first
-        size = max(1, _CHUNK // merged[0].numel())
-        for at in range(0, len(merged), size):
-            part = merged[at : at + size].flatten(1, 2)
-            part.copy_(part @ into[at : at + size])
+        ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            (columns,) = several[number].nonzero(as_tuple=True)
+            into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
+            added_up = rows[begin:end] @ into
+            rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
+        return rows, to_first
 
-    def _single(self, merged: Pattern, items: Items, *, without_first: bool) -> Judged:
-        """Items that one row answers."""
-        row = self.batch.first_piece[items.prompt, items.query]
-        found = selection.Highest.of(merged)
-        at = (items.prompt, slice(None), row)
-        highest = selection.Highest(found.score[at], found.at[at], found.tied[at])
-        target = merged[items.prompt, :, row, self.batch.first_piece[items.prompt, items.target]]
-        judged = self._judged(highest, target, items, without_first)
-        item, head = highest.several()
-        return self._with_ties(judged, items, (item, head), merged[items.prompt[item], head, row[item]], without_first)
+    def _judge(self, some: Bool[Tensor, " word"], scale: Tensor | None) -> tuple[Int[Tensor, " item"], Judged]:
+        """Which items some of the words ask, and how they are judged; `scale` comes with the reading without the sink.
 
-    def _several(self, merged: Pattern, items: Items, scale: Tensor | None) -> Judged:
-        """Items whose query has several pieces: the mean of their rows."""
-        asked, which, word, at = self._pieces
-        share = (1 / self.batch.pieces[asked[word, 0], asked[word, 1]].to(merged))[:, None]
-        share = share.expand(-1, merged.shape[1]) if scale is None else share * scale[at]
-        rows = self._rows_of_pieces
-        if scale is not None and (self.first_word != NO_WORD).any():
-            rows = rows.clone()
-            rows[..., 0] = merged[*at, 0]
-        rows = rows * share[..., None]
-        pooled = rows.new_zeros(len(asked), *rows.shape[1:]).index_add_(0, word, rows)
-        found = selection.Highest.of(pooled)
-        highest = selection.Highest(found.score[which], found.at[which], found.tied[which])
-        target = pooled[which, :, self.batch.first_piece[items.prompt, items.target]]
-        judged = self._judged(highest, target, items, scale is not None)
-        item, head = highest.several()
-        return self._with_ties(judged, items, (item, head), pooled[which[item], head], scale is not None)
-
-    @cached_property
-    def _pieces(self) -> tuple[Int[Tensor, "asked 2"], Int[Tensor, " item"], Int[Tensor, " piece"], tuple]:
-        """Prompt and word of the queries of several pieces, which one each item has, their pieces, and where these are.
-
-        Of each piece: the number of its word among the queries, and its row in the pattern.
+        A word looks as its pieces do on average, and so hardest where their sum does.
         """
-        items = self.items[self.parts[1]]
-        asked, which = torch.stack([items.prompt, items.query], 1).unique(dim=0, return_inverse=True)
-        word, piece = (self.batch.word_of[asked[:, 0]] == asked[:, 1:]).nonzero(as_tuple=True)
-        return asked, which, word, (asked[word, 0], slice(None), piece)
-
-    @cached_property
-    def _rows_of_pieces(self) -> Float[Tensor, "piece head key"]:
-        """Their rows, first read with the first position."""
-        return self.merged[self._pieces[3]]
+        (piece,), (which,) = some[self.of].nonzero(as_tuple=True), some[self.asking].nonzero(as_tuple=True)
+        number = some.cumsum(0) - 1
+        of, rows = number[self.of[piece]], self.rows
+        if scale is not None:
+            scale = rows_at(scale, self.prompt[self.of[piece]], self.piece[piece])
+            rows = rows.index_select(0, piece).mul_(scale[..., None])
+        pooled = rows.new_zeros(int(some.sum()), *rows.shape[1:]).index_add_(0, of, rows)
+        if scale is None:
+            pooled[..., 0].index_add_(0, of, self.to_first)
+        return which, self._judged(pooled, number[self.asking[which]], self.items[which], scale is not None)
 
     def _judged(
-        self, highest: selection.Highest, target: Float[Tensor, "item head"], items: Items, without_first: bool
+        self, pooled: Float[Tensor, "word head key"], at: Int[Tensor, " item"], items: Items, without_first: bool
     ) -> Judged:
+        found = selection.Highest.of(pooled)
+        highest = selection.Highest(found.score[at], found.at[at], found.tied[at])
+        target = pooled[at, :, self.batch.first_piece[items.prompt, items.target]]
         right = ((target == highest.score) & (target > 0)).to(target)
-        chosen = self.batch.word_of[items.prompt[:, None], highest.at]
-        bins = distance_bin(items.target - items.query)[:, None]
-        in_bin = ((distance_bin(chosen - items.query[:, None]) == bins) & (highest.score > 0)).to(target)
-        mean = in_bin / self._words_in_bin(items, without_first).clamp(min=1)[:, None].to(target)
-        return Judged(right, mean, mean * (in_bin - mean))
+        chosen = self.batch.word_of.flatten()[items.prompt[:, None] * self.batch.word_of.shape[1] + highest.at]
+        low, high = self._bin_of_target(items)
+        in_bin = ((chosen >= low[:, None]) & (chosen <= high[:, None]) & (highest.score > 0)).to(target)
+        mean = in_bin / self._present(items.prompt, low, high, without_first).clamp(min=1)[:, None].to(target)
+        judged = Judged(right, mean, mean * (in_bin - mean))
+        item, head = highest.several()
+        return self._with_ties(judged, items, (item, head), pooled[at[item], head], without_first)
 
-    def _words_in_bin(self, items: Items, without_first: bool) -> Int[Tensor, " item"]:
-        """How many words with a piece stand as far from the query as the target does, on its side."""
+    def _bin_of_target(self, items: Items) -> tuple[Int[Tensor, " item"], Int[Tensor, " item"]]:
+        """The first and last word that stand as far from the query as the target does, on its side."""
+        offset = items.target - items.query
+        least = 2 ** (distance_bin(offset).abs() - 1)
+        near, far = items.query + offset.sign() * least, items.query + offset.sign() * (2 * least - 1)
+        last = self.batch.pieces.shape[1] - 1
+        return torch.minimum(near, far).clamp(min=0), torch.maximum(near, far).clamp(max=last)
+
+    def _present(self, prompt: Tensor, low: Tensor, high: Tensor, without_first: bool) -> Int[Tensor, " item"]:
+        """How many of the words from `low` to `high` have a piece."""
         present = self.batch.pieces > 0
         if without_first:
             only_first = self.batch.pieces.gather(1, self.first_word.clamp(min=0)[:, None]) == 1
             words = torch.arange(present.shape[1], device=present.device)
             present = present & ~((words == self.first_word[:, None]) & only_first)
         before = torch.nn.functional.pad(present.long().cumsum(1), (1, 0))
-        offset = items.target - items.query
-        least = 2 ** (distance_bin(offset).abs() - 1)
-        near, far = items.query + offset.sign() * least, items.query + offset.sign() * (2 * least - 1)
-        low, high = torch.minimum(near, far).clamp(min=0), torch.maximum(near, far).clamp(max=present.shape[1] - 1)
-        return before[items.prompt, high + 1] - before[items.prompt, low]
+        return before[prompt, high + 1] - before[prompt, low]
 
     def _with_ties(
         self, judged: Judged, items: Items, where: tuple[Tensor, Tensor], rows: Float[Tensor, "row key"], without: bool

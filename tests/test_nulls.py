@@ -143,8 +143,9 @@ class TestCalibration:
         tags = torch.randint(3, (prompts, n), generator=GENERATOR)
         allowed = rows.visible & (torch.arange(n) != torch.arange(n)[:, None])
         totals = TagTotals(heads, [(0, 1), (1, 2)], causal=True)
-        sides = TagRows(totals.bins, pattern * allowed[:, None], allowed, tags, 3).with_first()
-        totals.add(torch.arange(prompts), sides, tags, torch.ones_like(tags), rows.visible)
+        asking = totals.asking(tags, torch.ones_like(tags))
+        sides = TagRows(totals.bins, pattern, allowed, tags, asking).with_first
+        totals.add(torch.arange(prompts), sides, asking, rows.visible)
         p = totals.null.test(totals.finish().scores)
         for column in p.T:
             is_uniform(column)

@@ -15,12 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.patterns import nulls
-from interp.patterns.rows import Pattern, Rows, Sink, argmax
+from interp.patterns.rows import CHUNK, Pattern, Rows, Sink, argmax
 from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
-_CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
 _TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 
 Scores = Float[Tensor, "prompt head measure"]
@@ -98,7 +97,7 @@ class Questions:
         by_row = pattern.shape[:-1]
         values, far = pattern.new_zeros(len(self.offsets) + 5, *by_row), pattern.new_empty(by_row)
         squares, inner_mass, inner_squares = (pattern.new_empty(by_row) for _ in range(3))
-        matrices, size = pattern.flatten(0, 1), max(1, _CHUNK // pattern[0, 0].numel())
+        matrices, size = pattern.flatten(0, 1), max(1, CHUNK // pattern[0, 0].numel())
         for at in range(0, len(matrices), size):
             some = slice(at, at + size)
             self._near(matrices[some], values.flatten(1, 2)[:, some])

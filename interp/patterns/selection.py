@@ -6,11 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.patterns.rows import argmax
+from interp.patterns.rows import CHUNK, argmax
 
 Scores = Float[Tensor, "item head word"]
 PerHead = Float[Tensor, "item head"]
-_CHUNK = 1 << 18  # scores that are searched at once: they stay in the processor's cache
 
 
 def accuracy(scores: Scores, candidates: Bool[Tensor, "item word"], correct: Bool[Tensor, "item word"]) -> PerHead:
@@ -48,7 +47,7 @@ class Highest:
         """Search rows of scores of at least 0; a highest score of 0 is tied with nothing."""
         rows = scores.flatten(0, -2)
         best, second = (rows.new_empty(len(rows)) for _ in range(2))
-        at, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, _CHUNK // rows.shape[-1])
+        at, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, CHUNK // rows.shape[-1])
         for begin in range(0, len(rows), size):
             some = slice(begin, begin + size)
             part, found = rows[some], argmax(rows[some])[..., None]

@@ -5,6 +5,7 @@ each bin of distances, attention fell on the visible pieces alike: sum over bins
 the pieces in the bin). 1 means that the tag makes no difference; a uniform head has lift 1 exactly.
 """
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from interp.patterns import nulls
 from interp.patterns.nulls import Null
-from interp.patterns.rows import Pattern
+from interp.patterns.rows import Pattern, parts, rows_at
 from interp.patterns.totals import N_GROUPS, Totals
 
 # Distances within a bin count alike; before and after are told apart, so that a head which looks at the next token,
@@ -53,7 +54,6 @@ def _n_strata(causal: bool) -> int:
 
 
 _NOTHING = 1e-6  # expected mass a word
-_CHUNK = 1 << 18  # elements of a pattern that are read at once
 
 
 class Bins:
@@ -65,12 +65,11 @@ class Bins:
         self.lift = _grouping([(side, sum(at >= edge for edge in _EDGES)) for side, at in self.fine])
         self.null = _grouping([(side, int(nulls.distance_bin(torch.tensor(min(at, 128))))) for side, at in self.fine])
 
-    def membership(self, n_queries: int, n_keys: int) -> Float[Tensor, "query key bin"]:
-        """1 where a key's distance from a query is in a fine bin."""
+    def fine_of(self, n_queries: int, n_keys: int) -> Int[Tensor, "query key"]:
+        """The number of the fine bin that a key's distance from a query is in; -1 for the query itself."""
         offset = torch.arange(n_keys) - torch.arange(n_queries)[:, None]
-        nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE), right=True)  # 0 for the query itself
-        found = [(offset.sign() == side) & (nearest == _FINE.index(at) + 1) for side, at in self.fine]
-        return torch.stack(found, -1).to(torch.get_default_dtype())
+        nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE), right=True) - 1
+        return nearest + len(_FINE) * (offset > 0)
 
 
 def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
@@ -80,138 +79,123 @@ def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The two sides of lifts, by prompt: what one reading of a batch adds to `TagTotals`.
+class Asking:
+    """The rows of a batch that ask: those of words of a tag from which lifts are wanted."""
 
-    Attention is counted on keys that are pieces of other words; `first` says where the first position is one.
+    prompt: Int[Tensor, " row"]
+    query: Int[Tensor, " row"]
+    source: Int[Tensor, " row"]  # the number of the word's tag among the sources
+    weight: Float[Tensor, " row"]  # 1 / pieces of the word, whose rows are averaged
+    n_tags: int  # how many tags are asked for
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of lifts, row by row: what one reading of a batch adds to `TagTotals`.
+
+    Attention is counted on keys that are pieces of other words.
     """
 
-    to_tag: Float[Tensor, "prompt head query tag"]
-    in_bin: Float[Tensor, "prompt query head fine"]
-    mass: Float[Tensor, "prompt head query null"]  # the same, in the bins whose keys change places
-    squares: Float[Tensor, "prompt head query null"]
-    keys: Float[Tensor, "prompt any_tag query fine"]  # how many keys of each tag; of any in the last
+    to_tag: Float[Tensor, "row head tag"]
+    in_bin: Float[Tensor, "row head fine"]
+    squares: Float[Tensor, "row head null"]  # of attention, in the bins whose keys change places
+    keys: Float[Tensor, "row any_tag fine"]  # how many keys of each tag; of any in the last
     group: Float[Tensor, "fine null"]  # fine bins to bins whose keys change places
 
     @cached_property
-    def _null_keys(self) -> Float[Tensor, "prompt any_tag query null"]:
-        return self.keys @ self.group
-
-    @cached_property
-    def _spread(self) -> Float[Tensor, "prompt head query null"]:
-        return nulls.spread(self.mass, self.squares, self._null_keys[:, -1:])
-
-    @cached_property
-    def _factors(self) -> tuple[Float[Tensor, "prompt tag query null"], Float[Tensor, "prompt tag query null"]]:
-        """What the keys of each tag take of mass and spread."""
-        return nulls.on_set(self._null_keys[:, :-1], self._null_keys[:, -1:])
-
-    def permuted(
-        self,
-        source: Float[Tensor, "prompt query source"],
-        pairs: tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]],
-        scale: Float[Tensor, "prompt head query"] | None,
-    ) -> tuple[Float[Tensor, "prompt head pair"], Float[Tensor, "prompt head pair"]]:
-        """Mean and variance of the observed mass when each row's keys change places within their bins.
-
-        `source` weighs the rows of each tag, `pairs` are indices of sources and of tags, `scale` multiplies a row.
-        """
-        from_tag, to_tag = pairs
-        rows = source.transpose(1, 2)[:, from_tag][..., None]  # prompt pair query 1
-        moments = self.mass, self._spread
-        if scale is not None:
-            moments = self.mass * scale[..., None], self._spread * scale.square()[..., None]
-        factors = zip(moments, self._factors, (rows, rows.square()), strict=True)
-        mean, variance = (
-            moment.flatten(2) @ (factor[:, to_tag] * weight).flatten(2).transpose(1, 2)
-            for moment, factor, weight in factors
-        )
-        return mean, variance
+    def permuted(self) -> tuple[Float[Tensor, "row head tag"], Float[Tensor, "row head tag"]]:
+        """Mean and variance of `to_tag` when each row's keys change places within their bins."""
+        mass, keys = self.in_bin @ self.group, self.keys @ self.group
+        n, of_tag = keys[:, -1:], keys[:, :-1]
+        of_mass, of_spread = nulls.on_set(of_tag, n)
+        spread = nulls.spread(mass, self.squares, n)
+        return mass @ of_mass.transpose(1, 2), spread @ of_spread.transpose(1, 2)
 
 
 class TagRows:
-    """What the rows of a batch look at, by tag and by distance: worked out once for both readings."""
+    """What rows look at, by tag and by distance: worked out once for both readings."""
 
     def __init__(
         self,
         bins: Bins,
-        counted: Pattern,
+        pattern: Pattern,
         allowed: Bool[Tensor, "prompt query key"],
         tags: Int[Tensor, "prompt key"],
-        n_tags: int,
+        asking: Asking,
     ):
         """Sum each row up.
 
         Args:
             bins: of distances.
-            counted: attention, 0 at keys that are not allowed.
+            pattern: attention, of which only that on allowed keys counts.
             allowed: pieces of other words, seen from pieces of words.
             tags: each piece's tag as an index, -1 for none.
-            n_tags: how many tags are asked for.
+            asking: the rows.
         """
-        n_queries, n_keys = counted.shape[2:]
-        self.bins, self.inside = bins, bins.membership(n_queries, n_keys).to(counted)
-        self.of_tag = torch.stack([tags == tag for tag in range(n_tags)], -1).to(counted)
-        self.first = (counted[..., 0], allowed[:, :, 0])
+        self.asking, self.allowed, self.tags = asking, allowed, tags
+        self.fine, self.group = bins.fine_of(*allowed.shape[1:]).to(tags.device), bins.null.to(pattern)
+        self.inside, self.of_tag = one_hot(self.fine, len(bins.fine), pattern), one_hot(tags, asking.n_tags, pattern)
+        self._sums = self._summed(pattern)
+
+    def _summed(self, pattern: Pattern) -> tuple[Tensor, ...]:
+        """Attention to tags, in bins, squared in bins, all behind the first position; and to that."""
         rest, of_tag = self.inside.clone(), self.of_tag.clone()
         rest[:, 0], of_tag[:, 0] = 0, 0  # the first position is added where it is read, not taken off where it is not
-        sums, keys = self._sums(counted, rest, of_tag), self._keys(allowed, rest, of_tag)
-        self.without_first = Sides(*sums, keys, bins.null.to(counted))
+        rest_null = rest @ self.group
+        found, (n_heads, n_queries) = [], pattern.shape[1:3]
+        for some in parts(pattern):
+            counted = pattern[some] * self.allowed[some, None]
+            begin, end = torch.searchsorted(self.asking.prompt, self.asking.prompt.new_tensor([some.start, some.stop]))
+            prompt, query = self.asking.prompt[begin:end] - some.start, self.asking.query[begin:end]
+            by_query = counted.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
+            in_bin, squares = (
+                torch.bmm(each, into).view(-1, n_heads, into.shape[-1]).index_select(0, query * len(counted) + prompt)
+                for each, into in ((by_query, rest), (by_query.square(), rest_null))
+            )
+            to_tag = (counted.flatten(1, 2) @ of_tag[some]).unflatten(1, (n_heads, n_queries))
+            found.append((rows_at(to_tag, prompt, query), in_bin, squares, rows_at(counted[..., 0], prompt, query)))
+        return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
-    def _sums(self, counted: Pattern, rest: Tensor, of_tag: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The first four of `Sides`, some prompts at a time, which stay in the processor's cache meanwhile."""
-        n_prompts, n_heads, n_queries, _ = counted.shape
-        null = self.bins.null.to(counted)
-        rest_null = rest @ null
-        to_tag = counted.new_empty(n_prompts, n_heads, n_queries, of_tag.shape[-1])
-        in_bin = counted.new_empty(n_prompts, n_queries, n_heads, len(null))
-        mass, squares = (counted.new_empty(n_prompts, n_heads, n_queries, null.shape[1]) for _ in range(2))
-        size = max(1, _CHUNK // counted[0].numel())
-        for at in range(0, n_prompts, size):
-            some = slice(at, at + size)
-            part = counted[some]
-            shape = (len(part), n_heads)
-            fine = torch.bmm(part.flatten(0, 1).transpose(0, 1), rest)  # query prompt-and-head fine
-            in_bin[some] = fine.unflatten(1, shape).transpose(0, 1)
-            mass[some] = (fine @ null).unflatten(1, shape).permute(1, 2, 0, 3)
-            squared = torch.bmm(part.square().flatten(0, 1).transpose(0, 1), rest_null)
-            squares[some] = squared.unflatten(1, shape).permute(1, 2, 0, 3)
-            to_tag[some] = (part.flatten(1, 2) @ of_tag[some]).unflatten(1, (n_heads, n_queries))
-        return to_tag, in_bin, mass, squares
+    @cached_property
+    def without_first(self) -> Sides:
+        """The first position left out."""
+        to_tag, in_bin, squares, _ = self._sums
+        return Sides(to_tag, in_bin, squares, self._keys.to(to_tag), self.group)
 
-    def _keys(self, allowed: Tensor, rest: Tensor, of_tag: Tensor) -> Tensor:
-        """How many allowed keys of each tag, and of any in the last, are in each bin; prompt tag query fine.
+    @property
+    def _keys(self) -> Int[Tensor, "row any_tag fine"]:
+        """How many allowed keys behind the first position, of each tag and of any in the last, are in each bin."""
+        prompt, query = self.asking.prompt, self.asking.query
+        n_tags, n_fine = self.asking.n_tags, self.inside.shape[-1]
+        row, key = self.allowed[prompt, query, 1:].nonzero(as_tuple=True)
+        tag = torch.where((self.tags < 0) | (self.tags >= n_tags), n_tags, self.tags)[:, 1:]
+        place = (row * (n_tags + 1) + tag[prompt[row], key]) * n_fine + self.fine[:, 1:][query[row], key]
+        shape = (len(prompt), n_tags + 1, n_fine)
+        found = torch.bincount(place, minlength=math.prod(shape)).view(shape)
+        found[:, -1] = found.sum(1)
+        return found
 
-        All keys in the bins are counted, which is one matrix product, and the few that are not allowed taken off.
-        """
-        any_tag = torch.cat([of_tag, torch.ones_like(of_tag[..., :1])], -1)  # prompt key tag
-        n_queries, n_keys, n_fine = rest.shape
-        by_query = rest.transpose(0, 1).reshape(n_keys, -1)  # key query-and-fine
-        keys = any_tag.transpose(1, 2) @ by_query  # prompt tag query-and-fine
-        prompt, query, key = (~allowed & rest.any(-1)).nonzero(as_tuple=True)
-        near = rest[query, key].argmax(-1)
-        lost = keys.new_zeros(len(allowed) * n_queries * n_fine, any_tag.shape[-1])
-        lost.index_add_(0, (prompt * n_queries + query) * n_fine + near, any_tag[prompt, key])
-        return (keys - lost.unflatten(0, (len(allowed), -1)).transpose(1, 2)).unflatten(-1, (n_queries, n_fine))
-
+    @cached_property
     def with_first(self) -> Sides:
-        """The sums with the first position among the keys."""
-        attention, allowed = self.first
-        plain = self.without_first
+        """With the first position among the keys."""
+        plain, attention = self.without_first, self._sums[-1][..., None]  # row head 1
+        allowed = self.allowed[self.asking.prompt, self.asking.query, 0]
         if not allowed.any():
             return plain
-        bin, tag = self.inside[:, 0], self.of_tag[:, 0]  # query fine; prompt tag
-        null = bin @ plain.group
-        by_head = attention[..., None]  # prompt head query 1
+        bin, tag = self.inside[self.asking.query, 0], self.of_tag[self.asking.prompt, 0]  # row fine; row tag
         any_tag = torch.cat([tag, torch.ones_like(tag[:, :1])], -1)
         return Sides(
-            plain.to_tag + by_head * tag[:, None, None],
-            plain.in_bin + attention.transpose(1, 2)[..., None] * bin[:, None],
-            plain.mass + by_head * null,
-            plain.squares + by_head.square() * null,
-            plain.keys + any_tag[:, :, None, None] * allowed[:, None, :, None] * bin,
+            plain.to_tag + attention * tag[:, None],
+            plain.in_bin + attention * bin[:, None],
+            plain.squares + attention.square() * (bin @ plain.group)[:, None],
+            plain.keys + any_tag[..., None] * allowed[:, None, None] * bin[:, None],
             plain.group,
         )
+
+
+def one_hot(index: Int[Tensor, "*any"], n: int, like: Tensor) -> Float[Tensor, "*any n"]:
+    """1 at the index; nothing at one outside 0..n-1."""
+    return (index[..., None] == torch.arange(n, device=index.device)).to(like)
 
 
 class TagTotals:
@@ -228,15 +212,26 @@ class TagTotals:
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
         self.mass = torch.zeros(n_rows, n_heads, n_bins)
-        self.keys = torch.zeros(n_rows, n_bins, self.n_tags + 1, dtype=torch.float64)
+        self.keys = torch.zeros(n_rows, self.n_tags + 1, n_bins, dtype=torch.float64)
         self.null = Null.empty(n_heads, len(pairs))
+
+    def asking(self, tags: Int[Tensor, "prompt query"], n_pieces: Int[Tensor, "prompt query"]) -> Asking:
+        """The rows that ask.
+
+        Args:
+            tags: each query's tag as an index, -1 for none and for rows that are not scored.
+            n_pieces: of the query's word.
+        """
+        is_source = tags[..., None] == torch.tensor(self.sources, device=tags.device)
+        prompt, query, source = is_source.nonzero(as_tuple=True)
+        weight = 1 / n_pieces[prompt, query].to(torch.get_default_dtype())
+        return Asking(prompt, query, source, weight, self.n_tags)
 
     def add(
         self,
         groups: Int[Tensor, " prompt"],
         sides: Sides,
-        tags: Int[Tensor, "prompt query"],
-        n_pieces: Int[Tensor, "prompt query"],
+        asking: Asking,
         seen: Bool[Tensor, "prompt query key"],
         scale: Float[Tensor, "prompt head query"] | None = None,
     ) -> None:
@@ -245,41 +240,41 @@ class TagTotals:
         Args:
             groups: the documents' groups.
             sides: what the rows look at.
-            tags: each query's tag as an index, -1 for none and for rows that are not scored.
-            n_pieces: of the query's word, whose rows are averaged.
+            asking: the rows.
             seen: the keys over which a uniform head spreads its attention.
             scale: what each row's attention is multiplied by.
         """
-        weight = 1 / n_pieces.clamp(min=1).to(sides.to_tag)
-        of_source = torch.stack([tags == x for x in self.sources], -1)
-        x = torch.tensor([self.sources.index(x) for x, _ in self.pairs], device=tags.device)
-        y = torch.tensor([y for _, y in self.pairs], device=tags.device)
-        source = of_source * weight[..., None]  # prompt query source
-        to_tag = sides.to_tag if scale is None else sides.to_tag * scale[..., None]
-        observed = (source.transpose(1, 2)[:, None] @ to_tag)[..., x, y]
-        sees = (sides.keys.sum(-1) > 0).transpose(1, 2).to(source)  # words that see a key of the tag at all
-        shown = (source.transpose(1, 2) @ sees)[:, None, x, y]
+        weight = asking.weight.to(sides.to_tag)[:, None]  # row head
+        if scale is not None:
+            weight = weight * rows_at(scale, asking.prompt, asking.query)
+        mean, variance = sides.permuted
+        sees = (sides.keys[:, None, :-1].sum(-1) > 0).to(weight)  # words that see a key of the tag at all
+        values = (sides.to_tag, weight), (mean, weight), (variance, weight.square()), (sees, asking.weight[:, None])
+        observed, mean, variance, shown = (self._by_prompt(*each, asking, len(groups)) for each in values)
         self.observed.index_add_(0, groups, observed.to("cpu", torch.float64))
         self.rows.index_add_(0, groups, shown.to("cpu", torch.float64))
-        self._add_shares(groups, sides, of_source, weight, seen, scale)
-        self.null.add(groups, *sides.permuted(source, (x, y), scale))
+        self.null.add(groups, mean, variance)
+        self._add_shares(groups, sides, asking, weight, seen)
 
-    def _add_shares(
-        self, groups: Tensor, sides: Sides, of_source: Tensor, weight: Tensor, seen: Tensor, scale: Tensor | None
-    ) -> None:
+    def _by_prompt(self, values: Tensor, weight: Tensor, asking: Asking, n_prompts: int) -> Tensor:
+        """Rows (row head tag), weighted and added up by prompt and pair: prompt head pair."""
+        x = torch.tensor([self.sources.index(x) for x, _ in self.pairs], device=values.device)
+        y = torch.tensor([y for _, y in self.pairs], device=values.device)
+        total = values.new_zeros(n_prompts * len(self.sources), *values.shape[1:])
+        total.index_add_(0, asking.prompt * len(self.sources) + asking.source, values * weight[..., None])
+        return total.unflatten(0, (n_prompts, -1)).transpose(1, 2)[:, :, x, y]
+
+    def _add_shares(self, groups: Tensor, sides: Sides, asking: Asking, weight: Tensor, seen: Tensor) -> None:
         """Add each row to those of its group and tag that see about as many keys."""
-        stratum, n_seen = stratum_of(seen, causal=self.causal), seen.sum(-1)
-        source = groups.to(stratum)[:, None] * len(self.sources) + of_source.int().argmax(-1)
-        place = source * self.n_strata + stratum
-        prompt, query = of_source.any(-1).nonzero(as_tuple=True)
-        into, lift = place[prompt, query].cpu(), self.bins.lift.to(sides.in_bin)
-        share = weight[prompt, query]
-        by_row = sides.in_bin[prompt, query] @ lift  # row head bin
-        by_row *= share[:, None, None] if scale is None else (scale[prompt, :, query] * share[:, None])[..., None]
+        stratum, n_seen = (
+            each[asking.prompt, asking.query] for each in (stratum_of(seen, causal=self.causal), seen.sum(-1))
+        )
+        source = groups.to(stratum)[asking.prompt] * len(self.sources) + asking.source
+        into, lift = (source * self.n_strata + stratum).cpu(), self.bins.lift.to(sides.in_bin)
+        by_row = (sides.in_bin @ lift) * weight[..., None]  # row head bin
         self.mass.index_add_(0, into, by_row.to("cpu", self.mass.dtype))
-        even = sides.keys[prompt, :, query] @ lift  # row tag bin
-        even *= (share / n_seen[prompt, query].clamp(min=1))[:, None, None]
-        self.keys.index_add_(0, into, even.transpose(1, 2).to("cpu", torch.float64))
+        even = (sides.keys @ lift) * (asking.weight.to(lift) / n_seen.clamp(min=1))[:, None, None]  # row tag bin
+        self.keys.index_add_(0, into, even.to("cpu", torch.float64))
 
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
         """The sums of some groups, whose shares are then counted over these groups alone."""
@@ -302,7 +297,7 @@ class TagTotals:
         every_mass, every_key = self.mass.unflatten(0, by_source), self.keys.unflatten(0, by_source)
         for x, y in self.pairs:
             mass, counts = every_mass[:, self.sources.index(x)].double(), every_key[:, self.sources.index(x)]
-            keys, of_tag = counts[..., -1], counts[..., y]  # group stratum bin
+            keys, of_tag = counts[..., -1, :], counts[..., y, :]  # group stratum bin
             all_keys = keys.sum(0).clamp(min=1e-30)
             share = of_tag.sum(0) / all_keys
             drift = (of_tag - share * keys) / all_keys

@@ -1,0 +1,108 @@
+"""Where does a head of cross-attention look in the source, while the decoder writes the target?
+
+Queries are positions of the target, keys of the source, so there are no offsets. Each measure is a mean over eligible
+rows, but `monotonicity`, which is a number a text; definitions and baselines are in the table of `docs/measures.md`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.patterns.rows import Pattern, argmax, remove_sink
+
+MEASURES = ("first-token", "entropy", "diagonal", "monotonicity")
+_FEWEST = 3  # rows of a text below which a rank correlation says nothing
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What is known about the queries and keys of a batch of cross-attention patterns.
+
+    scored   prompt query    True at the target's content tokens whose rows are counted here
+    target   prompt query    True at the target's real tokens
+    source   prompt key      True at the source's real tokens, which every query sees
+    """
+
+    scored: Bool[Tensor, "prompt query"]
+    target: Bool[Tensor, "prompt query"]
+    source: Bool[Tensor, "prompt key"]
+
+    @property
+    def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
+        """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
+        seen = self.source.to(torch.get_default_dtype())
+        return (seen / seen.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
+
+    @cached_property
+    def off_diagonal(self) -> Float[Tensor, "prompt query key"]:
+        """|key / last key - query / last query|: 0 where both have come as far through their text, at most 1."""
+        return (_progress(self.target)[..., None] - _progress(self.source)[:, None]).abs()
+
+
+def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt position"]:
+    """How far through its text each token stands, from 0 to 1."""
+    place = (real.cumsum(-1) - 1).clamp(min=0).to(torch.get_default_dtype())
+    return place / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+
+
+def score(
+    pattern: Pattern, crossing: Crossing, *, sink_removed: bool = False
+) -> tuple[Float[Tensor, "prompt head measure"], Float[Tensor, "prompt head measure"]]:
+    """Sums over eligible rows, and how many rows (for monotonicity: texts) they are.
+
+    With `sink_removed` the source's first position is taken off and the rest renormalised, as in `remove_sink`.
+    """
+    source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
+    first = source.to(torch.int8).argmax(-1)  # padding may stand before it
+    if sink_removed:
+        place = torch.arange(source.shape[1], device=source.device)
+        source = source & (place != first[:, None])
+        pattern, kept = _without(pattern, first)
+        rows = rows & kept
+    n_keys = source.sum(-1)[:, None, None]
+    several = rows & (n_keys >= 2)
+    at_first = pattern.gather(-1, first[:, None, None, None].expand(*pattern.shape[:-1], 1))[..., 0]
+    entropy = -(pattern * pattern.clamp(min=1e-30).log()).sum(-1) / n_keys.clamp(min=2).log()
+    diagonal = (pattern * crossing.off_diagonal[:, None].to(pattern)).sum(-1)
+    eligible = [rows & (not sink_removed), several, several]
+    sums = [(value * rows).sum(-1) for value, rows in zip((at_first, entropy, diagonal), eligible, strict=True)]
+    correlation, defined = _rank_correlation(pattern, rows)
+    scores = torch.stack([*sums, correlation], -1)
+    return scores, torch.stack([*(rows.sum(-1) for rows in eligible), defined], -1).to(scores)
+
+
+def _without(pattern: Pattern, first: Tensor) -> tuple[Pattern, Bool[Tensor, "prompt head query"]]:
+    """The pattern without each source's first position, renormalised, and the rows that keep enough of it."""
+    at = first[:, None, None, None].expand(*pattern.shape[:-1], 1)
+    moved = torch.cat([pattern.gather(-1, at), pattern.scatter(-1, at, 0.0)], -1)
+    rest, kept = remove_sink(moved)
+    return rest[..., 1:], kept
+
+
+def _rank_correlation(
+    pattern: Pattern, rows: Bool[Tensor, "prompt head query"]
+) -> tuple[Float[Tensor, "prompt head"], Bool[Tensor, "prompt head"]]:
+    """Spearman's correlation of the favourite key with the query over a text's rows, and whether it is defined.
+
+    It is not where a text has fewer than three rows, or where all of them favour one key.
+    """
+    key = argmax(pattern)
+    query = torch.arange(key.shape[-1], device=key.device).expand_as(key)
+    one, other = _ranks(key, rows), _ranks(query, rows)
+    n = rows.sum(-1)
+    spread = (one.square().sum(-1) * other.square().sum(-1)).sqrt()
+    defined = (n >= _FEWEST) & (spread > 0)
+    return torch.where(defined, (one * other).sum(-1) / spread.clamp(min=1e-12), 0.0).to(pattern), defined
+
+
+def _ranks(value: Tensor, rows: Bool[Tensor, "prompt head query"]) -> Float[Tensor, "prompt head query"]:
+    """Ranks among the rows that count, equal values sharing theirs, less their mean; 0 elsewhere."""
+    among = rows[..., None, :]
+    below = ((value[..., None, :] < value[..., None]) & among).sum(-1)
+    level = ((value[..., None, :] == value[..., None]) & among).sum(-1)
+    rank = below + (level + 1) / 2
+    mean = (rank * rows).sum(-1, keepdim=True) / rows.sum(-1, keepdim=True).clamp(min=1)
+    return (rank - mean) * rows
