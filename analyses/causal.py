@@ -65,10 +65,10 @@ def patch_heads(model: Transformer, behaviour: str, tasks: Sequence[Task], *, se
     return table
 
 
-def no_effects(behaviour: str) -> pd.DataFrame:
+def no_effects(behaviour: str, why: str = NO_OUTPUT) -> pd.DataFrame:
     """The empty table of a model whose effects cannot be measured, and why."""
     table = pd.DataFrame(columns=EFFECT_COLUMNS)
-    table.attrs = {"tasks": [], "left_out": f"The causal test of {behaviour} was left out: {NO_OUTPUT}."}
+    table.attrs = {"tasks": [], "left_out": f"The causal test of {behaviour} was left out: {why}."}
     return table
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
 
-from analyses.tables import Collected
+from analyses.tables import Collected, Heads
 from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Transformer
 
@@ -16,7 +16,7 @@ _UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has no
 class Collector(Protocol):
     """Adds up one behaviour's measures, batch by batch."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0) -> None: ...
+    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None) -> None: ...
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""

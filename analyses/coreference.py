@@ -26,7 +26,7 @@ from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
-from interp.patterns.rows import SINKS
+from interp.patterns.rows import SINKS, rows_at
 from models.stories.words import FEMININE_NAMES, MASCULINE_NAMES
 
 BEHAVIOUR = "coreference"
@@ -61,8 +61,16 @@ def measure(
 class Collector:
     """Adds up antecedent selection and mass."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0, pronouns: Collection[str] | None = None):
-        self.heads, self.n_ctx = Heads.of(model), model.config.n_ctx
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        seed: int = 0,
+        heads: Heads | None = None,
+        pronouns: Collection[str] | None = None,
+    ):
+        self.heads = heads or Heads.of(model)
+        self.n_ctx = model.config.stacks[self.heads.stack].n_ctx
         self.totals = {sink: Totals.empty(self.heads.count + len(BASELINES), len(MEASURES)) for sink in SINKS}
         self.nulls = {sink: Null.empty(self.heads.count, len(MEASURES)) for sink in SINKS}
         self.counts: Counter[str] = Counter()
@@ -221,7 +229,7 @@ def _attention_from_pronouns(
     """Attention from each pronoun to each of its candidates, and the rows lost with the sink."""
     word_of = batch.word_of[items.prompt]
     item, column = (word_of == items.pronoun[:, None]).nonzero(as_tuple=True)  # the pronouns' pieces
-    rows = batch.pattern[items.prompt[item], :, column]
+    rows = rows_at(batch.pattern, items.prompt[item], column)
     gone = torch.zeros_like(rows[..., 0])
     if sink_removed:
         rows, kept = remove_sink(rows)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.antecedents import antecedent_items
+from analyses.attending import least_target
 from interp import AnnotatedText, InputError, Mention, TokenBatch, Transformer, run
 from interp.annotation import ROOT
 from interp.patterns import membership, pool
@@ -47,7 +48,11 @@ def head_patterns(
                 f"{name} {s.n_layers} layers of {s.n_heads} heads" for name, s in model.config.stacks.items()
             )
             raise InputError(f"no head {each.layer}.{each.head} in {each.stack}: this model has {has}, counted from 0")
-    out = run(model, tokens, capture={f"{each.stack}.{each.layer}.attn.pattern" for each in heads})
+    if len(model.config.stacks) > 1 and any(each.stack != "encoder" for each in heads):
+        raise InputError("a decoder that has a source reads no text alone: expected heads of the encoder")
+    n_texts = len(tokens.ids if isinstance(tokens, TokenBatch) else tokens)
+    capture = {f"{each.stack}.{each.layer}.attn.pattern" for each in heads}
+    out = run(model, tokens, capture, target=least_target(model, n_texts))
     return torch.stack([out[f"{each.stack}.{each.layer}.attn.pattern"][:, each.head] for each in heads], 1)
 
 

@@ -15,7 +15,7 @@ DISCOVERY = 0.05  # the false discovery rate that findings are held to
 FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
-RANKED = ("share", "lift")  # units in which more is better; the others only describe
+RANKED = ("share", "correlation", "lift")  # units in which more is better; the others only describe
 _REFERENCE, _NAMED = ("antecedent", "antecedent-mass"), ":named"
 _HEAD = ["stack", "attention", "layer", "head"]
 
@@ -24,7 +24,8 @@ def unit(measure: str) -> str:
     """What a measure counts in: gains of different units cannot be ranked together."""
     if measure.startswith("tag:"):
         return "lift"
-    return {"distance": "tokens", "entropy": "entropy"}.get(measure, "share")
+    units = {"distance": "tokens", "entropy": "entropy", "diagonal": "progress", "monotonicity": "correlation"}
+    return units.get(measure, "share")
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:

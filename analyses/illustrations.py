@@ -2,31 +2,39 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses import examples, figures, position
+from analyses.attending import is_paired
 from analyses.findings import notable, unit, varied
+from analyses.tables import Heads
+from analyses.windows import Reading, Window
 from interp import AnnotatedText, Transformer
 
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
+_SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
 _GRID_QUESTIONS = {
     ("position", "share"): "Which heads look by position?",
     ("position", "entropy"): "Which heads look at few tokens, and which at all alike?",
+    ("position", "correlation"): "Which heads walk through the source as the target is written?",
+    ("position", "progress"): "How far from the diagonal do heads look?",
     ("part-of-speech", "share"): "Which heads find the other end of a dependency better than the best fixed offset?",
     ("part-of-speech", "lift"): "Which heads prefer words of one tag beyond what distance explains?",
     ("coreference", "share"): "Which heads look from a pronoun to what it stands for?",
 }
 
 
-_GRID_QUANTITIES: dict[str, figures.Quantity] = {"entropy": "value", "lift": "lift"}
+_GRID_QUANTITIES: dict[str, figures.Quantity] = {"entropy": "value", "progress": "value", "lift": "lift"}
 _DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; grey is undefined."
 _GRID_CAPTIONS = {
     "entropy": "0: all attention on one token. 1: on all visible tokens alike.",
+    "progress": "0: as far into the source as into the target. 1: at the other end.",
     "lift": f"2 is twice the attention that distance explains, 0.5 half of it. {_DOTS}",
 }
 _NO_FINDING = "No head shows this clearly; these come closest. "
@@ -52,11 +60,11 @@ def illustrate(
     headline: Sequence[str],
     seed: int = 0,
 ) -> Iterator[Drawn]:
-    """The figures of one behaviour, in the order of its section."""
+    """The figures of one behaviour and kind of attention, in the order of its section."""
     measured = set(heads["measure"])
     measures = [measure for measure in headline if measure in measured]
     yield from _grids(behaviour, heads, measures)
-    shares = [measure for measure in measures if unit(measure) == "share"]
+    shares = [measure for measure in measures if unit(measure) in {"share", "correlation"}]
     shown = varied(notable(heads), shares)
     chosen = shown if len(shown) else varied(heads, shares)
     closest = "" if len(shown) else _NO_FINDING
@@ -68,11 +76,7 @@ def illustrate(
         caption = "A head that looks at all visible tokens alike would lie on the dashed line."
         yield Drawn("position-distance", figures.distance_by_layer(heads), caption)
     if len(chosen):
-        named = _named(chosen)
-        for drawn in (
-            *_PATTERNS.get(behaviour, _no_patterns)(model, corpus, named, seed),
-            *_over_words(model, behaviour, corpus, named),
-        ):
+        for drawn in _of_heads(model, behaviour, corpus, chosen, seed):
             yield replace(drawn, caption=closest + drawn.caption)
     questions = {task["task"]: task.get("question") for task in effects.attrs.get("tasks", ())}
     for task in effects["task"].unique():
@@ -82,6 +86,55 @@ def illustrate(
         )
         figure = figures.effect_grid(effects, task, title=questions.get(task))
         yield Drawn(f"{behaviour}-effects-{_slug(task)}", figure, caption, task)
+
+
+def _of_heads(
+    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
+) -> Iterator[Drawn]:
+    """What the chosen heads, all of one kind of attention, look at."""
+    where = chosen.iloc[0]
+    (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (where.stack, where.attention))
+    if is_paired(model, kind):
+        yield from _along(model, kind, behaviour, corpus, chosen)
+        return
+    named = _named(chosen)
+    yield from _PATTERNS.get(behaviour, _no_patterns)(model, corpus, named, seed)
+    yield from _over_words(model, behaviour, corpus, named)
+
+
+def _along(
+    model: Transformer, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
+) -> Iterator[Drawn]:
+    """Patterns of a decoder's heads over one text, token by token."""
+    shortest, longest = _SHOWN_TOKENS
+    for batch in Reading(model, islice(corpus, examples.SEARCHED), heads=kind):
+        for row, window in enumerate(batch.windows):
+            source = window.source or ()
+            if not (shortest <= len(window.ids) <= longest and len(source) <= longest):
+                continue
+            asks, answers = _tokens_shown(model, kind, window)
+            number = chosen["layer"] * kind.n_heads + chosen["head"]
+            shown = batch.pattern[row, number.to_list(), : len(asks), : len(answers)].double().cpu().numpy()
+            figure = figures.best_heads(
+                dict(zip(_named(chosen), shown, strict=True)),
+                title=f"Where does {kind.title} look while writing?",
+                queries=asks,
+                keys=answers,
+                axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
+            )
+            caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
+            yield Drawn(f"{behaviour}-along", figure, caption)
+            return
+
+
+def _tokens_shown(model: Transformer, kind: Heads, window: Window) -> tuple[list[str], list[str]]:
+    """Tokens of the target, and those that its rows look at, as a person reads them."""
+    source, target = model.tokenizer, model.target_tokenizer
+    assert source is not None
+    assert target is not None
+    asks = [figures.literal(target.label(id)) for id in window.ids]
+    keys = [figures.literal(source.label(id)) for id in window.source or ()]
+    return asks, keys if kind.attention == "cross" else asks
 
 
 def _grids(behaviour: str, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Drawn]:

@@ -7,17 +7,30 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.experiments.section import Section as Experiments
 from analyses.figures import head_name, measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
 from analyses.illustrations import Drawn
 from analyses.probes import Section as Probed
 from analyses.rendering import false_discovery_rate, image, interval, number, render
+from analyses.tables import Heads
 
 UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table
-_UNITS = {"share": "Shares", "lift": "Lifts: how many times what distance explains; 1 is no preference"}
+_NAMED = 4  # heads of one behaviour that a summary names
+_UNITS = {
+    "share": "Shares",
+    "correlation": "Rank correlations",
+    "lift": "Lifts: how many times what distance explains; 1 is no preference",
+}
 _CELL = ["stack", "attention", "layer", "head", "measure"]
 _NAMES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
+_READOUTS = {
+    "next token": "the log-probability of the next token",
+    "masked word": "the log-probability of the masked word",
+    "tag probe": "a probe of the word’s tag",
+    "antecedent probe": "a probe of pronoun and antecedent",
+}
 _MEASURED = {
     "position": (
         "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
@@ -38,9 +51,16 @@ _MEASURED = {
 }
 
 
+_ACROSS = (
+    "Where in the source does a head look as the target is written? Monotonicity is the rank correlation, text by "
+    "text, of the most attended source token with the target’s: 1 walks through the source in order. Attention to the "
+    "first source token is compared with a head that looks at the whole source alike; diagonal and entropy describe."
+)
+
+
 @dataclass(frozen=True)
 class Section:
-    """One behaviour as the page shows it."""
+    """One behaviour as the page shows it; `kind` says in which attention where a model has several kinds."""
 
     behaviour: str
     corpus: str
@@ -52,21 +72,30 @@ class Section:
     figures: Sequence[tuple[Drawn, bytes]] = ()  # with its svg
     counts: Mapping[str, int] = field(default_factory=dict)
     not_measured: str | None = None
+    kind: Heads | None = None
+    own_targets: bool = True  # the corpus says what a decoder should write
 
     @property
     def name(self) -> str:
         """The heading."""
-        return _NAMES[self.behaviour]
+        return _NAMES[self.behaviour] + (f" in {self.kind.title}" if self.kind else "")
+
+    @property
+    def id(self) -> str:
+        """Where links lead."""
+        return "-".join([self.behaviour, *([self.kind.stack, self.kind.attention] if self.kind else [])])
 
     @property
     def measured(self) -> str:
         """What was measured, in plain sentences."""
-        return _MEASURED[self.behaviour]
+        return _ACROSS if self.kind and self.kind.attention == "cross" else _MEASURED[self.behaviour]
 
     @cached_property
     def caveats(self) -> list[str]:
         """What makes this section's numbers less than they look."""
         found = []
+        if self.kind and self.kind.stack == "decoder" and not self.own_targets:
+            found.append("The texts have no targets: the decoder read each text as its own target.")
         if self.generated:
             found.append(
                 "No given corpus has the annotations that this needs, so it was measured on generated stories."
@@ -183,7 +212,7 @@ class LabelSection:
         for row in self.labels.to_dict("records"):
             rows[row["evidence"]].append(
                 {
-                    "head": _head(row),
+                    "head": self._place(row),
                     "label": measure_name(str(row["label"])),
                     "gain": number(row["gain"], sign=True),
                     "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
@@ -196,6 +225,12 @@ class LabelSection:
             )
         return rows
 
+    def _place(self, row: Mapping[str, Any]) -> str:
+        """A head, with its kind of attention where there are several."""
+        kinds = self.labels[["stack", "attention"]].drop_duplicates()
+        where = "cross" if row["attention"] == "cross" else row["stack"]
+        return _head(row) if len(kinds) < 2 else f"{where} {_head(row)}"
+
     @property
     def short(self) -> str:
         """How many labels there are, by evidence."""
@@ -204,12 +239,23 @@ class LabelSection:
         return (
             f"{number(heads)} heads carry labels that held on the other half of the text: {number(both)} labels with "
             f"attention and effect, {number(attention)} with attention alone, {number(effect)} with effect alone."
+            f"{self._by_behaviour}"
         )
+
+    @property
+    def _by_behaviour(self) -> str:
+        """How many labels each behaviour has; few heads are named, since they are lost among many."""
+        said = []
+        for behaviour, rows in self.labels.groupby("behaviour", sort=False):
+            heads = [self._place(row) for row in rows.drop_duplicates(_CELL[:4]).to_dict("records")]
+            named = f" ({', '.join(heads)})" if len(heads) <= _NAMED else ""
+            said.append(f"{_NAMES[str(behaviour)].lower()} {number(len(rows))}{named}")
+        return f" By behaviour: {', '.join(said)}." if said else ""
 
     @cached_property
     def readouts(self) -> str:
         """What the effects were read off from."""
-        return ", ".join(str(name) for name in self.labels["readout"].dropna().unique())
+        return " or ".join(_READOUTS.get(name, name) for name in map(str, self.labels["readout"].dropna().unique()))
 
     @cached_property
     def images(self) -> list[dict[str, Any]]:
@@ -229,10 +275,11 @@ def page(
     sections: Sequence[Section],
     labels: LabelSection | None = None,
     probes: Probed | None = None,
+    experiments: Experiments | None = None,
 ) -> str:
     """The report as one HTML file; every value is escaped."""
-    shown = {"sections": sections, "counted": counts_table(sections), "labels": labels, "probed": probes}
-    return render("report.html.jinja", facts=facts, **shown)
+    parts = {"sections": sections, "labels": labels, "probed": probes, "asked": experiments}
+    return render("report.html.jinja", facts=facts, counted=counts_table(sections), **parts)
 
 
 def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:

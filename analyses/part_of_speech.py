@@ -84,10 +84,12 @@ class Collector:
         model: Transformer,
         *,
         seed: int = 0,
+        heads: Heads | None = None,
         relations: Sequence[str] = RELATIONS,
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
     ):
-        self.heads, self.causal = Heads.of(model), model.config.last.causal
+        self.heads = heads or Heads.of(model)
+        self.causal = self.heads.causal
         self.relations = list(relations)
         self.names = [f"relation:{name}:{way}" for name in relations for way in WAYS]
         self.lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
@@ -96,41 +98,28 @@ class Collector:
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.counts: Counter[str] = Counter()
-        self._room: Tensor | None = None
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
+        self._add_lifts(batch)
         items = Items.of(batch, self.relations, self.causal, self.counts)
-        word_of = batch.word_of
-        has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
-        other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
-        allowed = other & batch.rows.visible & (batch.rows.scored & has_word)[:, :, None]
-        counted = self._room_for(batch.pattern)
-        torch.mul(batch.pattern, allowed[:, None], out=counted)
-        self._add_lifts(batch, counted, allowed)
         if len(items):
-            choices = Choices(batch, counted, items)
-            self.selected["kept"].add(batch.groups, items, choices.kept())
+            choices = Choices(batch, items)
+            self.selected["kept"].add(batch.groups, items, choices.kept)
             self.selected["removed"].add(batch.groups, items, choices.removed(batch.sink), choices.lost(batch.sink))
 
-    def _room_for(self, pattern: Tensor) -> Tensor:
-        """Memory of a pattern's shape, the same for every batch: fresh memory would cost as much as reading it does."""
-        if self._room is None or self._room.numel() < pattern.numel() or self._room.device != pattern.device:
-            self._room = torch.empty(pattern.numel(), dtype=pattern.dtype, device=pattern.device)
-        return self._room[: pattern.numel()].view(pattern.shape)
-
-    def _add_lifts(self, batch: Batch, counted: Tensor, allowed: Tensor) -> None:
-        tags = _tags_of_pieces(batch, self.tags)
+    def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
-        lifts = self.lifts["kept"]
-        rows = TagRows(lifts.bins, counted, allowed, tags, lifts.n_tags)
-        asking = torch.where(batch.rows.scored, tags, -1)
-        pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0))
-        seen = batch.rows.visible & batch.rows.scored[:, :, None]
-        lifts.add(batch.groups, rows.with_first(), asking, pieces, seen)
-        seen = seen.clone()
+        word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
+        has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
+        other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        lifts, tags = self.lifts["kept"], _tags_of_pieces(batch, self.tags)
+        asking = lifts.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word_of.clamp(min=0)))
+        rows = TagRows(lifts.bins, batch.pattern, other & visible, tags, asking)
+        lifts.add(batch.groups, rows.with_first, asking, visible)
+        seen = visible.clone()
         seen[..., 0] = False
-        self.lifts["removed"].add(batch.groups, rows.without_first, asking, pieces, seen, batch.sink.scale)
+        self.lifts["removed"].add(batch.groups, rows.without_first, asking, seen, batch.sink.scale)
 
     def _count_foreign_tags(self, batch: Batch) -> None:
         """Words of another tag set are keys like any others, but no measure is about them."""

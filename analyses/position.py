@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from analyses.attending import is_paired, patterns
 from analyses.causal import Task, make_task, no_effects, patch_heads
 from analyses.collecting import head_table, summary
 from analyses.tables import Collected, Heads, Scored
 from analyses.windows import Batch, Progress, Reading
-from interp import AnnotatedText, InputError, Transformer, run
+from interp import AnnotatedText, InputError, Transformer
 from interp.initialise import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
@@ -54,10 +55,10 @@ def measure(
 class Collector:
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0, n_untrained: int = 3):
+    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3):
         """Start from nothing. Without untrained models, `positional-head` has no bar and is left out."""
-        self.model, self.seed, self.heads, self.n_untrained = model, seed, Heads.of(model), n_untrained
-        self.causal = model.config.last.causal
+        self.model, self.seed, self.heads, self.n_untrained = model, seed, heads or Heads.of(model), n_untrained
+        self.causal = self.heads.causal
         self.names = positional.measures(self.causal)
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
         self.nulls = {sink: Null.empty(self.heads.count, len(self.names)) for sink in SINKS}
@@ -79,20 +80,20 @@ class Collector:
         scored = [Scored(self.totals[sink], self.names, sink, ["uniform"], null=self.nulls[sink]) for sink in SINKS]
         if self.n_untrained:
             fresh = (untrained(self.model, self.seed + k) for k in range(self.n_untrained))
-            bar = max(_best_untrained_share(each, reading.corpus) for each in fresh)
+            bar = max(_best_untrained_share(each, self.heads, reading.corpus) for each in fresh)
             scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
         counts, repeats = dict(reading.counts), repeat_length(self.model)
         if repeats < SHORTEST_REPEAT:
             counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
         else:
-            scored.append(induction(self.model, repeats, self.seed))
+            scored.append(induction(self.model, repeats, self.seed, self.heads))
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
 
-def _best_untrained_share(model: Transformer, corpus: Iterable[AnnotatedText]) -> float:
-    """The largest share of rows that any head of a model looks hardest at one offset with."""
-    modes = positional.Modes.empty(Heads.of(model).count)
-    for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS):
+def _best_untrained_share(model: Transformer, heads: Heads, corpus: Iterable[AnnotatedText]) -> float:
+    """The largest share of rows that any of a model's heads looks hardest at one offset with."""
+    modes = positional.Modes.empty(heads.count)
+    for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS, heads=heads):
         modes.add(batch.groups, batch.pattern, batch.rows)
     best = modes.finish()
     return float((best.scores.sum(0) / best.weights.sum(0)).max())
@@ -103,12 +104,15 @@ def _best_untrained_share(model: Transformer, corpus: Iterable[AnnotatedText]) -
 
 def repeat_length(model: Transformer) -> int:
     """How many tokens R holds: as many as fit twice behind a start token, at most 50."""
-    return min(_LONGEST_REPEAT, (model.config.n_ctx - 1) // 2, len(_ordinary_ids(model)))
+    stacks = model.config.stacks.values()
+    return min(_LONGEST_REPEAT, (min(stack.n_ctx for stack in stacks) - 1) // 2, len(_ordinary_ids(model)))
 
 
 def _ordinary_ids(model: Transformer) -> list[int]:
-    special = model.tokenizer.special_ids if model.tokenizer else frozenset()
-    return [id for id in range(model.config.d_vocab) if id not in special]
+    """Tokens of every stack that are no special token of either tokenizer."""
+    special = [each.special_ids for each in (model.tokenizer, model.target_tokenizer) if each]
+    d_vocab = min(stack.d_vocab for stack in model.config.stacks.values())
+    return sorted({*range(d_vocab)}.difference(*special))
 
 
 def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Tensor:
@@ -121,18 +125,20 @@ def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Te
     return torch.cat([start, drawn, drawn], 1)
 
 
-def induction(model: Transformer, length: int, seed: int) -> Scored:
-    """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence."""
-    (stack,) = model.config.stacks
-    n_heads = model.config.n_layers * model.config.n_heads
-    totals, null = Totals.empty(n_heads + 1, 1), Null.empty(n_heads, 1)
+def induction(model: Transformer, length: int, seed: int, heads: Heads | None = None) -> Scored:
+    """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
+
+    A decoder that has a source reads the repeat while its encoder reads it too.
+    """
+    heads = heads or Heads.of(model)
+    totals, null = Totals.empty(heads.count + 1, 1), Null.empty(heads.count, 1)
     for number, ids in enumerate(repeated(model, length, _REPEATS, seed).split(8)):
-        out = run(model, ids, capture=f"{stack}.*.attn.pattern")
-        second = torch.zeros_like(out.tokens.mask)
+        sources = ids.tolist() if is_paired(model, heads) else None
+        tokens, pattern, _ = patterns(model, heads, ids.tolist(), sources)
+        second = torch.zeros_like(tokens.mask)
         second[:, -length:] = True
-        visible = Sight.of(out.tokens, causal=model.config.last.causal).mask()[:, 0].expand(len(ids), -1, -1)
-        rows = Rows(out.tokens.ids, out.tokens.mask, second, visible)
-        pattern = torch.cat([*out.activations.values()], 1)
+        visible = Sight.of(tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
+        rows = Rows(tokens.ids, tokens.mask, second, visible)
         both = torch.cat([pattern, rows.uniform], 1)
         score = both.diagonal(-(length - 1), -2, -1)[..., -length:].sum(-1, keepdim=True)
         groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others

@@ -10,29 +10,38 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import corpora as readers
 from analyses import figures, output
 from analyses import probes as layer_probes
+from analyses.behaviours import MODULES, modules_for
+from analyses.causal import no_effects
 from analyses.collecting import collect, refuse_unread
 from analyses.corpora import Corpus
+from analyses.corpora.serving import Serving, serving
+from analyses.experiments import section as small_experiments
 from analyses.illustrations import Drawn, illustrate
-from analyses.labels import MODULES, Labelled, label
+from analyses.labels import Labelled, label
 from analyses.page import LabelSection, Section, page
 from analyses.probes import Section as Probed
-from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, with_q
+from analyses.tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, with_q
 from analyses.windows import Reading
 from interp import InputError, Transformer
 from models.huggingface import weights_digest
 
-GENERATED = "stories"
+_TWO_STACKS = (
+    "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
+)
 Progress = Callable[[str, int], object]  # what is being done, and how many texts it has read
 
 
 @dataclass(frozen=True)
 class Result:
-    """One behaviour, measured and tested; `left_out` says why where this model could not be measured on its corpus."""
+    """One behaviour in one kind of attention, measured and tested.
+
+    `left_out` says why where this model could not be measured on its corpus.
+    """
 
     behaviour: str
+    kind: Heads
     corpus: Corpus
     generated: bool  # no given corpus annotates it, so it was measured on generated stories
     heads: pd.DataFrame
@@ -52,6 +61,7 @@ def build(
     pairs: int = 40,
     labels: bool = True,
     probes: bool = True,
+    experiments: bool | None = None,
     command: str = "",
     name: str = "",
     progress: Progress | None = None,
@@ -67,6 +77,8 @@ def build(
         pairs: minimal pairs of each causal test.
         labels: whether heads are labelled (`analyses.labels`).
         probes: whether every layer is probed (`analyses.probes`).
+        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
+            behaviours are chosen.
         command: what the user typed, for the record.
         name: the model's name, for the record.
         progress: called with what is being done and the number of texts read.
@@ -88,8 +100,11 @@ def build(
         _write_tables(new, results)
         labelled = _labels(model, results, seed, say) if labels else None
         probed = _probes(new, model, corpora, seed, say) if probes else None
+        if experiments is None:
+            experiments = behaviours is None
+        asked = small_experiments.section(model, new, seed=seed, progress=say) if experiments else None
         say("writing figures", 0)
-        sections = [_section(new, result) for result in results]
+        sections = [_section(new, result, several=len(model.config.stacks) > 1) for result in results]
         shown = None if labelled is None else _label_section(new, model, labelled)
         facts = _facts(model, corpora, results) | {
             "name": name or "a model",
@@ -97,12 +112,14 @@ def build(
             "pairs": pairs,
             "labels_left_out": None if labelled is None else labelled.left_out,
             "probes": probed.facts if isinstance(probed, Probed) else {"left_out": probed},
+            **(asked.facts if asked else {}),
             "command": command,
             "versions": output.versions(),
             "processor": platform.processor() or platform.machine(),
             "seconds": round(time.perf_counter() - started, 1),
         }
-        new.text("report.html", page(facts, sections, shown, probed if isinstance(probed, Probed) else None))
+        layers = probed if isinstance(probed, Probed) else None
+        new.text("report.html", page(facts, sections, shown, layers, asked))
         new.run(facts)
     return Path(out)
 
@@ -110,48 +127,50 @@ def build(
 def _measure(
     model: Transformer, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Progress
 ) -> list[Result]:
-    """Every behaviour on its corpus, each corpus read once."""
-    found: dict[str, Result] = {}
-    for corpus, own, generated in _reading_list(behaviours, corpora):
-        collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in own]
-        reading = Reading(model, corpus, partial(say, f"{', '.join(own)}: reading"))
-        for behaviour, collected in zip(own, collect(reading, collectors), strict=True):
-            found[behaviour] = _result(model, behaviour, corpus, generated, collected, seed=seed, pairs=pairs, say=say)
-    return [found[behaviour] for behaviour in behaviours]
-
-
-def _reading_list(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[tuple[Corpus, list[str], bool]]:
-    """Which corpus is read for which behaviours, and whether generated stories had to stand in."""
-    of = {behaviour: corpus_for(MODULES[behaviour].NEEDS, corpora) for behaviour in behaviours}
-    shared: dict[tuple[str, bool], tuple[Corpus, list[str], bool]] = {}
-    for behaviour, (corpus, generated) in of.items():
-        shared.setdefault((corpus.digest + corpus.name, generated), (corpus, [], generated))[1].append(behaviour)
-    return list(shared.values())
+    """Every behaviour on its corpus, each corpus read once for each kind of attention."""
+    found: dict[tuple[str, Heads], Result] = {}
+    kinds = Heads.every(model)
+    for used in serving({behaviour: MODULES[behaviour].NEEDS for behaviour in behaviours}, corpora):
+        for kind in kinds:
+            modules = modules_for(kind)
+            asked = [behaviour for behaviour in used.asked if behaviour in modules]
+            if not asked:
+                continue
+            collectors = [modules[behaviour].Collector(model, seed=seed, heads=kind) for behaviour in asked]
+            reading = Reading(model, used.corpus, partial(say, f"{', '.join(asked)}: reading"), heads=kind)
+            for behaviour, collected in zip(asked, collect(reading, collectors), strict=True):
+                where = behaviour, kind
+                found[where] = _result(model, *where, used, collected, seed=seed, pairs=pairs, say=say)
+    return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
 
 
 def _result(
     model: Transformer,
     behaviour: str,
-    corpus: Corpus,
-    generated: bool,
+    kind: Heads,
+    used: Serving,
     collected: Collected | InputError,
     *,
     seed: int,
     pairs: int,
     say: Progress,
 ) -> Result:
+    where = used.corpus, used.stands_in
     try:
         if isinstance(collected, InputError):
             raise collected
         heads = collected.table(seed=seed)
-        refuse_unread(heads.attrs.get("counts", {}), corpus.name)
+        refuse_unread(heads.attrs.get("counts", {}), used.corpus.name)
     except InputError as error:
         nothing = pd.DataFrame(columns=HEAD_COLUMNS), pd.DataFrame(columns=EFFECT_COLUMNS)
-        return Result(behaviour, corpus, generated, *nothing, left_out=str(error))
-    effects = MODULES[behaviour].effects(
-        model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n)
-    )
-    return Result(behaviour, corpus, generated, heads, effects, collected=collected)
+        return Result(behaviour, kind, *where, *nothing, left_out=str(error))
+    if len(model.config.stacks) > 1:
+        effects = no_effects(behaviour, _TWO_STACKS)
+    else:
+        effects = MODULES[behaviour].effects(
+            model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n)
+        )
+    return Result(behaviour, kind, *where, heads, effects, collected=collected)
 
 
 def _reasons(results: Sequence[Result]) -> str:
@@ -171,7 +190,7 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
 def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> Labelled:
     """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour: result.corpus for result in results if result.collected}
-    collected = {result.behaviour: result.collected for result in results if result.collected}
+    collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.effects for result in results], ignore_index=True)
     return label(model, corpora, collected=collected, effects=effects, seed=seed, progress=say)
 
@@ -192,10 +211,12 @@ def _label_section(new: output.Output, model: Transformer, labelled: Labelled) -
     new.table("evidence", labelled.evidence)
     drawn = []
     if len(labelled.labels):
-        (stack,) = model.config.stacks
-        whole = figures.label_map(labelled.labels, model.config.n_layers, model.config.n_heads)
-        caption = f"The heads of the {stack}, layer by layer; the strongest evidence and the largest gains first."
-        drawn.append(Drawn("labels", whole, caption))
+        for kind in Heads.every(model):
+            own = labelled.labels.query("stack == @kind.stack and attention == @kind.attention")
+            if len(own):
+                whole = figures.label_map(own, kind.n_layers, kind.n_heads)
+                caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
+                drawn.append(Drawn(f"{_prefix(model, kind)}labels", whole, caption))
     if bool(labelled.evidence["effect"].notna().any()):
         caption = (
             "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
@@ -210,21 +231,20 @@ def _draw(model: Transformer, result: Result, *, seed: int, say: Progress) -> Re
     if result.left_out:
         return result
     say(f"{result.behaviour}: drawing", 0)
-    headline = MODULES[result.behaviour].HEADLINE
     tables = {"heads": result.heads, "effects": result.effects}
-    drawn = illustrate(model, result.behaviour, result.corpus, **tables, headline=headline, seed=seed)
-    return replace(result, drawn=list(drawn))
+    drawn = illustrate(model, result.behaviour, result.corpus, **tables, headline=_headline(result), seed=seed)
+    before = _prefix(model, result.kind)
+    return replace(result, drawn=[replace(each, name=before + each.name) for each in drawn])
 
 
-def corpus_for(needs: frozenset[str], corpora: Sequence[Corpus]) -> tuple[Corpus, bool]:
-    """The first corpus with the annotations that a behaviour needs, and whether generated stories had to stand in."""
-    fitting = [corpus for corpus in corpora if needs <= corpus.annotates]
-    return (fitting[0], False) if fitting else (readers.read(GENERATED), True)
+def _headline(result: Result) -> Sequence[str]:
+    return modules_for(result.kind)[result.behaviour].HEADLINE
 
 
-def corpus_title(corpus: Corpus) -> str:
-    """How a corpus is called in a sentence."""
-    return f"generated stories ({corpus.name})" if corpus.kind == GENERATED else corpus.name
+def _prefix(model: Transformer, kind: Heads) -> str:
+    """What files of one kind of attention begin with, where there are several."""
+    name = "cross" if kind.attention == "cross" else kind.stack
+    return f"{name}-" if len(model.config.stacks) > 1 else ""
 
 
 def _write_tables(new: output.Output, results: Sequence[Result]) -> None:
@@ -238,15 +258,17 @@ def _write_tables(new: output.Output, results: Sequence[Result]) -> None:
     new.table("tasks", pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]))
 
 
-def _section(new: output.Output, result: Result) -> Section:
+def _section(new: output.Output, result: Result, *, several: bool) -> Section:
     svgs = [(drawn, new.figure(drawn.name, drawn.figure).read_bytes()) for drawn in result.drawn]
     return Section(
         behaviour=result.behaviour,
-        corpus=corpus_title(result.corpus),
+        kind=result.kind if several else None,
+        own_targets="targets" in result.corpus.annotates,
+        corpus=result.corpus.title,
         generated=result.generated,
         not_measured=result.left_out,
         documents=result.heads.attrs.get("documents"),
-        headline=MODULES[result.behaviour].HEADLINE,
+        headline=_headline(result),
         heads=result.heads,
         effects=result.effects,
         figures=[(drawn, svg) for drawn, svg in svgs],
@@ -273,19 +295,35 @@ def _facts(model: Transformer, corpora: Sequence[Corpus], results: Sequence[Resu
                 "kind": corpus.kind,
                 "sha256": corpus.digest,
                 "annotates": sorted(corpus.annotates),
-                "measured": [result.behaviour for result in results if result.corpus.name == corpus.name],
+                "measured": list(
+                    dict.fromkeys(result.behaviour for result in results if result.corpus.name == corpus.name)
+                ),
             }
             for corpus in read.values()
         ],
-        "on_generated_stories": [result.behaviour for result in results if result.generated],
-        "left_out": {result.behaviour: _counts(result) for result in results},
-        "not_measured": {result.behaviour: result.left_out for result in results if result.left_out},
+        "on_generated_stories": list(dict.fromkeys(result.behaviour for result in results if result.generated)),
+        "left_out": {_named(model, result): _counts(result) for result in results},
+        "not_measured": {_named(model, result): result.left_out for result in results if result.left_out},
+        "targets": _targets(model, results),
         "causal_test_left_out": {
             result.behaviour: result.effects.attrs["left_out"]
             for result in results
             if result.effects.attrs.get("left_out")
         },
     }
+
+
+def _named(model: Transformer, result: Result) -> str:
+    """A behaviour, and in which kind of attention where there are several."""
+    return result.behaviour + (f": {result.kind.title}" if len(model.config.stacks) > 1 else "")
+
+
+def _targets(model: Transformer, results: Sequence[Result]) -> dict[str, str] | None:
+    """What a decoder with an encoder read, by corpus."""
+    if len(model.config.stacks) == 1:
+        return None
+    known = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
+    return {name: "its own targets" if own else "each text as its own target" for name, own in known.items()}
 
 
 def model_facts(model: Transformer) -> dict[str, Any]:
@@ -303,6 +341,7 @@ def model_facts(model: Transformer) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "device": str(model.device),
+        "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
     }
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from interp import Transformer
+from interp import InputError, Transformer
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.totals import Finishing
 from interp.statistics import benjamini_hochberg, estimate
@@ -33,12 +33,31 @@ class Heads:
     n_layers: int
     n_heads: int
     attention: Literal["self", "cross"] = "self"
+    causal: bool = True  # whether a query sees no key after it
 
     @staticmethod
     def of(model: Transformer) -> "Heads":
-        """The self-attention of a model of one stack."""
-        (stack,) = model.config.stacks
-        return Heads(stack, model.config.n_layers, model.config.n_heads)
+        """The self-attention of a model of one stack.
+
+        Raises:
+            InputError: the model has two.
+        """
+        found, *more = Heads.every(model)
+        if more:
+            raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
+        return found
+
+    @staticmethod
+    def every(model: Transformer) -> "list[Heads]":
+        """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
+        found = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
+        crossing = [replace(each, attention="cross", causal=False) for each in found[1:]]
+        return found + crossing
+
+    @property
+    def title(self) -> str:
+        """How these heads are called in a sentence."""
+        return "cross-attention" if self.attention == "cross" else f"the {self.stack}'s self-attention"
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ Windows overlap by half; a word is scored once, in the window that shows the mos
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,8 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer, run
+from analyses.attending import is_paired, patterns, shown_to, tokenizer_of
+from analyses.tables import Heads
+from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
 from interp.patterns import Rows, group_of
+from interp.patterns.crossing import Crossing
 from interp.patterns.rows import Sink
 from interp.sight import Sight
 from interp.tokens import NO_WORD, align
@@ -35,6 +38,7 @@ class Window:
     ids: tuple[int, ...]
     word_of: tuple[int, ...]  # the word of the text that each token belongs to; NO_WORD for none
     special: tuple[bool, ...]
+    source: tuple[int, ...] | None = None  # what the encoder reads while a decoder reads `ids`
 
     @cached_property
     def pieces(self) -> list[int]:
@@ -55,6 +59,12 @@ class Window:
             if self.word_of[column] != NO_WORD:
                 found.setdefault(self.word_of[column], []).append(column)
         return found
+
+    @property
+    def shown(self) -> str:
+        """The words that are shown, as running text."""
+        spans = self.text.word_spans
+        return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
 
     def scores(self, word: int) -> bool:
         """Whether the word is scored here: shown, not scored before, and with a token of its own."""
@@ -115,13 +125,17 @@ def _window(
 
 @dataclass(frozen=True)
 class Batch:
-    """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer."""
+    """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer.
+
+    `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both.
+    """
 
     windows: list[Window]
     tokens: TokenBatch
     pattern: Float[Tensor, "prompt head query key"]
     rows: Rows
     groups: Int[Tensor, " prompt"]
+    crossing: Crossing | None = None
 
     @cached_property
     def word_of(self) -> Int[Tensor, "prompt position"]:
@@ -158,16 +172,24 @@ class Batch:
 
 @dataclass
 class Reading:
-    """A corpus read by a model: batches of patterns, and counts of what was seen and left out."""
+    """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
+
+    `heads` are those whose patterns are read; a model of one stack has one kind.
+    """
 
     model: Transformer
     corpus: Iterable[AnnotatedText]
     progress: Progress | None = None
     limit: int | None = None  # texts at most
+    heads: Heads | None = None
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[Batch]:
+        return (read_batch(self.model, self.read, windows) for windows in self.shown())
+
+    def shown(self) -> Iterator[list[Window]]:
+        """The windows that the model reads together, batch by batch."""
         pool: list[Window] = []
         for window in self._windows():
             pool.append(window)
@@ -178,48 +200,75 @@ class Reading:
         if not self.counts["texts"]:
             raise InputError("the corpus holds no text: expected at least one")
 
+    @cached_property
+    def read(self) -> Heads:
+        """The heads whose patterns are read."""
+        return self.heads or Heads.of(self.model)
+
     def _windows(self) -> Iterator[Window]:
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            raise InputError(
-                "this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json"
-            )
+        model, heads = self.model, self.read
+        tokenizer, n_ctx = tokenizer_of(model, heads), model.config.stacks[heads.stack].n_ctx
         for number, text in enumerate(self.corpus, 1):
             if self.limit is not None and number > self.limit:
                 return
             self.counts["texts"] += 1
             self.documents.add(text.document)
-            yield from windows(text, tokenizer, self.model.config.n_ctx, self.counts)
+            for window in windows(shown_to(model, heads, text), tokenizer, n_ctx, self.counts):
+                if not is_paired(model, heads):
+                    yield window
+                elif with_source := self._with_source(window, text):
+                    yield with_source
             if self.progress is not None:
                 self.progress(number)
 
-    def _batches(self, pool: list[Window]) -> Iterator[Batch]:
-        heads = self.model.config.n_layers * self.model.config.n_heads
+    def _with_source(self, window: Window, text: AnnotatedText) -> Window | None:
+        """A decoder's window with what the encoder reads meanwhile: the text's source, or the same words."""
+        whole = window.stop - window.start == len(window.text.words)
+        if text.target is not None and not whole:
+            self.counts["targets left out: longer than the decoder's context"] += window.start == 0
+            return None
+        tokenizer = self.model.tokenizer
+        assert tokenizer is not None
+        source = tokenizer.encode(text.text if text.target is not None else window.shown)
+        if len(source) > self.model.config.stacks["encoder"].n_ctx:
+            self.counts["windows left out: their source is longer than the encoder's context"] += 1
+            return None
+        return replace(window, source=tuple(source))
+
+    def _batches(self, pool: list[Window]) -> Iterator[list[Window]]:
         pool = sorted(pool, key=lambda window: len(window.ids))
         while pool:
             size = 1
-            while size < len(pool) and heads * (size + 1) * len(pool[size].ids) ** 2 <= _PATTERN_ELEMENTS:
+            while size < len(pool) and self.read.count * (size + 1) * _entries(pool[size]) <= _PATTERN_ELEMENTS:
                 size += 1
-            yield read_batch(self.model, pool[:size])
+            yield pool[:size]
             pool = pool[size:]
 
 
-def read_batch(model: Transformer, shown: list[Window]) -> Batch:
-    """Run the model on windows and keep all its patterns."""
-    (stack,) = model.config.stacks
-    tokens = TokenBatch.from_rows([window.ids for window in shown])
-    out = run(model, tokens, capture=f"{stack}.*.attn.pattern")
+def _entries(window: Window) -> int:
+    """Of one head's pattern, at most."""
+    return max(len(window.ids), len(window.source or ())) ** 2
+
+
+def read_batch(model: Transformer, heads: Heads, shown: list[Window]) -> Batch:
+    """Run the model on windows and keep all patterns of some heads."""
+    sources = [window.source for window in shown if window.source is not None]
+    tokens, pattern, source = patterns(model, heads, [window.ids for window in shown], sources or None)
     width, device = tokens.ids.shape[1], model.device
     content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
         ordinary, words = ~torch.tensor(window.special), torch.tensor(window.word_of)
         content[row, : len(words)] = ordinary
         scored[row, : len(words)] = ordinary & ((words == NO_WORD) | (words >= window.scored_from))
-    visible = Sight.of(out.tokens, causal=model.config.last.causal).mask()[:, 0].expand(len(shown), -1, -1)
+    visible = Sight.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0].expand(len(shown), -1, -1)
+    crossing = None
+    if heads.attention == "cross" and source is not None:
+        crossing = Crossing(scored.to(device), tokens.mask, source.mask)
     return Batch(
         windows=shown,
-        tokens=out.tokens,
-        pattern=torch.cat(list(out.activations.values()), 1).float(),  # sums over rows want more than 8 bits
-        rows=Rows(out.tokens.ids, content.to(device), scored.to(device), visible),
+        tokens=tokens,
+        pattern=pattern,
+        rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
+        crossing=crossing,
     )

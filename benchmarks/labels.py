@@ -31,9 +31,10 @@ import pandas as pd
 import torch
 
 from analyses import part_of_speech, position
+from analyses.behaviours import MODULES
 from analyses.collecting import collect
 from analyses.labels import label
-from analyses.labels.evidence import CELL, MODULES
+from analyses.labels.evidence import CELL
 from analyses.tables import Collected, Scored
 from analyses.windows import Reading
 from interp import AnnotatedText, StackConfig, Transformer, TransformerConfig

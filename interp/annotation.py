@@ -42,6 +42,7 @@ class AnnotatedText:
     relations: tuple[str, ...] | None = None  # universal dependency relation of each word to its head
     mentions: tuple[Mention, ...] | None = None
     sentence_starts: tuple[int, ...] = (0,)
+    target: str | None = None  # what a decoder should write of it, where that is known
 
     def __post_init__(self) -> None:
         n = len(self.words)
@@ -56,6 +57,12 @@ class AnnotatedText:
         for mention in self.mentions or ():
             if not 0 <= mention.start <= mention.head < mention.end <= n:
                 raise InputError(f"{self.document}: {mention} lies outside its {n} words")
+
+    @staticmethod
+    def plain(text: str, document: str, target: str | None = None) -> "AnnotatedText":
+        """A text of which nothing is known but its words: what spaces separate."""
+        words = tuple(text.split())
+        return AnnotatedText(words, (True,) * len(words), document, target=target)
 
     @cached_property
     def word_spans(self) -> tuple[tuple[int, int], ...]:

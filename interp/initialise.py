@@ -1,7 +1,5 @@
 """Fresh random weights: where training starts, and the null model that knows nothing."""
 
-import copy
-
 import torch
 from torch import nn
 
@@ -23,7 +21,7 @@ def initialise(model: Transformer, seed: int) -> None:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
         for module in model.modules():
             if isinstance(module, RootMeanSquare):
-                nn.init.constant_(module.weight, 1 - module.offset)
+                nn.init.constant_(module.weight, 1 - module.config.offset)
             elif isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm | nn.Linear) and module.bias is not None:
@@ -31,7 +29,9 @@ def initialise(model: Transformer, seed: int) -> None:
 
 
 def untrained(model: Transformer, seed: int) -> Transformer:
-    """A model of the same shape that has learnt nothing; `model` itself stays as it is."""
-    fresh = copy.deepcopy(model)
+    """A model of the same configuration that has learnt nothing; `model` itself stays as it is."""
+    with torch.random.fork_rng(devices=[]):  # what its parts draw is drawn again below
+        fresh = Transformer(model.config, model.tokenizer, model.target_tokenizer)
+    fresh = fresh.to(model.device, model.last.embed.token.weight.dtype)
     initialise(fresh, seed)
     return fresh

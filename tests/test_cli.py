@@ -20,11 +20,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import cli, report
+from analyses import behaviours, cli, report
 from analyses.collecting import collect
 from analyses.corpora import Corpus
+from analyses.experiments import section
+from analyses.figures.style import begin
 from analyses.findings import best, causes, notable, varied
-from analyses.page import Section
+from analyses.page import LabelSection, Section
 from analyses.tables import Collected, Heads
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
@@ -92,7 +94,7 @@ def fake(
             return table
 
     class Collector:
-        def __init__(self, model, *, seed=0):
+        def __init__(self, model, *, seed=0, heads=None):
             self.texts = 0
 
         def add(self, batch):
@@ -137,8 +139,67 @@ def fakes(monkeypatch):
         fake("part-of-speech", frozenset({"tags"})),
         fake("coreference", frozenset({"chains"})),
     ]
-    monkeypatch.setattr(report, "MODULES", {module.BEHAVIOUR: module for module in modules})
-    monkeypatch.setattr(report.readers, "read", lambda spec: corpus(f"generated {spec}"))
+    for module in modules:
+        monkeypatch.setitem(behaviours.MODULES, module.BEHAVIOUR, module)
+    monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
+    monkeypatch.setattr(section, "EXPERIMENTS", {})
+
+
+def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> SimpleNamespace:
+    """An experiment that finds 1 of 2, or nothing."""
+
+    def measure(model, *, seed):
+        if error is not None:
+            raise InputError(error)
+        table = pd.DataFrame({"found": [0.5]})
+        table.attrs = {"left_out": left_out or {}, "used": {"stories": 2}}
+        return table
+
+    texts = {"TITLE": title, "QUESTION": f"{title}?", "CAPTION": "Read it so."}
+    return SimpleNamespace(**texts, measure=measure, sentence=lambda table: f"{title} is {table['found'].iloc[0]:.2f}.")
+
+
+def test_every_experiment_has_a_line_and_a_figure_or_a_reason(model, fakes, tmp_path, monkeypatch):
+    kinds = {
+        "one": experiment(f"One {HOSTILE}", {"pairs that come apart": 3}),
+        "two": experiment("Two", error="expected a causal model, got an encoder"),
+        "three": experiment("Three", error="expected a causal model, got an encoder"),
+        "four": experiment("Four"),
+    }
+    monkeypatch.setattr(section, "EXPERIMENTS", kinds)
+    monkeypatch.setattr(section, "DRAW", dict.fromkeys(kinds, lambda table, title: begin(title, 1.0)))
+    out = report.build(model, [corpus()], tmp_path / "out")
+    facts, page = json.loads((out / "run.json").read_text()), page_of(out)
+    shown = " ".join(page.text.split())
+    assert f"One {HOSTILE} is 0.50. Left out: 3 pairs that come apart. Read it so. Four Four is 0.50." in shown
+    reason = "Not asked of this model: Two; Three: expected a causal model, got an encoder."
+    assert shown.count(reason) == shown.count("got an encoder") == 1
+    names = {attrs.get("id") for _, attrs in page.tags}
+    links = [str(attrs["href"])[1:] for _, attrs in page.tags if str(attrs.get("href")).startswith("#experiment")]
+    assert links == ["experiments", "experiment-one", "experiment-four"]
+    assert set(links) <= names
+    alts = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
+    assert "Four? Four is 0.50." in alts
+    assert {f"{kind}/{name}" for kind, name in (("tables", "one.csv"), ("figures", "four.svg"))} <= set(facts["files"])
+    assert not [name for name in facts["files"] if "two" in name]
+    assert facts["experiments"]["one"] == {"used": {"stories": 2}, "left_out": {"pairs that come apart": 3}}
+    assert set(facts["not_asked"]) == {"two", "three"}
+
+
+def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes, tmp_path, monkeypatch):
+    refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
+    monkeypatch.setattr(section, "EXPERIMENTS", refused)
+    shown = page_of(report.build(model, [corpus()], tmp_path / "out")).text
+    assert shown.count("None of the articles’ experiments can be asked of this model: expected a tokenizer.") == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "asked", "run"), [(None, None, True), (None, False, False), (["position"], None, False)]
+)
+def test_experiments_are_part_of_a_report_of_everything(model, fakes, tmp_path, behaviours, asked, run):
+    out = report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours, experiments=asked)
+    assert ("experiments" in json.loads((out / "run.json").read_text())) == run
+    assert any(attrs.get("id") == "experiments" for _, attrs in page_of(out).tags) == run
 
 
 def test_a_report_is_complete(model, fakes, tmp_path):
@@ -196,6 +257,20 @@ def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["coreference"])
     assert "nearest0.551" in page_of(out).text
     assert (out / "tables/baselines.csv").exists()
+
+
+def test_few_labelled_heads_are_named_and_many_counted():
+    where = {"stack": "encoder", "attention": "self"}
+    many = [
+        {**where, "layer": 1, "head": head, "behaviour": "part-of-speech", "label": "tag:A->B"} for head in range(5)
+    ]
+    one = {**where, "layer": 1, "head": 3, "behaviour": "coreference", "label": "antecedent"}
+    labels = pd.DataFrame([one, *many]).assign(evidence="attention", readout="tag probe", task=None, n=9)
+    numbers = ("gain", "gain_low", "gain_high", "effect", "effect_low", "effect_high", "q")
+    shown = LabelSection(labels.assign(**dict.fromkeys(numbers, 0.5)))
+    assert shown.short.startswith("5 heads carry labels")
+    assert shown.short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
+    assert shown.readouts == "a probe of the word’s tag"
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):

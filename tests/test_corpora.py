@@ -264,7 +264,7 @@ def test_a_wrong_name_is_one_clear_line(spec: str, message: str) -> None:
         ("#begin document (a); part 0\n#end document\n", "is empty: expected LitBank"),
         (
             "A story.\n",
-            'begins "A story.": CoNLL-U, .* and WinoBias are read, and conllu:PATH or gum:PATH .* forces a format',
+            'begins "A story.": CoNLL-U, .* two columns .* are read, and conllu:PATH or gum:PATH .* forces a format',
         ),
         (NEGATED.replace("\tVERB", " VERB", 1), "line 8: expected 10 columns between tabs, got 9"),
         (

@@ -6,9 +6,9 @@ from itertools import islice
 import pandas as pd
 import pytest
 
-from analyses import labels, position
+from analyses import behaviours, position
 from analyses.collecting import collect
-from analyses.labels import label
+from analyses.labels import LABEL_COLUMNS, label
 from analyses.labels.evidence import HALVES, Sample
 from analyses.tables import Collected
 from analyses.windows import Reading
@@ -90,7 +90,7 @@ def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
     model = Planted(WORDS, [[planted.uniform]], n_ctx=32, start="<s>").build()
     found = label(model, {"coreference": repeating_texts(6)}, documents=3)
     assert found.labels.empty
-    assert list(found.labels.columns) == labels.LABEL_COLUMNS
+    assert list(found.labels.columns) == LABEL_COLUMNS
     assert "no pronoun" in found.left_out["coreference"]
     few = label(model, {"position": repeating_texts(5)})
     assert few.labels.empty
@@ -129,7 +129,7 @@ def test_models_that_have_learnt_nothing_carry_no_label():
     count = 12
     for seed in range(count):
         model = untrained(load("default"), seed + 100)
-        found = label(model, dict.fromkeys(labels.MODULES, corpus), documents=8, words=24, seed=seed)
+        found = label(model, dict.fromkeys(behaviours.MODULES, corpus), documents=8, words=24, seed=seed)
         labelled += len(found.labels) > 0
     assert labelled / count <= 0.05 + 2 * (0.05 * 0.95 / count) ** 0.5
 

@@ -1,5 +1,5 @@
 """Annotated corpora: what is read, from which formats, and as which stream of texts."""
 
-from analyses.corpora.corpus import FORMATS, Corpus, read
+from analyses.corpora.corpus import FORMATS, GENERATED, Corpus, read
 
-__all__ = ["FORMATS", "Corpus", "read"]
+__all__ = ["FORMATS", "GENERATED", "Corpus", "read"]

@@ -12,12 +12,13 @@ from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
-from analyses.corpora import conllu, gap, gum, litbank, winobias, winogender
+from analyses.corpora import conllu, gap, gum, litbank, paired, winobias, winogender
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.stories import stories
 
-_STORIES, _STORIES_COUNT, _STORIES_SEED = "stories", 300, 1
+GENERATED = "stories"  # the kind of corpora that no file holds
+_STORIES_COUNT, _STORIES_SEED = 300, 1
 _HASHED_STORIES = 100  # so that the digest of a generated corpus changes with the grammar too
 _BLOCK = 1 << 20
 
@@ -32,12 +33,17 @@ class Corpus:
 
     name: str  # what was asked for: a path, or "stories:300:1"
     kind: str  # a key of FORMATS, or "stories"
-    annotates: frozenset[str]  # of "tags", "relations" and "chains", those that its first text has
+    annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
     digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts
     source: Callable[[], Iterator[AnnotatedText]]
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         return self.source()
+
+    @property
+    def title(self) -> str:
+        """How it is called in a sentence."""
+        return f"generated stories ({self.name})" if self.kind == GENERATED else self.name
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ FORMATS: dict[str, Format] = {
     "winobias": Format(
         "WinoBias", ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"), winobias.recognises, winobias.parse
     ),
+    "paired": Format("two columns of source and target", ("paired-*.tsv",), paired.recognises, paired.parse),
 }
 """The file formats that `read` knows, by the kind that forces them."""
 
@@ -85,12 +92,12 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if path.exists():
         return _from_files(str(spec), None, path, limit)
     kind, colon, rest = str(spec).partition(":")
-    if kind == _STORIES:
+    if kind == GENERATED:
         return _from_stories(rest, limit)
     if not colon:
         raise InputError(f'no file or directory "{spec}": name an existing one, or "stories" for generated text')
     if kind not in FORMATS:
-        known = ", ".join([*(f"{known}:PATH" for known in FORMATS), f"{_STORIES}:COUNT:SEED"])
+        known = ", ".join([*(f"{known}:PATH" for known in FORMATS), f"{GENERATED}:COUNT:SEED"])
         raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')
     if not Path(rest).exists():
         raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
@@ -115,13 +122,15 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
 def _from_stories(parameters: str, limit: int | None) -> Corpus:
     values = parameters.split(":") if parameters else []
     if len(values) > 2 or not all(value.isdecimal() for value in values) or values[:1] == ["0"]:
-        raise InputError(f'"{_STORIES}:{parameters}": expected stories, stories:COUNT or stories:COUNT:SEED in numbers')
+        raise InputError(
+            f'"{GENERATED}:{parameters}": expected stories, stories:COUNT or stories:COUNT:SEED in numbers'
+        )
     count, seed = [int(value) for value in values] + [_STORIES_COUNT, _STORIES_SEED][len(values) :]
-    name = f"{_STORIES}:{count}:{seed}"
+    name = f"{GENERATED}:{count}:{seed}"
     first = list(stories(min(count, _HASHED_STORIES), seed))
     digest = hashlib.sha256("\n".join([name, *(repr(story) for story in first)]).encode()).hexdigest()
     shown = count if limit is None else min(count, limit)
-    return Corpus(name, _STORIES, _annotated(first[0]), digest, lambda: stories(shown, seed))
+    return Corpus(name, GENERATED, _annotated(first[0]), digest, lambda: stories(shown, seed))
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
@@ -178,7 +187,7 @@ def _is_gzip(file: Path) -> bool:
 
 
 def _annotated(text: AnnotatedText) -> frozenset[str]:
-    present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions}
+    present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions, "targets": text.target}
     return frozenset(name for name, values in present.items() if values is not None)
 
 

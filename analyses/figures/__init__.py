@@ -3,7 +3,7 @@
 Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
-from analyses.figures.attention import attention_over_words, best_heads
+from analyses.figures.attention import attention_over_words, best_heads, literal
 from analyses.figures.compare import compared_gains, gains_by_depth
 from analyses.figures.estimates import estimate_panels, point_name
 from analyses.figures.gains import distance_by_layer, gain_intervals
@@ -11,7 +11,15 @@ from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.labels import attention_against_effect, label_map
 from analyses.figures.probes import probes_by_layer
 from analyses.figures.style import head_name, measure_name
-from analyses.figures.sweeps import cell_map, cell_name, entry_maps, metric_unit, sweep_figures, top_cells
+from analyses.figures.sweeps import (
+    cell_map,
+    cell_name,
+    entry_maps,
+    metric_unit,
+    place_name,
+    sweep_figures,
+    top_cells,
+)
 
 __all__ = [
     "Quantity",
@@ -30,8 +38,10 @@ __all__ = [
     "head_grid",
     "head_name",
     "label_map",
+    "literal",
     "measure_name",
     "metric_unit",
+    "place_name",
     "point_name",
     "probes_by_layer",
     "sweep_figures",

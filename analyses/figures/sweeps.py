@@ -41,6 +41,11 @@ def sweep_figures(cells: pd.DataFrame, metric: str) -> dict[str, Figure]:
     return {"cells": cell_map(cells, metric), **drawn} if has_map else drawn
 
 
+def place_name(cells: pd.DataFrame) -> str:
+    """The site of a sweep's cells, with its stack and attention where the model has two."""
+    return cells.attrs.get("place") or str(cells["site"].iloc[0])
+
+
 @styled
 def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> Figure:
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
@@ -57,9 +62,9 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> F
     by_position = _has(rows, "position")
     axis = "position" if by_position else "head"
     several = by_position and _has(rows, "head")
-    site = str(rows["site"].iloc[0])
-    asks = f"In which layer and at which token does {site} carry the difference?"
-    question = title or (asks if by_position else f"In which heads does {site} carry the difference?")
+    site, place = str(rows["site"].iloc[0]), place_name(cells)
+    asks = f"In which layer and at which token does {place} carry the difference?"
+    question = title or (asks if by_position else f"In which heads does {place} carry the difference?")
     n_layers = _size(rows, "layer")
     directions = list(rows["direction"].unique())
     figure, axes = panels(question, len(directions), height=1.3 + 0.24 * max(n_layers, 4), columns=2, key=0.5)
@@ -98,7 +103,7 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None) ->
         title: the question.
     """
     rows, quantity, label = _drawn(cells, metric)
-    site = str(rows["site"].iloc[0])
+    site = place_name(cells)
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
     directions = list(rows["direction"].unique())
@@ -135,7 +140,8 @@ def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | N
     whole_layers = not any(_has(rows, axis) for axis in ("head", "position", "query"))
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     names = list(dict.fromkeys(rows["cell"] if whole_layers else order["cell"]))[: None if whole_layers else top]
-    asks = "In which layer is" if whole_layers else "Which cells carry most of"
+    of = f" of {cells.attrs['place']}" if cells.attrs.get("place") else ""
+    asks = f"In which layer{of} is" if whole_layers else f"Which cells{of} carry most of"
     question = title or f"{asks} the difference{', and how surely' * sure}?"
     figure = begin(question, 1.2 + 0.22 * max(len(names), 3))
     ax = figure.subplots()

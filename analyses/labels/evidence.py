@@ -4,32 +4,35 @@ One half of the documents chooses, the other reports; on each, attention is scor
 are hidden. Heads of three untrained models of the same shape set a bar that chance alone can reach.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from analyses import coreference, part_of_speech, position
+from analyses import position
+from analyses.behaviours import modules_for
 from analyses.collecting import collect
+from analyses.corpora.serving import sharing
 from analyses.examples import excerpt
 from analyses.labels import knockouts
-from analyses.tables import Collected, gains
+from analyses.tables import Collected, Heads, gains
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
 from interp.initialise import untrained
 from interp.patterns import group_of
 
-MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
 UNTRAINED = 3  # models of the same shape
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
-_BARE: dict[str, dict[str, Any]] = {"position": {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
+_BARE: dict[Any, dict[str, Any]] = {position: {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
 _WORDS = (10, 60)  # of a document, that knock-outs read at least and at most
 _DOCUMENTS = (24, 40)  # of each half, likewise
 _CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
 _BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _BAR_DOCUMENTS, _BAR_WORDS = 64, 150  # what each of them reads
+_WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
+_TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 Say = Callable[[str, int], object]  # what is being done, and how often it was
@@ -63,7 +66,7 @@ class Sample:
 
 def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
     """As many whole sentences as fit, or the first words where not even one does."""
-    if len(text.words) <= most:
+    if len(text.words) <= most or text.target is not None:
         return text
     stops = [start for start in text.sentence_starts if 0 < start <= most]
     return excerpt(text, 0, max(stops, default=most))
@@ -79,8 +82,12 @@ class Half:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Both halves of one behaviour; `bars` holds by measure the largest gain among heads of untrained models."""
+    """Both halves of one behaviour in one kind of attention.
 
+    `bars` holds by measure the largest gain among heads of untrained models.
+    """
+
+    behaviour: str
     choosing: Half
     reporting: Half
     bars: Mapping[str, float]
@@ -90,40 +97,45 @@ class Evidence:
 def gather(
     model: Transformer,
     corpora: Mapping[str, Iterable[AnnotatedText]],
-    collected: Mapping[str, Collected],
+    collected: Sequence[Collected],
     *,
     documents: int | None = None,
     words: int | None = None,
     seed: int = 0,
     say: Say,
-) -> dict[str, Evidence]:
-    """The evidence of each behaviour that was collected.
+) -> list[Evidence]:
+    """The evidence of each behaviour that was collected, a kind of attention at a time.
 
     Args:
         model: a transformer with a tokenizer.
         corpora: by behaviour, a text that can be read again and again.
-        collected: by behaviour, what it added up to.
+        collected: what behaviours added up to.
         documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
             24 to 40.
         words: of each of them; likewise, 10 to 60.
         seed: of everything random.
         say: is told what is being done.
     """
-    bars = _bars(model, {behaviour: corpora[behaviour] for behaviour in collected}, seed, say)
-    found = {}
-    for behaviour, whole in collected.items():
+    bars = _bars(model, corpora, collected, seed, say)
+    found = []
+    for whole, bar in zip(collected, bars, strict=True):
+        behaviour = whole.behaviour
         most, each = affordable(model, behaviour)
         most, each = documents or most, words or each
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         reason = None
         try:
+            if len(model.config.stacks) > 1:
+                raise InputError(_TWO_STACKS)
+            if model.whole:
+                raise InputError(_WHOLE)
             effects = [
                 _effects(model, behaviour, corpora[behaviour], half, most, each, seed + half, say) for half in HALVES
             ]
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
         choosing, reporting = map(Half, heads, effects)
-        found[behaviour] = Evidence(choosing, reporting, bars[behaviour], reason)
+        found.append(Evidence(behaviour, choosing, reporting, bar, reason))
     return found
 
 
@@ -131,7 +143,7 @@ def affordable(model: Transformer, behaviour: str) -> tuple[int, int]:
     """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
     weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
     cells = model.config.n_layers * model.config.n_heads * _CLAIMED[behaviour]
-    words = _BUDGET / (cells * weights / 2)  # a cell passes through half of the blocks, on average
+    words = _BUDGET / (cells * max(weights, 1) / 2)  # a cell passes through half of the blocks, on average
     fewest, most = _WORDS
     documents = int(min(max(words / fewest, _DOCUMENTS[0]), _DOCUMENTS[1]))
     return documents, int(min(max(words / documents, fewest), most))
@@ -162,20 +174,28 @@ def _effects(
 
 
 def _bars(
-    model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
-) -> dict[str, dict[str, float]]:
-    """By behaviour and measure, the largest gain that any head of an untrained model has."""
-    bars: dict[str, dict[str, float]] = {behaviour: {} for behaviour in corpora}
+    model: Transformer,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    collected: Sequence[Collected],
+    seed: int,
+    say: Say,
+) -> list[dict[str, float]]:
+    """For each that was collected, by measure, the largest gain that any head of an untrained model has."""
+    bars: dict[tuple[Heads, str], dict[str, float]] = {(each.heads, each.behaviour): {} for each in collected}
     for number in range(UNTRAINED):
         fresh = untrained(model, seed + number)
-        for corpus, behaviours in sharing(corpora):
-            say("reading with untrained models", 0)
-            collectors = [MODULES[each].Collector(fresh, seed=seed, **_BARE.get(each, {})) for each in behaviours]
-            reading = Reading(fresh, Sample(corpus, 0, _BAR_DOCUMENTS, _BAR_WORDS))
-            for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
-                if isinstance(found, Collected):
-                    _raise(bars[behaviour], found)
-    return bars
+        for kind in dict.fromkeys(each.heads for each in collected):
+            modules = modules_for(kind)
+            asked = {each.behaviour: corpora[each.behaviour] for each in collected if each.heads == kind}
+            for corpus, behaviours in sharing(asked):
+                say("reading with untrained models", 0)
+                measured = [modules[each] for each in behaviours]
+                bare = [module.Collector(fresh, seed=seed, heads=kind, **_BARE.get(module, {})) for module in measured]
+                reading = Reading(fresh, Sample(corpus, 0, _BAR_DOCUMENTS, _BAR_WORDS), heads=kind)
+                for behaviour, found in zip(behaviours, collect(reading, bare), strict=True):
+                    if isinstance(found, Collected):
+                        _raise(bars[kind, behaviour], found)
+    return list(bars.values())
 
 
 def _raise(bars: dict[str, float], found: Collected) -> None:
@@ -185,13 +205,3 @@ def _raise(bars: dict[str, float], found: Collected) -> None:
             for name, gained in zip(scored.measures, gains(scored, found.heads.count).T, strict=True):
                 if not np.isnan(gained).all():
                     bars[name] = max(bars.get(name, -np.inf), float(np.nanmax(gained)))
-
-
-def sharing(
-    corpora: Mapping[str, Iterable[AnnotatedText]],
-) -> list[tuple[Iterable[AnnotatedText], list[str]]]:
-    """Each corpus once, with the behaviours that are read on it."""
-    found: dict[int, tuple[Iterable[AnnotatedText], list[str]]] = {}
-    for behaviour, corpus in corpora.items():
-        found.setdefault(id(corpus), (corpus, []))[1].append(behaviour)
-    return list(found.values())

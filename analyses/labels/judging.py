@@ -9,17 +9,19 @@ the measure's claimed keys costs what the model says (`analyses.labels.knockouts
     effect      hiding costs what the model says, though attention does not stand out from its baseline
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
+from analyses.behaviours import MODULES, modules_for
 from analyses.collecting import collect
+from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, RANKED, beating_nearest, notable, unit
-from analyses.labels.evidence import CELL, MODULES, Evidence, Say, gather, sharing
-from analyses.tables import Collected
+from analyses.labels.evidence import CELL, Evidence, Say, gather
+from analyses.tables import Collected, Heads
 from analyses.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
 from interp.statistics import benjamini_hochberg
@@ -72,7 +74,7 @@ def label(
     model: Transformer,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     *,
-    collected: Mapping[str, Collected] | None = None,
+    collected: Sequence[Collected] | None = None,
     effects: pd.DataFrame | None = None,
     documents: int | None = None,
     words: int | None = None,
@@ -90,7 +92,8 @@ def label(
     Args:
         model: a transformer with a tokenizer.
         corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
-        collected: what the behaviours' measures added up to on them, where that is known already.
+        collected: what the behaviours' measures added up to on them, in each kind of attention, where that is known
+            already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
         documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
         words: of each of them; by default 10 to 60.
@@ -103,37 +106,40 @@ def label(
     if unknown := corpora.keys() - MODULES.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
     say = progress or (lambda stage, count: None)
-    totals, left_out = (dict(collected), {}) if collected else _collected(model, corpora, seed, say)
-    few = [behaviour for behaviour, each in totals.items() if each.documents < _FEWEST]
-    left_out |= {behaviour: _TOO_FEW.format(totals.pop(behaviour).documents) for behaviour in few}
-    found = gather(model, corpora, totals, documents=documents, words=words, seed=seed, say=say)
-    left_out |= {behaviour: each.effects_left_out for behaviour, each in found.items() if each.effects_left_out}
+    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, seed, say)
+    left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
+    enough = [each for each in totals if each.documents >= _FEWEST]
+    found = gather(model, corpora, enough, documents=documents, words=words, seed=seed, say=say)
+    left_out |= {each.behaviour: each.effects_left_out for each in found if each.effects_left_out}
     candidates, evidence = [], []
-    for each in found.values():
+    for each in found:
         known = _known(each)
         evidence.append(known)
         candidates.append(_chosen(each).merge(known, on=CELL, how="inner"))
     if not found:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
     if effects is None:
-        effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in found], ignore_index=True)
+        asked = dict.fromkeys(each.behaviour for each in found)
+        effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in asked], ignore_index=True)
     labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects)
     return Labelled(labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out)
 
 
 def _collected(
     model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
-) -> tuple[dict[str, Collected], dict[str, str]]:
-    """What each behaviour adds up to on its corpus, or why it could not be measured."""
-    totals, left_out = {}, {}
-    for corpus, behaviours in sharing(corpora):
-        collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in behaviours]
-        reading = Reading(model, corpus, lambda texts: say("reading", texts))
-        for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
-            if isinstance(found, Collected):
-                totals[behaviour] = found
-            else:
-                left_out[behaviour] = str(found)
+) -> tuple[list[Collected], dict[str, str]]:
+    """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
+    totals, left_out = [], {}
+    for kind in Heads.every(model):
+        modules = modules_for(kind)
+        for corpus, behaviours in sharing({name: corpus for name, corpus in corpora.items() if name in modules}):
+            collectors = [modules[behaviour].Collector(model, seed=seed, heads=kind) for behaviour in behaviours]
+            reading = Reading(model, corpus, lambda texts: say("reading", texts), heads=kind)
+            for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
+                if isinstance(found, Collected):
+                    totals.append(found)
+                else:
+                    left_out[behaviour] = str(found)
     return totals, left_out
 
 
@@ -198,7 +204,7 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
         rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
     rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"}).replace({"label": {_NAMED: _ALL}})
-    return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", "layer", "head", "label"], ignore_index=True)
+    return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *_HEAD, "label"], ignore_index=True)
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:

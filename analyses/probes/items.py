@@ -10,10 +10,15 @@ from hashlib import blake2b
 
 from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
 from analyses.windows import Window, windows
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, StackConfig, Transformer
 
 SPLITS = ("train", "test")
 _TEST_SHARE = 4  # one document of so many is kept for the test
+
+
+def probed_stack(model: Transformer) -> StackConfig:
+    """The stack whose layers are probed: the only one, or the encoder, which reads the text as it is."""
+    return next(iter(model.config.stacks.values()))
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def _asked(model: Transformer, text: AnnotatedText, left: Counter[str], counts: 
     if not (labelled or referring or why_not):
         counts["texts passed over: nothing to ask of them"] += 1
         return
-    for window in windows(text, model.tokenizer, model.config.n_ctx, counts):
+    for window in windows(text, model.tokenizer, probed_stack(model).n_ctx, counts):
         words = tuple(at for at in range(window.start, window.stop) if labelled and window.scores(at))
         edges = tuple(edge for item in referring if left["edges"] > 0 for edge in _edges(item, window, counts))
         counts.update(reason for word, reason in why_not if window.scores(word))

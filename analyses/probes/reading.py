@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analyses.probes.items import Asked
+from analyses.attending import least_target
+from analyses.probes.items import Asked, probed_stack
 from analyses.windows import Window
 from interp import TokenBatch, Transformer, run
 from interp.patterns import membership
@@ -40,7 +41,7 @@ def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], o
     """Run a model and keep the vectors of what is asked, in its order. A word's vector is the mean over its pieces.
 
     Args:
-        model: a model of one stack.
+        model: any; of two stacks the encoder is probed.
         asked: what is asked in each window.
         progress: is told how many windows have been read.
     """
@@ -64,7 +65,7 @@ def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], o
 
 
 def _room(model: Transformer, count: int) -> Vectors:
-    config = model.config.last
+    config = probed_stack(model)
     n_heads = config.n_layers * config.n_heads
     return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
 
@@ -93,9 +94,9 @@ def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
 
 def _word_vectors(model: Transformer, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
     """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
-    (stack,) = model.config.stacks
+    stack, target = next(iter(model.config.stacks)), least_target(model, len(shown))
     wanted = (f"{stack}.0.resid_pre", f"{stack}.*.resid_post", f"{stack}.*.attn.z")
-    out = run(model, TokenBatch.from_rows([window.ids for window in shown]), capture=wanted)
+    out = run(model, TokenBatch.from_rows([window.ids for window in shown]), capture=wanted, target=target)
     rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in shown]
     n_words = max(window.stop - window.start for window in shown)
     belongs = membership(rows, n_words, out.tokens.ids.shape[1]).to(model.device)

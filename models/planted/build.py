@@ -6,7 +6,7 @@ them; W_V picks and W_O places. So heads of any behaviours can share keys, and n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Int
@@ -30,6 +30,9 @@ UNKNOWN = "<unk>"
 class Planted:
     """A planted model's vocabulary and heads, layer by layer; `build` makes the transformer.
 
+    With `crossing`, heads of cross-attention, it has an encoder too, whose heads are `encoding`; `layers` are then the
+    decoder's own attention, which has as many layers.
+
     Without a norm every number can be derived on paper. With one, what a head reads from the embedding is exact to
     rounding; behind heads that wrote a vector w, all that is read is smaller by a part of about |w|² / (2 SIZE²): 3e-6
     for |w| = 10, so that a row shared by several keys may share unevenly by GAIN times that.
@@ -46,41 +49,87 @@ class Planted:
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # classes of words that heads may read
     n_kv_heads: int | None = None  # key/value heads a layer, shared evenly by its heads
     norm: LayerNorm | RMSNorm | NoNorm = field(default_factory=NoNorm)
+    encoding: Sequence[Sequence[Plan]] = ()  # heads of the encoder
+    crossing: Sequence[Sequence[Plan]] = ()  # heads that look from the decoder into the encoder's stream
 
     def build(self) -> Transformer:
         """The transformer, with a tokenizer that knows one token a word (a hyphen splits a word into pieces)."""
         if not any(self.layers):
             raise InputError("expected at least one layer with a head, got none")
+        if self.crossing and not (self.causal and self.start and len(self.layers) == len(self.crossing)):
+            raise InputError("crossing heads stand in a causal decoder with a start token, a plan for each layer")
         special = [self.start] if self.start else []
         words = tuple(dict.fromkeys([UNKNOWN, *special, *self.vocabulary]))
         slots = Slots(words, self.n_ctx, self.causal, self.directions, not isinstance(self.norm, NoNorm))
-        n_heads = max(map(len, self.layers))
-        n_groups = self.n_kv_heads or n_heads
-        layers = [_in_groups([plan(slots) for plan in layer], slots, n_heads, n_groups) for layer in self.layers]
-        codes = [[_Code.of(group) for group in layer] for layer in layers]
-        stack = StackConfig(
-            n_layers=len(self.layers),
+        around = replace(slots, causal=False)
+        own = _Planned.of(self.layers, slots, self.n_kv_heads)
+        across = _Planned.of(self.crossing, around, self.n_kv_heads, own.n_heads)
+        before = _Planned.of(self.encoding or [[]] * bool(self.crossing), around, self.n_kv_heads)
+        last = self._stack(slots, [own, across], causal=self.causal)
+        encoder = self._stack(around, [before], causal=False) if self.crossing else None
+        config = TransformerConfig(
+            decoder=last if self.causal else None,
+            encoder=encoder if self.causal else last,
+            target_start=slots.token(self.start) if self.crossing and self.start else None,
+        )
+        model = Transformer(config, Tokenizer(_tokenizer(slots, self.start)))
+        with torch.no_grad():
+            _set_stream(model, slots)
+            own.set([block.attn for block in model.last.blocks], slots)
+            if self.crossing:
+                before.set([block.attn for block in model.stack("encoder").blocks], around)
+                crossing = [block.cross_attn for block in model.last.blocks if block.cross_attn is not None]
+                across.set(crossing, around)
+        return model
+
+    def _stack(self, slots: Slots, planned: "Sequence[_Planned]", *, causal: bool) -> StackConfig:
+        return StackConfig(
+            n_layers=len(planned[0].layers),
             d_model=slots.d_model,
-            n_heads=n_heads,
-            d_head=max(1, *(code.width for layer in codes for code in layer)),
+            n_heads=max(each.n_heads for each in planned),
+            d_head=max(1, *(each.width for each in planned)),
             d_mlp=1,
             n_ctx=self.n_ctx,
             d_vocab=slots.n_tokens,
-            causal=self.causal,
+            causal=causal,
             n_kv_heads=self.n_kv_heads,
             norm=self.norm,
             positions=Learned(),
             mlp=NoMLP(),
             attention_bias=False,
+            cross_attention=bool(self.crossing) and causal,
             scale=1.0,
         )
-        config = TransformerConfig(decoder=stack) if self.causal else TransformerConfig(encoder=stack)
-        model = Transformer(config, Tokenizer(_tokenizer(slots, self.start)))
-        with torch.no_grad():
-            _set_stream(model, slots)
-            for block, groups, read in zip(model.last.blocks, layers, codes, strict=True):
-                _set_heads(block.attn, slots, groups, read)
-        return model
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The heads of one kind of attention, layer by layer, in groups that share keys and values."""
+
+    n_heads: int
+    layers: "list[list[tuple[list[Head], _Code]]]"
+
+    @staticmethod
+    def of(
+        layers: Sequence[Sequence[Plan]], slots: Slots, n_kv_heads: int | None, n_heads: int | None = None
+    ) -> "_Planned":
+        """Plans as heads; as many a layer as the fullest has, at least `n_heads`."""
+        n_heads = max([n_heads or 1, *map(len, layers)])
+        grouped = [
+            _in_groups([plan(slots) for plan in layer], slots, n_heads, n_kv_heads or n_heads) for layer in layers
+        ]
+        return _Planned(n_heads, [[(group, _Code.of(group)) for group in layer] for layer in grouped])
+
+    @property
+    def width(self) -> int:
+        """Dimensions that the widest head needs."""
+        return max((code.width for layer in self.layers for _, code in layer), default=1)
+
+    def set(self, attentions: Sequence[Attention], slots: Slots) -> None:
+        """Put the heads into a stack's attentions."""
+        for attention, layer in zip(attentions, self.layers, strict=True):
+            groups, codes = zip(*layer, strict=True)
+            _set_heads(attention, slots, list(groups), list(codes))
 
 
 @dataclass(frozen=True)
@@ -114,11 +163,11 @@ def _set_stream(model: Transformer, slots: Slots) -> None:
     """Everything that is no head: codes of tokens and positions, norms that change nothing, output."""
     for weight in model.parameters():
         weight.zero_()
-    embed = model.last.embed
-    assert embed.position is not None
     assert model.output is not None
-    embed.token.weight.copy_(slots.token_codes())
-    embed.position.weight.copy_(slots.position_codes())
+    for embed in (model.stack(name).embed for name in model.config.stacks):
+        assert embed.position is not None
+        embed.token.weight.copy_(slots.token_codes())
+        embed.position.weight.copy_(slots.position_codes())
     output = torch.zeros(slots.d_model, slots.n_tokens)
     output[slots.output] = torch.eye(slots.n_tokens)
     model.output.weight.copy_(slots.reading(output).T)
