@@ -191,5 +191,5 @@ class CrossAttention(Attention):
         q = tap("q", self.project_queries(x))
         k, v = (past or Growing()).once(lambda: self.project_keys_values(source.stream))
         k, v = tap("k", k), tap("v", v)
-        q, k, v = self.enter([q, k, v], sight.positions)
+        q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)  # nothing turns: they share no positions
         return self.out(tap("z", self.mix(q, k, v, source.seen_by(sight), tap)).flatten(-2))

@@ -26,6 +26,7 @@ class RMSNorm:
 
     eps: float = 1e-5
     offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
+    in_float32: Literal["all", "length"] = "all"  # at every precision: the normalised stream, or only its length
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,16 @@ class Transform:
 
 
 @dataclass(frozen=True)
+class Writing:
+    """How a decoder writes where there is an encoder: ids, on which no pass depends."""
+
+    ends: tuple[int, ...] = ()  # it ends after any of them
+    first: int | None = None  # what is always written first, after the id that the decoder's input begins with
+    last: int | None = None  # what is put last where it is cut short
+    never: tuple[int, ...] = ()  # what it never writes
+
+
+@dataclass(frozen=True)
 class TransformerConfig:
     """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
 
@@ -258,6 +269,7 @@ class TransformerConfig:
     transform: Transform | None = None
     shared_embedding: bool = False  # encoder and decoder embed tokens with the same weights
     target_start: int | None = None  # the id that the decoder's input begins with, where there is an encoder
+    writing: Writing = Writing()
 
     def __post_init__(self) -> None:
         if self.decoder is None and self.encoder is None:
@@ -267,7 +279,8 @@ class TransformerConfig:
         if self.decoder is not None and not self.decoder.causal:
             raise InputError("a decoder sees no later token: expected causal=True")
         if self.decoder is not None and self.decoder.cross_attention != (self.encoder is not None):
-            raise InputError("a decoder has cross-attention where there is an encoder, and only there")
+            both = self.encoder is not None
+            raise InputError(f"a decoder attends to an encoder where there is one: expected cross_attention={both}")
         if self.decoder and self.encoder and self.decoder.d_model != self.encoder.d_model:
             raise InputError(
                 f"cross-attention reads the encoder's stream: expected one d_model, got {self.encoder.d_model} "

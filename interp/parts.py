@@ -39,8 +39,8 @@ def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
     match norm:
         case LayerNorm(eps, bias):
             return nn.LayerNorm(width, eps, bias=bias)
-        case RMSNorm(eps, offset):
-            return RootMeanSquare(width, eps, offset)
+        case RMSNorm():
+            return RootMeanSquare(width, norm)
         case NoNorm():
             return nn.Identity()
 
@@ -48,16 +48,20 @@ def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
 class RootMeanSquare(nn.RMSNorm):
     """RMSNorm, in float32 at every precision, as models are trained with it: see `interp.positions.frequencies`."""
 
-    def __init__(self, width: int, eps: float, offset: float = 0.0):
-        super().__init__(width, eps)
-        self.offset = offset
-        nn.init.constant_(self.weight, 1 - offset)
+    def __init__(self, width: int, config: RMSNorm):
+        super().__init__(width, config.eps)
+        self.config = config
+        nn.init.constant_(self.weight, 1 - config.offset)
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Scale to unit root mean square, then by the trained weight."""
-        normed = F.rms_norm(x.float(), self.normalized_shape, eps=self.eps)
-        if self.offset:
-            return (normed * (self.weight.float() + self.offset)).to(x.dtype)
+        eps, offset = self.config.eps, self.config.offset
+        if self.config.in_float32 == "length":
+            mean_square = x.float().pow(2).mean(-1, keepdim=True)
+            return (self.weight + offset) * (x * torch.rsqrt(mean_square + eps)).to(x.dtype)
+        normed = F.rms_norm(x.float(), self.normalized_shape, eps=eps)
+        if offset:
+            return (normed * (self.weight.float() + offset)).to(x.dtype)
         return self.weight * normed.to(x.dtype)
 
 
@@ -83,9 +87,12 @@ class Embedding(nn.Module):
         self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
 
     def forward(
-        self, ids: Int[Tensor, "*batch position"], positions: Int[Tensor, "*batch position"]
+        self,
+        ids: Int[Tensor, "*batch position"],
+        positions: Int[Tensor, "*batch position"],
+        segments: Int[Tensor, "*batch position"] | None = None,
     ) -> Float[Tensor, "*batch position d_model"]:
-        """Embed tokens that stand at `positions` of their texts."""
+        """Embed tokens that stand at `positions` of their texts, and belong to `segments` of them."""
         x = self.token(ids)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
@@ -96,7 +103,7 @@ class Embedding(nn.Module):
             case Sinusoidal():
                 x = x + sinusoids(positions, x.shape[-1], self.config.positions).to(x.dtype)
         if self.token_type is not None:
-            x = x + self.token_type.weight[0]  # a single text is all of the first type
+            x = x + (self.token_type.weight[0] if segments is None else self.token_type(segments))
         return self.project(self.norm(x))
 
 

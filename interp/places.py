@@ -30,11 +30,12 @@ class Site:
 
 def sites(model: Transformer) -> dict[str, Site]:
     """All sites of `model`, by name, in the order in which a call passes them."""
-    return _sites(model.config)
+    return sites_of(model.config) if model.own_sites is None else {**model.own_sites}
 
 
 @lru_cache(maxsize=16)
-def _sites(config: TransformerConfig) -> dict[str, Site]:
+def sites_of(config: TransformerConfig) -> dict[str, Site]:
+    """All sites of a transformer that is made as `config` says."""
     found = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
     if config.output != "none":
         found.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
@@ -101,13 +102,13 @@ def matching(model: Transformer, patterns: str | Iterable[str]) -> list[str]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         hits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
         if not hits:
-            raise InputError(_no_site(pattern, model.config))
+            raise InputError(_no_site(pattern, model.config, known))
         found.update(dict.fromkeys(hits))
     return list(found)
 
 
-def _no_site(pattern: str, config: TransformerConfig) -> str:
+def _no_site(pattern: str, config: TransformerConfig, known: Iterable[str]) -> str:
     layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in config.stacks.items())
-    near = get_close_matches(pattern, _sites(config), n=1)
+    near = get_close_matches(pattern, [*known], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}"

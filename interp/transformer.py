@@ -11,9 +11,9 @@ Axes, in the order in which they appear; leading axes are free ("..."), so that 
 Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` lists them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float
@@ -199,7 +199,7 @@ class Stack(nn.Module):
 
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
-        residual = tap("embed", self.embed(batch.ids, batch.positions))
+        residual = tap("embed", self.embed(batch.ids, batch.positions, batch.segments))
         return self.resume(residual, Sight.of(batch, causal=self.config.causal), tap=tap, source=source)
 
     def resume(
@@ -222,13 +222,18 @@ class Stack(nn.Module):
 class Transformer(nn.Module):
     """Stacks and, where there is one, the output layer that reads the last of them."""
 
+    whole = False  # True where another library runs the model, which then has no parts to call: plain ways alone work
+    own_sites: Mapping[str, Any] | None = None  # its sites, where the configuration does not tell them
+
     def __init__(
         self, config: TransformerConfig, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
     ):
         super().__init__()
         self.config, self.tokenizer = config, tokenizer
-        self.target_tokenizer = target_tokenizer or tokenizer  # of what the decoder reads where there is an encoder
+        one = len({stack.d_vocab for stack in config.stacks.values()}) == 1  # vocabulary, or so it seems
+        self.target_tokenizer = target_tokenizer or (tokenizer if one else None)  # of what the last stack reads
         self.source: Path | None = None  # the directory that the weights were read from
+        self.family: str | None = None  # what the format of that directory is called
         self.stacks = nn.ModuleDict({name: Stack(stack) for name, stack in config.stacks.items()})
         self.output = None if config.output == "none" else Output(config)
         self.tie()

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -11,17 +12,27 @@ from models.huggingface import read, save, weights_digest
 
 __all__ = ["load", "save", "weights_digest"]
 
+LENS = "lens:"  # before a directory or name: TransformerLens runs that model
 DEFAULT = Path(__file__).parent / "checkpoints" / "default"
 
 
-def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Transformer:
+def load(
+    name: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    quantize: Literal["int8"] | None = None,
+) -> Transformer:
     """A model, ready to run, with its tokenizer.
 
     Args:
-        name: a directory in Hugging Face's format (GPT-2, Llama or BERT family), "default", "minilm", or
-            "org/name" for a model of the Hugging Face hub, which is downloaded once.
+        name: a directory in Hugging Face's format, of a family that `interp models` lists, "default", "minilm", or
+            "org/name" for a model of the Hugging Face hub, which is downloaded once. With "lens:" before any of these
+            TransformerLens runs the model, of each architecture that it wraps (`models.lens`).
         dtype: of weights and activations, whatever the files hold.
         device: where the model runs.
+        quantize: "int8" rounds the matrices of attention and feed-forwards to eight bits as they are read; weights and
+            their views (`W_Q`, ...) can then be read, not written.
 
     Raises:
         InputError: there is no such model or device, or the files are missing, damaged or not supported.
@@ -29,7 +40,13 @@ def load(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str | 
     if not dtype.is_floating_point:
         raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
     place = _device(device)
-    return read(_directory(name), dtype, place)
+    if isinstance(name, str) and name.startswith(LENS):
+        from models import lens  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
+
+        if quantize is not None:
+            raise InputError("TransformerLens runs weights as they are: expected no quantize")
+        return lens.read(directory_of(name.removeprefix(LENS)), dtype, place)
+    return read(directory_of(name), dtype, place, quantize)
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -42,7 +59,8 @@ def _device(device: str | torch.device) -> torch.device:
         raise InputError(f"no device {str(device)!r} here: use 'cpu' ({reason})") from error
 
 
-def _directory(name: str | Path) -> Path:
+def directory_of(name: str | Path) -> Path:
+    """Where the model called `name` lies; from the hub, after it was downloaded."""
     if name == "default":
         if not DEFAULT.is_dir():
             raise InputError("the default model is not part of this installation; give a model directory")

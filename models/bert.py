@@ -1,46 +1,69 @@
 """BERT (Devlin 2019): an encoder; norms after each sum and after the embedding, token types, learned positions.
 
-Heads for masked words and sentence pairs are left unread: the last residual stream is what the model gives.
+The output layer for masked words is read where it is stored; heads for sentence pairs and other tasks are not.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.family import Family, Fields, parts_of, rows
+from interp.config import Activation, LayerNorm, Learned, Plain, StackConfig, Transform, TransformerConfig
+from models.family import Family, Fields, Theirs, parts_of, rows
 
 
-def config(raw: Mapping[str, Any]) -> TransformerConfig:
+def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    fields = Fields(raw)
-    fields.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
-    encoder = StackConfig(
+    stack = encoder(fields)
+    return masked_words(fields, stack, fields.activation("hidden_act", "gelu"))
+
+
+def encoder(fields: Fields, first_position: int = 0) -> StackConfig:
+    """The stack, which some later families share."""
+    fields.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False, pruned_heads={})
+    return StackConfig(
         n_layers=fields.size("num_hidden_layers"),
         d_model=fields.size("hidden_size"),
         n_heads=fields.size("num_attention_heads"),
         d_head=fields.head_width("hidden_size", "num_attention_heads"),
         d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings"),
+        n_ctx=fields.size("max_position_embeddings") - first_position,
         d_vocab=fields.size("vocab_size"),
         causal=False,
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-12)),
         wiring="post",
+        positions=Learned(first_position),
         mlp=Plain(fields.activation("hidden_act", "gelu")),
         embedding_norm=True,
         n_token_types=fields.size("type_vocab_size", 2),
     )
-    return TransformerConfig(encoder=encoder, output="none")
+
+
+def masked_words(fields: Fields, stack: StackConfig, activation: Activation) -> TransformerConfig:
+    """The encoder, with an output layer for masked words where there is one."""
+    fields.flag("tie_word_embeddings", True)
+    if not fields.masked_words:
+        return TransformerConfig(encoder=stack, output="none")
+    fields.only(tie_word_embeddings=True)
+    assert isinstance(stack.norm, LayerNorm)
+    transform = Transform(activation, stack.norm)
+    return TransformerConfig(encoder=stack, output="tied", output_bias=True, transform=transform)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
+    return raw_encoder(config) | {
+        "model_type": "bert",
+        "architectures": ["BertModel" if config.output == "none" else "BertForMaskedLM"],
+    }
+
+
+def raw_encoder(config: TransformerConfig) -> dict[str, Any]:
+    """The fields that later families share."""
     stack = config.last
     activation, eps = parts_of(stack)
+    first = stack.positions.first if isinstance(stack.positions, Learned) else 0
     return {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
         "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
+        "max_position_embeddings": stack.n_ctx + first,
         "hidden_size": stack.d_model,
         "intermediate_size": stack.d_mlp,
         "num_hidden_layers": stack.n_layers,
@@ -51,24 +74,36 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+ENCODER: Mapping[str, Theirs] = {
+    "stacks.encoder.embed.token": rows("embeddings.word_embeddings"),
+    "stacks.encoder.embed.position": rows("embeddings.position_embeddings"),
+    "stacks.encoder.embed.token_type": rows("embeddings.token_type_embeddings"),
+    "stacks.encoder.embed.norm": rows("embeddings.LayerNorm"),
+    "stacks.encoder.blocks.*.attn.qkv": rows(
+        *(f"encoder.layer.*.attention.self.{part}" for part in ("query", "key", "value"))
+    ),
+    "stacks.encoder.blocks.*.attn.out": rows("encoder.layer.*.attention.output.dense"),
+    "stacks.encoder.blocks.*.norm_attn": rows("encoder.layer.*.attention.output.LayerNorm"),
+    "stacks.encoder.blocks.*.mlp.up": rows("encoder.layer.*.intermediate.dense"),
+    "stacks.encoder.blocks.*.mlp.down": rows("encoder.layer.*.output.dense"),
+    "stacks.encoder.blocks.*.norm_mlp": rows("encoder.layer.*.output.LayerNorm"),
+}
+
 FAMILY = Family(
     config,
     raw,
     prefix="bert.",
-    ignored=r"embeddings\.position_ids|pooler\..*|cls\..*",
+    ignored=r"embeddings\.position_ids|pooler\..*|cls\.seq_relationship\..*|(classifier|qa_outputs)\..*",
     renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    harmless="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type",
+    masked="cls.predictions.transform.dense.weight",
+    also={"cls.predictions.bias": ("cls.predictions.decoder.bias",)},
     weights={
-        "stacks.encoder.embed.token": rows("embeddings.word_embeddings"),
-        "stacks.encoder.embed.position": rows("embeddings.position_embeddings"),
-        "stacks.encoder.embed.token_type": rows("embeddings.token_type_embeddings"),
-        "stacks.encoder.embed.norm": rows("embeddings.LayerNorm"),
-        "stacks.encoder.blocks.*.attn.qkv": rows(
-            *(f"encoder.layer.*.attention.self.{part}" for part in ("query", "key", "value"))
-        ),
-        "stacks.encoder.blocks.*.attn.out": rows("encoder.layer.*.attention.output.dense"),
-        "stacks.encoder.blocks.*.norm_attn": rows("encoder.layer.*.attention.output.LayerNorm"),
-        "stacks.encoder.blocks.*.mlp.up": rows("encoder.layer.*.intermediate.dense"),
-        "stacks.encoder.blocks.*.mlp.down": rows("encoder.layer.*.output.dense"),
-        "stacks.encoder.blocks.*.norm_mlp": rows("encoder.layer.*.output.LayerNorm"),
+        **ENCODER,
+        "output.transform.dense": rows("cls.predictions.transform.dense"),
+        "output.transform.norm": rows("cls.predictions.transform.LayerNorm"),
+        "output.weight": rows("cls.predictions.decoder.weight"),
+        "output.bias": rows("cls.predictions.bias"),
     },
 )

@@ -1,13 +1,14 @@
 """How a family of models writes its configuration and names its weights: what one file of a family has to say."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from interp.config import Activation, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
+from interp.config import Activation, Experts, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
 from interp.transformer import Transformer
 
@@ -16,38 +17,82 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",  # with sqrt(2 / pi) to 10 digits
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
 }
 
 
+# fields that any config.json may have and that change nothing that a single pass computes
+BOOKKEEPING = """
+    _attn_implementation _name_or_path architectures attention_dropout attention_probs_dropout_prob
+    attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+    classifier_dropout cls_token_id decoder_start_token_id diversity_penalty do_sample dropout dtype early_stopping
+    embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id eos_token_ids
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    hidden_dropout hidden_dropout_prob id2label initializer_factor initializer_range is_encoder_decoder label2id
+    length_penalty mask_token_id max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams
+    num_labels num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id
+    prefix problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
+    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p
+    torch_dtype torchscript transformers.js_config transformers_version typical_p unk_token_id use_bfloat16
+    use_cache xla_device
+"""
+
+
 @dataclass(frozen=True)
 class Fields:
     """The fields of a config.json, read with their kind checked; null counts as absent.
 
-    Every reader raises InputError, naming the field and its value.
+    Every reader raises InputError, naming the field and its value. What no reader asked for is found by `rest`.
     """
 
     raw: Mapping[str, Any]
+    seen: set[str] = field(default_factory=set, compare=False)
+
+    def get(self, key: str) -> Any:
+        """The field as it is; None where it is absent."""
+        self.seen.add(key)
+        return self.raw.get(key)
 
     def _read(self, key: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
-        value = default if self.raw.get(key) is None else self.raw[key]
+        value = default if self.get(key) is None else self.raw[key]
         if value is None:
             raise InputError(f"config.json lacks {key!r}: {expected} is expected")
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise InputError(f"config.json: {key} must be {expected}, got {value!r}")
         return value
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1; required where there is no default."""
-        value = self._read(key, default, (int,), "a whole number from 1")
-        if value < 1:
-            raise InputError(f"config.json: {key} must be a whole number from 1, got {value}")
+    def inner(self, key: str) -> "Fields":
+        """The fields of an object; none where it is absent."""
+        return Fields(self._read(key, {}, (dict,), "an object"))
+
+    def names(self, key: str, default: Sequence[str] | None = None) -> list[str]:
+        """A list of words, one a layer or the like."""
+        found = self._read(key, default, (list, tuple), "a list")
+        return [str(each) for each in found]
+
+    def rest(self, harmless: Iterable[str]) -> None:
+        """Refuse fields that nothing has read, but for null and those known to change nothing that is computed."""
+        known = self.seen | {*BOOKKEEPING.split(), *harmless}
+        unknown = {key: value for key, value in self.raw.items() if key not in known and value is not None}
+        if unknown:
+            told = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
+            raise InputError(
+                f"config.json: nothing here reads {told}, which may change what the model computes; "
+                "take it out of config.json if it does not"
+            )
+
+    def size(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number from `least`; required where there is no default."""
+        value = self._read(key, default, (int,), f"a whole number from {least}")
+        if value < least:
+            raise InputError(f"config.json: {key} must be a whole number from {least}, got {value}")
         return value
 
-    def number(self, key: str, default: float) -> float:
-        """A number above 0."""
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0; required where there is no default."""
         value = float(self._read(key, default, (int, float), "a number above 0"))
         if not value > 0:
             raise InputError(f"config.json: {key} must be a number above 0, got {value}")
@@ -71,27 +116,45 @@ class Fields:
             raise InputError(f"config.json: {width} {total} is not a multiple of {heads} {count}")
         return total // count
 
+    @property
+    def masked_words(self) -> bool:
+        """Whether there is an output layer for masked words; weights that are read tell it (`Family.masked`)."""
+        return any(name.endswith("ForMaskedLM") for name in self.names("architectures", []))
+
     def only(self, **supported: Any) -> None:
         """Refuse fields that change the computation, unless they are absent or have the one value that is supported."""
         for key, value in supported.items():
-            given = self.raw.get(key)
+            given = self.get(key)
             if given is not None and given != value:
                 raise InputError(f"config.json: {key} {given!r} is not supported, only {json.dumps(value)}")
 
 
+def activation_name(activation: Activation) -> str:
+    """Their name of an activation."""
+    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)
+
+
 def parts_of(stack: StackConfig) -> tuple[str | None, float | None]:
     """Their name of a stack's activation, and its norm's epsilon; None where it has none."""
-    activation = stack.mlp.activation if isinstance(stack.mlp, Plain | Gated) else None
-    name = next((theirs for theirs, ours in ACTIVATIONS.items() if ours == activation), None)
-    return name, stack.norm.eps if isinstance(stack.norm, LayerNorm | RMSNorm) else None
+    shape = stack.mlp.expert if isinstance(stack.mlp, Experts) else stack.mlp
+    activation = shape.activation if isinstance(shape, Plain | Gated) else None
+    eps = stack.norm.eps if isinstance(stack.norm, LayerNorm | RMSNorm) else None
+    return activation and activation_name(activation), eps
+
+
+Form = Literal["rows", "columns", "by_head", "one_row"]
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """The modules whose weights make up one of ours, stacked along output rows; `*` stands for the layer."""
+    """Where one of our modules (or parameters) is stored: the names that make it up, stacked along output rows.
+
+    Each `*` stands for a number in the name of ours, in order: the layer, then the expert. Names of a module get the
+    parameter's own ending (`.weight`, `.bias`); those of a parameter are whole.
+    """
 
     names: tuple[str, ...]
-    transposed: bool = False  # their matrices are input x output
+    form: Form = "rows"
 
 
 def rows(*names: str) -> Theirs:
@@ -99,33 +162,91 @@ def rows(*names: str) -> Theirs:
     return Theirs(names)
 
 
-def columns(name: str) -> Theirs:
-    """A matrix stored as input x output."""
-    return Theirs((name,), transposed=True)
+def columns(*names: str) -> Theirs:
+    """Matrices stored as input x output; several are stacked along their outputs."""
+    return Theirs(names, "columns")
+
+
+def by_head(name: str) -> Theirs:
+    """One matrix for q, k and v, whose output rows go head by head: a head's q, its k, its v, then the next head's."""
+    return Theirs((name,), "by_head")
+
+
+def one_row(name: str) -> Theirs:
+    """A vector stored as a matrix of one row."""
+    return Theirs((name,), "one_row")
 
 
 @dataclass(frozen=True)
 class Family:
-    """One family: its configuration to ours and back, and its weights beside ours, by module.
+    """One family: its configuration to ours and back, and its weights beside ours, by module or parameter.
 
-    Names of modules are theirs without `prefix`, which a file may have or not. `ignored` is a pattern of stored tensors
-    that are no weights of the stacks (masks, frequencies, heads for other tasks); `renamed` maps old endings to new.
+    `reads` makes our configuration of their fields; what it does not ask for, must be `harmless` (see `Fields.rest`).
+    Names of weights are theirs without `prefix`, which a file may have or not, and which the output layer's never have.
+    `ignored` is a pattern of stored tensors that are no weights of the stacks (masks, frequencies, heads for other
+    tasks); `renamed` maps old endings to new; `also` says under which further names a file may hold a tensor once more.
     """
 
-    config: Callable[[Mapping[str, Any]], TransformerConfig]
+    reads: Callable[[Fields], TransformerConfig]
     raw: Callable[[TransformerConfig], dict[str, Any]]
     weights: Mapping[str, Theirs]
     prefix: str
     ignored: str
     renamed: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    harmless: str = ""  # fields of config.json, separated by spaces
+    zero: frozenset[str] = frozenset()  # tensors that a file may lack, which are zero then
+    # the same for one configuration, where names of weights depend on it
+    suit: Callable[["Family", TransformerConfig], "Family"] = lambda family, _: family
+    # their fields with what the names of stored tensors tell, where that is not just whether there is an output layer
+    settle: Callable[[Mapping[str, Any], Collection[str]], dict[str, Any]] | None = None
+    masked: str | None = None  # the tensor that a file has where it has an output layer for masked words
 
-    def theirs(self, parameter: str) -> tuple[list[str], bool]:
-        """Their names (without prefix) for one of our parameters, and whether they are transposed."""
-        module, _, leaf = parameter.rpartition(".")
-        path = module.split(".")
-        layer = next((part for part in path if part.isdecimal()), "")
-        entry = self.weights[".".join("*" if part.isdecimal() else part for part in path)]
-        return [f"{name.replace('*', layer)}.{leaf}" for name in entry.names], entry.transposed and leaf == "weight"
+    def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
+        """Ours for their config.json.
+
+        Raises:
+            InputError: a field is missing, not supported, or unknown.
+        """
+        fields = Fields(raw)
+        config = self.reads(fields)
+        fields.rest(self.harmless.split())
+        return config
+
+    @property
+    def head(self) -> str | None:
+        """Their name of the output layer's weight, which a file may lack where it is the embedding."""
+        return self.theirs("output.weight")[0][0] if {"output", "output.weight"} & {*self.weights} else None
+
+    def of_output(self, name: str) -> bool:
+        """Whether a stored tensor, named without prefix, would be of the output layer."""
+        parts = [part for ours, entry in self.weights.items() if ours.startswith("output") for part in entry.names]
+        return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+    @property
+    def both(self) -> bool:
+        """Whether its models have an encoder and a decoder."""
+        return {"encoder", "decoder"} <= {name.split(".")[1] for name in self.weights if name.startswith("stacks.")}
+
+    def theirs(self, parameter: str) -> tuple[list[str], Form]:
+        """Their names (without prefix) for one of our parameters, and how they lay it out."""
+        path = parameter.split(".")
+        numbers = [part for part in path if part.isdecimal()]
+        pattern = ".".join("*" if part.isdecimal() else part for part in path)
+        module, _, leaf = pattern.rpartition(".")
+        entry = self.weights.get(pattern) or self.weights[module]
+        names = entry.names if pattern in self.weights else [f"{name}.{leaf}" for name in entry.names]
+        return [_numbered(name, numbers) for name in names], entry.form
+
+    def stored(self, piece: "Piece") -> str:
+        """The name under which a piece is saved."""
+        return piece.theirs if piece.ours.startswith("output.") else self.prefix + piece.theirs
+
+
+def _numbered(name: str, numbers: Iterable[str]) -> str:
+    for number in numbers:
+        name = name.replace("*", number, 1)
+    return name
 
 
 @dataclass(frozen=True)
@@ -135,23 +256,49 @@ class Piece:
     theirs: str  # without the family's prefix
     ours: str
     rows: slice
-    transposed: bool
+    form: Form = "rows"
+    d_head: int = 0  # where rows go head by head
 
     def view(self, parameter: Tensor) -> Tensor:
-        """The part of our parameter, as they lay it out."""
+        """The part of our parameter in the order in which they lay it out, its axes perhaps split further."""
         part = parameter[self.rows]
-        return part.T if self.transposed else part
+        match self.form:
+            case "columns" if part.ndim == 2:
+                return part.T
+            case "by_head":
+                return part.unflatten(0, (3, -1, self.d_head)).transpose(0, 1)
+            case "one_row":
+                return part[None]
+            case _:
+                return part
+
+    def shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """The shape of the stored tensor."""
+        shape = self.view(parameter).shape
+        return (math.prod(shape[:3]), *shape[3:]) if self.form == "by_head" else tuple(shape)
+
+    def put(self, parameter: Tensor, value: Tensor) -> None:
+        """Fill our parameter's part with the stored `value`."""
+        part = self.view(parameter)
+        part.copy_(value.view(part.shape))
+
+    def take(self, parameter: Tensor) -> Tensor:
+        """The stored tensor of our parameter; a view of it where the layouts allow."""
+        return self.view(parameter).reshape(self.shape(parameter))
 
 
 def layout(model: Transformer, family: Family) -> Iterator[Piece]:
-    """Every stored tensor that makes up the parameters of `model`."""
+    """Every stored tensor that makes up the parameters of `model`; what is shared comes once."""
+    family = family.suit(family, model.config)
     for ours, parameter in model.named_parameters():
-        names, transposed = family.theirs(ours)
-        sizes = [len(parameter) // len(names)] * len(names)
-        if len(names) == 3:  # q, k and v, of which the last two may be shared
+        names, form = family.theirs(ours)
+        sizes, d_head = [len(parameter) // len(names)] * len(names), 0
+        if ".qkv." in ours:
             stack = model.config.stacks[ours.split(".")[1]]
-            sizes = [heads * stack.d_head for heads in (stack.n_heads, stack.kv_heads, stack.kv_heads)]
+            d_head = stack.d_head
+            if len(names) == 3:  # of which the last two may be shared
+                sizes = [heads * d_head for heads in (stack.n_heads, stack.kv_heads, stack.kv_heads)]
         start = 0
         for theirs, size in zip(names, sizes, strict=True):
-            yield Piece(theirs, ours, slice(start, start + size), transposed)
+            yield Piece(theirs, ours, slice(start, start + size), form, d_head)
             start += size

@@ -1,15 +1,13 @@
 """GPT-2 (Radford 2019): learned positions, norms before each layer, one stored matrix for q, k and v."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.family import Family, Fields, columns, parts_of, rows
 
 
-def config(raw: Mapping[str, Any]) -> TransformerConfig:
+def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    fields = Fields(raw)
     fields.only(scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, add_cross_attention=False)
     width = fields.size("n_embd")
     decoder = StackConfig(
@@ -53,6 +51,7 @@ FAMILY = Family(
     raw,
     prefix="transformer.",
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
+    harmless="n_ctx summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj",
     weights={
         "stacks.decoder.embed.token": rows("wte"),
         "stacks.decoder.embed.position": rows("wpe"),

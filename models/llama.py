@@ -1,58 +1,114 @@
-"""Llama (Touvron 2023): rotary positions, RMS norms before each layer, shared key/value heads, a gated feed-forward."""
+"""Llama (Touvron 2023): rotary positions, RMS norms before each layer, shared key/value heads, a gated feed-forward.
 
-from collections.abc import Mapping
+Many later families differ from it in a part or two: what they have in common is here.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interp.config import Gated, RMSNorm, Rotary, StackConfig, TransformerConfig
+from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, parts_of, rows
+from models.family import Family, Fields, Theirs, parts_of, rows
+from models.rotation import rotary, stated
+
+KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they see near tokens alone
 
 
-def config(raw: Mapping[str, Any]) -> TransformerConfig:
+def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    fields = Fields(raw)
-    fields.only(sliding_window=None, partial_rotary_factor=1.0)
+    fields.only(sliding_window=None, rope_interleaved=False)
+    bias = fields.flag("attention_bias", False)
+    return with_output(fields, stack(fields, attention_bias=bias, mlp=gated(fields, bias="mlp_bias")))
+
+
+def stack(
+    fields: Fields,
+    *,
+    base: float = 10_000.0,
+    share: float | None = None,
+    eps: float = 1e-6,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+    **own: Any,
+) -> StackConfig:
+    """A decoder of the usual fields, but for the parts in `own`.
+
+    Where the file has no such field, rotations have `base` and `share`, norms `eps`, layers `head_dim` and `kv_heads`.
+    """
     heads = fields.size("num_attention_heads")
-    decoder = StackConfig(
+    given, shared = fields.get("head_dim") or head_dim, fields.raw.get("num_key_value_heads", kv_heads)
+    d_head = fields.size("head_dim", given) if given else fields.head_width("hidden_size", "num_attention_heads")
+    if "attention_bias" not in own:
+        fields.only(attention_bias=False)
+    parts = {
+        "norm": RMSNorm(fields.number("rms_norm_eps", eps)) if "norm" not in own else None,
+        "positions": rotary(fields, d_head, base=base, share=share) if "positions" not in own else None,
+        "mlp": gated(fields) if "mlp" not in own else None,
+        "attention_bias": False,
+    }
+    return StackConfig(
         n_layers=fields.size("num_hidden_layers"),
         d_model=fields.size("hidden_size"),
         n_heads=heads,
-        d_head=fields.size("head_dim")
-        if raw.get("head_dim")
-        else fields.head_width("hidden_size", "num_attention_heads"),
+        d_head=d_head,
         d_mlp=fields.size("intermediate_size"),
         n_ctx=fields.size("max_position_embeddings"),
         d_vocab=fields.size("vocab_size"),
         causal=True,
-        n_kv_heads=fields.size("num_key_value_heads", heads),
-        norm=RMSNorm(fields.number("rms_norm_eps", 1e-6)),
-        positions=rotary(raw),
-        mlp=Gated(fields.activation("hidden_act", "silu"), bias=fields.flag("mlp_bias", False)),
-        attention_bias=fields.flag("attention_bias", False),
+        n_kv_heads=fields.size("num_key_value_heads", heads if shared is None else shared),
+        **(parts | own),
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", False) else "untied")
 
 
-def rotary(raw: Mapping[str, Any]) -> Rotary:
-    """The rotation, from `rope_parameters` or, in older files, `rope_theta` and `rope_scaling`."""
-    stated: dict[str, Any] = {"rope_theta": raw.get("rope_theta")}
-    for key in ("rope_scaling", "rope_parameters"):
-        rope = raw.get(key) or {}
-        if not isinstance(rope, dict):
-            raise InputError(f"config.json: {key} must be an object, got {rope!r}")
-        Fields(rope).only(rope_type="default", type="default", partial_rotary_factor=1.0)
-        stated |= rope
-    return Rotary(Fields(stated).number("rope_theta", 10_000.0))
+def gated(fields: Fields, *, bias: str | None = None) -> Gated:
+    """The feed-forward."""
+    if bias is None:
+        fields.only(mlp_bias=False)
+    return Gated(fields.activation("hidden_act", "silu"), bias=bias is not None and fields.flag(bias, False))
+
+
+def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **own: Any) -> TransformerConfig:
+    """The decoder with its output layer, which is the embedding if they say so, or by default."""
+    output = "tied" if fields.flag("tie_word_embeddings", tied) else "untied"
+    return TransformerConfig(decoder=decoder, output=output, **own)
+
+
+def all_near(fields: Fields, default: int | None = None) -> Local | None:
+    """Layers that all see the tokens of one window; null where there is none, by default that of `default` tokens."""
+    fields.get("sliding_window")
+    if fields.raw.get("sliding_window", default) is None:
+        return None
+    return Local(tuple(range(fields.size("num_hidden_layers"))), fields.size("sliding_window", default) - 1)
+
+
+def near(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:
+    """The layers that see the tokens of a window alone: as `layer_types` says, or by default.
+
+    Raises:
+        InputError: other types of layers, or too few or many.
+    """
+    names = fields.names("layer_types", [name for slides in default for name in KINDS if KINDS[name] == slides])
+    if len(names) != len(default) or not {*names} <= {*KINDS}:
+        raise InputError(
+            f"config.json: layer_types must name {len(default)} layers, each of {', '.join(KINDS)}; got {names}"
+        )
+    return tuple(layer for layer, name in enumerate(names) if KINDS[name])
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
-    stack = config.last
-    activation, eps = parts_of(stack)
-    base = stack.positions.base if isinstance(stack.positions, Rotary) else None
-    return {
+    return common(config) | {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
+        "mlp_bias": isinstance(config.last.mlp, Gated) and config.last.mlp.bias,
+    }
+
+
+def common(config: TransformerConfig) -> dict[str, Any]:
+    """The usual fields."""
+    stack = config.last
+    activation, eps = parts_of(stack)
+    return {
         "vocab_size": stack.d_vocab,
         "max_position_embeddings": stack.n_ctx,
         "hidden_size": stack.d_model,
@@ -63,27 +119,42 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
         "head_dim": stack.d_head,
         "hidden_act": activation,
         "rms_norm_eps": eps,
-        "rope_parameters": {"rope_theta": base, "rope_type": "default"},
+        "rope_parameters": stated(stack.positions, stack.d_head),
         "attention_bias": stack.attention_bias,
-        "mlp_bias": isinstance(stack.mlp, Gated) and stack.mlp.bias,
         "tie_word_embeddings": config.output == "tied",
     }
 
 
+def without(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The other fields: a family that has no such setting does not state it."""
+    return {key: value for key, value in raw.items() if key not in names}
+
+
+def window(stack: StackConfig) -> int | None:
+    """How many tokens a query of a local layer sees, itself included."""
+    return None if stack.local is None or stack.local.reach is None else stack.local.reach + 1
+
+
+def layer_types(stack: StackConfig) -> list[str]:
+    """What they call each layer."""
+    return [next(name for name in KINDS if KINDS[name] == (stack.reach(i) is not None)) for i in range(stack.n_layers)]
+
+
+WEIGHTS: Mapping[str, Theirs] = {
+    "stacks.decoder.embed.token": rows("embed_tokens"),
+    "stacks.decoder.blocks.*.norm_attn": rows("layers.*.input_layernorm"),
+    "stacks.decoder.blocks.*.attn.qkv": rows(*(f"layers.*.self_attn.{part}_proj" for part in "qkv")),
+    "stacks.decoder.blocks.*.attn.norm_q": rows("layers.*.self_attn.q_norm"),
+    "stacks.decoder.blocks.*.attn.norm_k": rows("layers.*.self_attn.k_norm"),
+    "stacks.decoder.blocks.*.attn.out": rows("layers.*.self_attn.o_proj"),
+    "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_attention_layernorm"),
+    "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"),
+    "stacks.decoder.blocks.*.mlp.down": rows("layers.*.mlp.down_proj"),
+    "stacks.decoder.norm": rows("norm"),
+    "output": rows("lm_head"),
+}
+FREQUENCIES = r".*rotary_emb\.inv_freq"
+
 FAMILY = Family(
-    config,
-    raw,
-    prefix="model.",
-    ignored=r".*rotary_emb\.inv_freq",
-    weights={
-        "stacks.decoder.embed.token": rows("embed_tokens"),
-        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.input_layernorm"),
-        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"layers.*.self_attn.{part}_proj" for part in "qkv")),
-        "stacks.decoder.blocks.*.attn.out": rows("layers.*.self_attn.o_proj"),
-        "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_attention_layernorm"),
-        "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"),
-        "stacks.decoder.blocks.*.mlp.down": rows("layers.*.mlp.down_proj"),
-        "stacks.decoder.norm": rows("norm"),
-        "output": rows("lm_head"),
-    },
+    config, raw, prefix="model.", ignored=FREQUENCIES, harmless="is_llama_config pretraining_tp", weights=WEIGHTS
 )

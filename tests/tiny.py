@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import torch
 
-from interp import StackConfig, Transformer, TransformerConfig
+from interp import StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.config import (
+    Alibi,
+    Buckets,
+    Experts,
     Gated,
     LayerNorm,
     Learned,
+    Local,
     NoMLP,
     NoNorm,
     NoPositions,
@@ -16,7 +20,9 @@ from interp.config import (
     RMSNorm,
     Rotary,
     Sinusoidal,
+    Transform,
 )
+from interp.patching import Pairs
 
 GPT2 = StackConfig(
     n_layers=2, d_model=19, n_heads=3, d_head=5, d_mlp=23, n_ctx=13, d_vocab=29, causal=True, mlp=Plain("gelu_tanh")
@@ -49,7 +55,7 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
     """Perturb every weight: matrices, biases, norms and embeddings alike, so that none can be left out unseen."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in module.parameters():
+        for weight in (each for each in module.parameters() if each.requires_grad):  # not what is fixed
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
             weight.copy_(weight * (weight.ndim == 1) + 0.3 * noise)
 
@@ -70,3 +76,91 @@ def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64)
 def token_ids(*shape: int, d_vocab: int = 29, seed: int = 0) -> torch.Tensor:
     """Random token ids."""
     return torch.randint(d_vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+# What a stack may be beside pre- and post-norm: for what is held against one plain forward a cell. LayerNorm nearly
+# everywhere, since RMSNorm rounds to float32 at every precision.
+_PLAIN = StackConfig(
+    n_layers=3, d_model=22, n_heads=4, n_kv_heads=2, d_head=6, d_mlp=13, n_ctx=11, d_vocab=29, causal=True
+)
+VARIANTS: dict[str, StackConfig] = {
+    "after": replace(_PLAIN, wiring="after"),
+    "sandwich": replace(_PLAIN, wiring="sandwich", positions=Rotary()),
+    "parallel": replace(_PLAIN, wiring="parallel"),
+    "parallel, one norm": replace(_PLAIN, wiring="parallel_one_norm", positions=Rotary(), n_kv_heads=None),
+    "parallel, attention alone": replace(_PLAIN, wiring="parallel", mlp=NoMLP()),
+    "alibi": replace(_PLAIN, positions=Alibi()),
+    "buckets": replace(_PLAIN, positions=Buckets(5, 7), scale=1.0),
+    "local, capped": replace(
+        _PLAIN, positions=Rotary(), local=Local((0, 2), 1, Rotary(base=50.0)), score_cap=0.7, qk_norm="head"
+    ),
+    "local, biased": replace(_PLAIN, positions=Alibi(), local=Local((1,), 2), n_kv_heads=None),
+    "norm over all heads": replace(_PLAIN, positions=Rotary(), wiring="after", qk_norm="all"),
+    "experts": replace(_PLAIN, mlp=Experts(3, 2, Gated("silu"))),
+}
+
+
+def variant(name: str, *, causal: bool = True) -> Transformer:
+    """A random decoder of one of `VARIANTS`, its logits capped; or an encoder, with a masked-word output layer."""
+    stack = replace(VARIANTS[name], causal=causal)
+    if causal:
+        config = TransformerConfig(decoder=stack, logit_cap=2.0, output_scale=0.5)
+    else:
+        config = TransformerConfig(encoder=stack, output_bias=True, transform=Transform("gelu", LayerNorm()))
+    return _built(config)
+
+
+# Encoder and decoder differ in every size that may differ.
+_ENCODER = replace(
+    _PLAIN, n_layers=2, causal=False, n_heads=3, n_kv_heads=None, d_head=5, d_mlp=17, d_vocab=19, n_ctx=7
+)
+_DECODER = replace(_PLAIN, n_layers=2, cross_attention=True)
+_ORIGINAL = {"wiring": "post", "positions": Sinusoidal(), "mlp": Plain("relu")}
+TWO_STACKS: dict[str, tuple[StackConfig, StackConfig]] = {
+    "original": (replace(_ENCODER, **_ORIGINAL), replace(_DECODER, **_ORIGINAL)),
+    "buckets": (
+        replace(_ENCODER, positions=Buckets(5, 7), scale=1.0),
+        replace(_DECODER, positions=Buckets(5, 7), scale=1.0, mlp=NoMLP()),
+    ),
+    "modern": (
+        replace(_ENCODER, positions=Rotary(), wiring="sandwich", d_head=6),
+        replace(_DECODER, positions=Rotary(), wiring="sandwich", qk_norm="all", score_cap=0.8),
+    ),
+    "mixed": (replace(_ENCODER, wiring="parallel"), replace(_DECODER, wiring="after", qk_norm="head")),
+}
+
+
+def two_stacks(name: str) -> Transformer:
+    """A random encoder-decoder of `TWO_STACKS`."""
+    encoder, decoder = TWO_STACKS[name]
+    return _built(TransformerConfig(encoder=encoder, decoder=decoder, target_start=2))
+
+
+def _built(config: TransformerConfig) -> Transformer:
+    built = Transformer(config).to(torch.float64)
+    randomise(built)
+    return built
+
+
+def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **beside: TokenBatch) -> Pairs:
+    """Pairs that differ in two tokens each, from `firsts` on."""
+    clean = rows(lengths, d_vocab=d_vocab, seed=1)
+    corrupt = clean.ids.clone()
+    for row, (first, length) in enumerate(zip(firsts, lengths, strict=True)):
+        corrupt[row, first : min(first + 2, length)] += 1
+    changed = TokenBatch(corrupt % d_vocab, clean.mask, clean.positions)
+    answers = torch.arange(1, 2 * len(lengths) + 1)
+    return Pairs(clean, changed, answers[: len(lengths)], answers[len(lengths) :], **beside)
+
+
+def rows(lengths, *, d_vocab: int = 29, seed: int = 0) -> TokenBatch:
+    """Random texts of some lengths."""
+    ids = token_ids(len(lengths), max(lengths), d_vocab=d_vocab, seed=seed)
+    return TokenBatch.from_rows([row[:length].tolist() for row, length in zip(ids, lengths, strict=True)])
+
+
+def pairs_of_two(differing: str) -> Pairs:
+    """Pairs for `two_stacks`, which differ in what the encoder reads (`source`) or in what the decoder does."""
+    if differing == "source":
+        return ragged_pairs(d_vocab=19, target=rows((3, 2, 3)))
+    return ragged_pairs(source=rows((4, 3, 2), d_vocab=19))

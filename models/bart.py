@@ -1,0 +1,128 @@
+"""BART (Lewis 2020): an encoder and a decoder, norms after each sum and after the embedding, learned positions.
+
+Both stacks and the output layer share one embedding; the first two rows of the position tables are never read.
+"""
+
+import math
+from typing import Any
+
+from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
+from models.family import Family, Fields, one_row, parts_of, rows
+from models.writing import STRATEGY, ids_of, start_of, writing_of
+
+FIRST_ROW = 2
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    fields.only(tie_word_embeddings=True)
+    # files of old say these too, from when one class of theirs served several families
+    fields.only(normalize_before=False, add_final_layer_norm=False, normalize_embedding=True)
+    fields.only(static_position_embeddings=False, extra_pos_embeddings=FIRST_ROW)
+    fields.only(add_bias_logits=False)
+    settings = {"positions": Learned(first=FIRST_ROW), "embedding_norm": True}
+    return TransformerConfig(
+        encoder=stack_of(fields, "encoder", **settings),
+        decoder=stack_of(fields, "decoder", **settings),
+        output="tied",
+        output_bias=True,
+        shared_embedding=True,
+        target_start=start_of(fields),
+        writing=writing_of(fields),
+    )
+
+
+def stack_of(fields: Fields, name: str, vocabulary: str = "vocab_size", **settings: Any) -> StackConfig:
+    """The encoder or the decoder."""
+    width = fields.size("d_model")
+    return StackConfig(
+        n_layers=fields.size(f"{name}_layers"),
+        d_model=width,
+        n_heads=fields.size(f"{name}_attention_heads"),
+        d_head=fields.head_width("d_model", f"{name}_attention_heads"),
+        d_mlp=fields.size(f"{name}_ffn_dim"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size(vocabulary),
+        causal=name == "decoder",
+        cross_attention=name == "decoder",
+        norm=LayerNorm(),
+        wiring="post",
+        mlp=Plain(fields.activation("activation_function", "gelu")),
+        embedding_scale=math.sqrt(width) if fields.flag("scale_embedding", False) else 1.0,
+        **settings,
+    )
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    return {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], **raw_stacks(config)}
+
+
+def raw_stacks(config: TransformerConfig) -> dict[str, Any]:
+    """What both stacks are, in their words."""
+    activation, _ = parts_of(config.last)
+    found: dict[str, Any] = {
+        "is_encoder_decoder": True,
+        "vocab_size": next(iter(config.stacks.values())).d_vocab,
+        "max_position_embeddings": config.n_ctx,
+        "d_model": config.d_model,
+        "activation_function": activation,
+        "scale_embedding": config.last.embedding_scale != 1,
+        "tie_word_embeddings": config.output == "tied",
+        **ids_of(config),
+    }
+    for name, stack in config.stacks.items():
+        found |= {
+            f"{name}_layers": stack.n_layers,
+            f"{name}_attention_heads": stack.n_heads,
+            f"{name}_ffn_dim": stack.d_mlp,
+        }
+    return found
+
+
+def _stack(name: str) -> dict[str, Any]:
+    ours, theirs = f"stacks.{name}.blocks.*", f"{name}.layers.*"
+    table = {
+        f"{ours}.attn.qkv": rows(*(f"{theirs}.self_attn.{part}_proj" for part in "qkv")),
+        f"{ours}.attn.out": rows(f"{theirs}.self_attn.out_proj"),
+        f"{ours}.norm_attn": rows(f"{theirs}.self_attn_layer_norm"),
+        f"{ours}.mlp.up": rows(f"{theirs}.fc1"),
+        f"{ours}.mlp.down": rows(f"{theirs}.fc2"),
+        f"{ours}.norm_mlp": rows(f"{theirs}.final_layer_norm"),
+    }
+    if name == "decoder":
+        table |= {
+            f"{ours}.cross_attn.qkv": rows(*(f"{theirs}.encoder_attn.{part}_proj" for part in "qkv")),
+            f"{ours}.cross_attn.out": rows(f"{theirs}.encoder_attn.out_proj"),
+            f"{ours}.norm_cross": rows(f"{theirs}.encoder_attn_layer_norm"),
+        }
+    return table
+
+
+BLOCKS = _stack("encoder") | _stack("decoder")
+OUTPUT = {"output": rows("lm_head"), "output.bias": one_row("final_logits_bias")}
+# they change nothing outside training, belong to other tasks, or list the letters of a vocabulary
+HARMLESS = f"""
+    _num_labels activation_dropout classif_dropout decoder_layerdrop encoder_layerdrop grapheme_chars init_std
+    is_decoder num_hidden_layers output_past phoneme_chars replacing_rate save_step student_decoder_layers
+    student_encoder_layers {STRATEGY}
+"""
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored=r"classification_head\..*|qa_outputs\..*",
+    zero=frozenset({"final_logits_bias"}),
+    also={"shared.weight": ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")},
+    harmless=HARMLESS,
+    weights={
+        "stacks.encoder.embed.token": rows("shared"),
+        "stacks.encoder.embed.position": rows("encoder.embed_positions"),
+        "stacks.encoder.embed.norm": rows("encoder.layernorm_embedding"),
+        "stacks.decoder.embed.position": rows("decoder.embed_positions"),
+        "stacks.decoder.embed.norm": rows("decoder.layernorm_embedding"),
+        **BLOCKS,
+        **OUTPUT,
+    },
+)

@@ -1,0 +1,72 @@
+"""DistilBERT (Sanh 2019): BERT's blocks under other names, without token types."""
+
+from typing import Any
+
+from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
+from models import bert
+from models.family import Family, Fields, parts_of, rows
+
+EPS = 1e-12  # of all norms; their configuration has no field for it
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    fields.only(pruned_heads={})
+    activation = fields.activation("activation", "gelu")
+    stack = StackConfig(
+        n_layers=fields.size("n_layers"),
+        d_model=fields.size("dim"),
+        n_heads=fields.size("n_heads"),
+        d_head=fields.head_width("dim", "n_heads"),
+        d_mlp=fields.size("hidden_dim"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=False,
+        norm=LayerNorm(EPS),
+        wiring="post",
+        mlp=Plain(activation),
+        embedding_norm=True,
+    )
+    return bert.masked_words(fields, stack, activation)
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, _ = parts_of(stack)
+    return {
+        "model_type": "distilbert",
+        "architectures": ["DistilBertModel" if config.output == "none" else "DistilBertForMaskedLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "dim": stack.d_model,
+        "hidden_dim": stack.d_mlp,
+        "n_layers": stack.n_layers,
+        "n_heads": stack.n_heads,
+        "activation": activation,
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="distilbert.",
+    ignored=r"embeddings\.position_ids|(pre_classifier|classifier|qa_outputs)\..*",
+    # a sinusoidal position table is stored as a learned one is
+    harmless="qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_",
+    masked="vocab_transform.weight",
+    weights={
+        "stacks.encoder.embed.token": rows("embeddings.word_embeddings"),
+        "stacks.encoder.embed.position": rows("embeddings.position_embeddings"),
+        "stacks.encoder.embed.norm": rows("embeddings.LayerNorm"),
+        "stacks.encoder.blocks.*.attn.qkv": rows(*(f"transformer.layer.*.attention.{part}_lin" for part in "qkv")),
+        "stacks.encoder.blocks.*.attn.out": rows("transformer.layer.*.attention.out_lin"),
+        "stacks.encoder.blocks.*.norm_attn": rows("transformer.layer.*.sa_layer_norm"),
+        "stacks.encoder.blocks.*.mlp.up": rows("transformer.layer.*.ffn.lin1"),
+        "stacks.encoder.blocks.*.mlp.down": rows("transformer.layer.*.ffn.lin2"),
+        "stacks.encoder.blocks.*.norm_mlp": rows("transformer.layer.*.output_layer_norm"),
+        "output": rows("vocab_projector"),
+        "output.transform.dense": rows("vocab_transform"),
+        "output.transform.norm": rows("vocab_layer_norm"),
+    },
+)

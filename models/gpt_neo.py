@@ -1,0 +1,88 @@
+"""GPT-Neo (Black 2021): GPT-2 with q·k unscaled, no biases on q, k and v, and local layers between the others."""
+
+from typing import Any
+
+from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
+from interp.errors import InputError
+from models.family import Family, Fields, parts_of, rows
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    width, n_layers = fields.size("hidden_size"), fields.size("num_layers")
+    local, window = local_layers(fields.get("attention_types"), n_layers), fields.size("window_size", 256)
+    decoder = StackConfig(
+        n_layers=n_layers,
+        d_model=width,
+        n_heads=fields.size("num_heads"),
+        d_head=fields.head_width("hidden_size", "num_heads"),
+        d_mlp=fields.size("intermediate_size", 4 * width),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=True,
+        norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
+        mlp=Plain(fields.activation("activation_function", "gelu_new")),
+        attention_bias=False,
+        out_bias=True,
+        scale=1.0,
+        local=Local(local, window - 1) if local else None,
+    )
+    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+
+
+def local_layers(stated: Any, n_layers: int) -> tuple[int, ...]:
+    """The layers that `attention_types` calls local: `[[["global", "local"], 12]]` is those two, 12 times."""
+    stated = [[["global", "local"], 12]] if stated is None else stated
+    try:
+        kinds = [kind for pattern, times in stated for _ in range(times) for kind in pattern]
+    except (TypeError, ValueError):
+        kinds = []
+    if len(kinds) != n_layers or not {*kinds} <= {"global", "local"}:
+        raise InputError(
+            f'config.json: attention_types must call each of {n_layers} layers "global" or "local", got {stated!r}'
+        )
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == "local")
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, eps = parts_of(stack)
+    local, reach = (stack.local.layers, stack.local.reach) if stack.local else ((), None)
+    return {
+        "model_type": "gpt_neo",
+        "architectures": ["GPTNeoForCausalLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "hidden_size": stack.d_model,
+        "num_layers": stack.n_layers,
+        "num_heads": stack.n_heads,
+        "intermediate_size": stack.d_mlp,
+        "attention_types": [[["local" if layer in local else "global"], 1] for layer in range(stack.n_layers)],
+        "window_size": 256 if reach is None else reach + 1,
+        "activation_function": activation,
+        "layer_norm_epsilon": eps,
+        "tie_word_embeddings": config.output == "tied",
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="transformer.",
+    ignored=r"h\.\d+\.attn\.attention\.(masked_)?bias",
+    harmless="attention_layers embed_dropout resid_dropout summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_type summary_use_proj",
+    weights={
+        "stacks.decoder.embed.token": rows("wte"),
+        "stacks.decoder.embed.position": rows("wpe"),
+        "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
+        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"h.*.attn.attention.{part}_proj" for part in "qkv")),
+        "stacks.decoder.blocks.*.attn.out": rows("h.*.attn.attention.out_proj"),
+        "stacks.decoder.blocks.*.norm_mlp": rows("h.*.ln_2"),
+        "stacks.decoder.blocks.*.mlp.up": rows("h.*.mlp.c_fc"),
+        "stacks.decoder.blocks.*.mlp.down": rows("h.*.mlp.c_proj"),
+        "stacks.decoder.norm": rows("ln_f"),
+        "output": rows("lm_head"),
+    },
+)

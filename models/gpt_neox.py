@@ -1,0 +1,75 @@
+"""GPT-NeoX and Pythia (Black 2022, Biderman 2023): attention beside the feed-forward; part of each head rotates."""
+
+from typing import Any
+
+from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
+from models.family import Family, Fields, by_head, parts_of, rows
+from models.rotation import rotary, stated
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    d_head = fields.head_width("hidden_size", "num_attention_heads")
+    decoder = StackConfig(
+        n_layers=fields.size("num_hidden_layers"),
+        d_model=fields.size("hidden_size"),
+        n_heads=fields.size("num_attention_heads"),
+        d_head=d_head,
+        d_mlp=fields.size("intermediate_size"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=True,
+        norm=LayerNorm(fields.number("layer_norm_eps", 1e-5)),
+        wiring="parallel" if fields.flag("use_parallel_residual", True) else "pre",
+        positions=rotary(
+            fields,
+            d_head,
+            base=fields.number("rotary_emb_base", 10_000.0),
+            share=fields.number("rotary_pct", 0.25),
+        ),
+        mlp=Plain(fields.activation("hidden_act", "gelu")),
+        attention_bias=fields.flag("attention_bias", True),
+    )
+    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", False) else "untied")
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, eps = parts_of(stack)
+    return {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "hidden_size": stack.d_model,
+        "intermediate_size": stack.d_mlp,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "hidden_act": activation,
+        "layer_norm_eps": eps,
+        "use_parallel_residual": stack.wiring == "parallel",
+        "attention_bias": stack.attention_bias,
+        "rope_parameters": {"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+        "tie_word_embeddings": config.output == "tied",
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="gpt_neox.",
+    ignored=r"layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",
+    harmless="is_decoder",
+    weights={
+        "stacks.decoder.embed.token": rows("embed_in"),
+        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.input_layernorm"),
+        "stacks.decoder.blocks.*.attn.qkv": by_head("layers.*.attention.query_key_value"),
+        "stacks.decoder.blocks.*.attn.out": rows("layers.*.attention.dense"),
+        "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_attention_layernorm"),
+        "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.dense_h_to_4h"),
+        "stacks.decoder.blocks.*.mlp.down": rows("layers.*.mlp.dense_4h_to_h"),
+        "stacks.decoder.norm": rows("final_layer_norm"),
+        "output": rows("embed_out"),
+    },
+)

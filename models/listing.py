@@ -1,0 +1,191 @@
+"""Which models can be loaded: the families and what they are made of, and the models that are on this machine."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interp import InputError, TransformerConfig
+from interp.config import (
+    Alibi,
+    Buckets,
+    Experts,
+    Gated,
+    LayerNorm,
+    Learned,
+    NoMLP,
+    NoNorm,
+    NoPositions,
+    Plain,
+    RMSNorm,
+    Rotary,
+    Sinusoidal,
+    StackConfig,
+)
+from models import directory_of
+from models.family import Family, Fields
+from models.huggingface import FAMILIES, described
+
+# sizes under the names that families have for them: with these, everything else is a family's default
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")
+_INNER = ("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
+_LENGTHS = ("max_position_embeddings", "n_positions", "vocab_size")
+EXAMPLE: dict[str, Any] = (
+    dict.fromkeys(_WIDTHS, 1024)
+    | dict.fromkeys(_INNER, 2048)
+    | dict.fromkeys(_LAYERS, 24)
+    | dict.fromkeys(_HEADS, 4)
+    | dict.fromkeys(_LENGTHS, 256)
+    | {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
+)
+_WINDOW = {"sliding_window": 64}
+
+_WIRINGS = {
+    "pre": "before",
+    "post": "after the sum",
+    "after": "after",
+    "sandwich": "before and after",
+    "parallel": "before, side by side",
+    "parallel_one_norm": "one before both",
+}
+_NORMS = {LayerNorm: "LayerNorm", RMSNorm: "RMSNorm", NoNorm: "none"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a model is made of, a few words each."""
+
+    stacks: str
+    attention: str
+    positions: str
+    wiring: str  # where norms stand, and which
+    feed_forward: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model on this machine; `parts` is None where it cannot be loaded, and `about` says why."""
+
+    name: str  # what `load` is given
+    family: str
+    about: str
+    n_parameters: int
+    n_bytes: int  # on disk
+    parts: Parts | None
+
+
+def families() -> dict[str, Parts | None]:
+    """What each family is made of by default; None for our own format, which has no default."""
+    return {name: None if name == "interp" else describe(default(family)) for name, family in FAMILIES.items()}
+
+
+def default(family: Family) -> TransformerConfig:
+    """A small configuration of a family, with all that it has a choice of left at its default."""
+    try:
+        return family.reads(Fields(EXAMPLE | _WINDOW))
+    except InputError:  # it has no window
+        return family.reads(Fields(EXAMPLE))
+
+
+def describe(config: TransformerConfig) -> Parts:
+    """The parts of a model in words."""
+    stacks = list(config.stacks.values())
+    return Parts(
+        stacks="-".join(config.stacks),
+        attention=_attention(config),
+        positions=_once(stacks, _positions),
+        wiring=_once(stacks, lambda stack: f"{_NORMS[type(stack.norm)]} {_WIRINGS[stack.wiring]}"),
+        feed_forward=_once(stacks, _feed_forward),
+    )
+
+
+def _once(stacks: list[StackConfig], words: Any) -> str:
+    return "; ".join(dict.fromkeys(words(stack) for stack in stacks))
+
+
+def _attention(config: TransformerConfig) -> str:
+    stack, words = config.last, []
+    words.append("both ways; causal, cross" if len(config.stacks) > 1 else "causal" if stack.causal else "both ways")
+    if stack.kv_heads < stack.n_heads:
+        words.append("grouped queries")
+    if stack.local is not None and stack.local.reach is not None:
+        words.append("window" if len(stack.local.layers) == stack.n_layers else "some windows")
+    if stack.qk_norm:
+        words.append("q/k norms")
+    if stack.score_cap:
+        words.append("score cap")
+    return ", ".join(words)
+
+
+def _positions(stack: StackConfig) -> str:
+    match stack.positions:
+        case Learned():
+            return "learned"
+        case Sinusoidal():
+            return "sinusoidal"
+        case Rotary(dims=dims):
+            partly = dims is not None and dims < stack.d_head
+            some = stack.local is not None and isinstance(stack.local.positions, NoPositions)
+            return "rotary" + " in part" * partly + ", some none" * some
+        case Alibi():
+            return "slopes (ALiBi)"
+        case Buckets():
+            return "distance buckets"
+        case NoPositions():
+            return "none"
+
+
+def _feed_forward(stack: StackConfig) -> str:
+    match stack.mlp:
+        case Plain(activation):
+            return activation
+        case Gated(activation):
+            return f"{activation} gated"
+        case Experts(n_experts, n_chosen, expert):
+            return f"{expert.activation} gated, {n_chosen} of {n_experts} experts"
+        case NoMLP():
+            return "none"
+
+
+def look(named: dict[str, Path]) -> Iterator[Found]:
+    """The models in directories, by name."""
+    for name, directory in named.items():
+        n_bytes = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+        try:
+            raw, _, stored, config = described(directory)
+        except InputError as error:
+            yield Found(name, "", str(error).removeprefix(f"{directory}: "), 0, n_bytes, None)
+            continue
+        stack = config.last
+        about = f"{'+'.join(str(each.n_layers) for each in config.stacks.values())} layers x {stack.n_heads} heads"
+        n_parameters = sum(math.prod(tensor.shape) for tensor in stored.values())
+        yield Found(name, raw["model_type"], f"{about}, width {stack.d_model}", n_parameters, n_bytes, describe(config))
+
+
+def shipped() -> Iterator[Found]:
+    """The models that need no download."""
+    for name in ("default", "minilm"):
+        try:
+            yield from look({name: directory_of(name)})
+        except InputError as error:
+            yield Found(name, "", str(error), 0, 0, None)
+
+
+def cached(directory: Path | None = None) -> dict[str, Path]:
+    """Models of the Hugging Face hub that were downloaded before, by their hub name; the newest of each."""
+    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 (only who asks for the hub waits for its client)
+    from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415
+
+    try:
+        repositories = scan_cache_dir(directory).repos
+    except CacheNotFound:
+        return {}
+    found = {}
+    for repository in sorted(repositories, key=lambda each: each.repo_id):
+        if repository.repo_type == "model" and repository.revisions:
+            newest = max(repository.revisions, key=lambda each: ("main" in each.refs, each.last_modified))
+            found[repository.repo_id] = newest.snapshot_path
+    return found

@@ -1,0 +1,73 @@
+"""Marian (Junczys-Dowmunt 2018), as of OPUS-MT: the original transformer whose sines stand before its cosines.
+
+Encoder and decoder may have vocabularies of their own.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from interp.config import Sinusoidal, TransformerConfig
+from interp.errors import InputError
+from models import bart
+from models.family import Family, Fields, rows
+from models.writing import start_of, writing_of
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    fields.only(normalize_before=False, add_final_layer_norm=False, normalize_embedding=False)
+    fields.only(static_position_embeddings=True, add_bias_logits=False)
+    shared = fields.flag("share_encoder_decoder_embeddings", True)
+    tied = fields.flag("tie_word_embeddings", True)
+    if shared and not tied:
+        raise InputError("config.json: tie_word_embeddings False is not supported where the embeddings are shared")
+    vocabulary = "vocab_size" if shared or fields.get("decoder_vocab_size") is None else "decoder_vocab_size"
+    if shared:
+        fields.only(decoder_vocab_size=fields.size("vocab_size"))
+    positions = Sinusoidal(layout="halves")
+    return TransformerConfig(
+        encoder=bart.stack_of(fields, "encoder", positions=positions),
+        decoder=bart.stack_of(fields, "decoder", vocabulary, positions=positions),
+        output="tied" if tied else "untied",
+        output_bias=True,
+        shared_embedding=shared,
+        target_start=start_of(fields),
+        writing=writing_of(fields),
+    )
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        **bart.raw_stacks(config),
+        "decoder_vocab_size": config.d_vocab,
+        "share_encoder_decoder_embeddings": config.shared_embedding,
+        "pad_token_id": config.target_start,  # with which its decoder starts
+    }
+
+
+def suited(family: Family, config: TransformerConfig) -> Family:
+    """Embeddings under one name where they are one."""
+    if not config.shared_embedding:
+        return family
+    copies = {"shared.weight": ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")}
+    return replace(family, weights={**family.weights, "stacks.encoder.embed.token": rows("shared")}, also=copies)
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored=r"(encoder|decoder)\.embed_positions\.weight",  # sines and cosines, which files of old hold too
+    zero=frozenset({"final_logits_bias"}),
+    suit=suited,
+    harmless=f"extra_pos_embeddings {bart.HARMLESS}",
+    weights={
+        "stacks.encoder.embed.token": rows("encoder.embed_tokens"),
+        "stacks.decoder.embed.token": rows("decoder.embed_tokens"),
+        **bart.BLOCKS,
+        **bart.OUTPUT,
+    },
+)

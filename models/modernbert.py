@@ -1,0 +1,131 @@
+"""ModernBERT (Warner 2024): a pre-norm encoder with rotary positions; most layers see near tokens alone.
+
+Local layers rotate at a base of their own; the embedding's norm serves the first attention too.
+"""
+
+from typing import Any
+
+from interp.config import Gated, LayerNorm, Local, Rotary, StackConfig, Transform, TransformerConfig
+from interp.errors import InputError
+from models.family import Family, Fields, activation_name, parts_of, rows
+from models.rotation import one_rotary, stated
+
+FULL, NEAR = "full_attention", "sliding_attention"  # what their layer_types call the two kinds
+PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    norm = LayerNorm(fields.number("norm_eps", 1e-5), fields.flag("norm_bias", False))
+    d_head = fields.head_width("hidden_size", "num_attention_heads")
+    (full, near), layers = rotaries(fields, d_head), local_layers(fields)
+    reach = fields.size("local_attention", 128) // 2
+    encoder = StackConfig(
+        n_layers=fields.size("num_hidden_layers"),
+        d_model=fields.size("hidden_size"),
+        n_heads=fields.size("num_attention_heads"),
+        d_head=d_head,
+        d_mlp=fields.size("intermediate_size"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=False,
+        norm=norm,
+        positions=full,
+        mlp=Gated(fields.activation("hidden_activation", "gelu"), fields.flag("mlp_bias", False)),
+        attention_bias=fields.flag("attention_bias", False),
+        embedding_norm=True,
+        first_norm=False,
+        local=Local(layers, reach, near) if layers else None,
+    )
+    bias = fields.flag("decoder_bias", True)
+    transform = Transform(
+        fields.activation("classifier_activation", "gelu"), norm, fields.flag("classifier_bias", False)
+    )
+    fields.flag("tie_word_embeddings", True)
+    if not fields.masked_words:
+        return TransformerConfig(encoder=encoder, output="none")
+    fields.only(tie_word_embeddings=True)
+    return TransformerConfig(encoder=encoder, output="tied", output_bias=bias, transform=transform)
+
+
+def local_layers(fields: Fields) -> tuple[int, ...]:
+    """The layers that see near tokens alone: as `layer_types` has it or, in older files, all but every n-th."""
+    n_layers, every = fields.size("num_hidden_layers"), fields.size("global_attn_every_n_layers", 3)
+    kinds = fields.names("layer_types", [NEAR if layer % every else FULL for layer in range(n_layers)])
+    if len(kinds) != n_layers or not {*kinds} <= {FULL, NEAR}:
+        raise InputError(
+            f'config.json: layer_types must call each of {n_layers} layers "{FULL}" or "{NEAR}", got {kinds}'
+        )
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == NEAR)
+
+
+def rotaries(fields: Fields, d_head: int) -> tuple[Rotary, Rotary]:
+    """The rotations of full and of local layers, from `rope_parameters` or from the two bases of older files."""
+    fields.only(rope_scaling=None)
+    parameters, n_ctx = fields.inner("rope_parameters"), fields.size("max_position_embeddings")
+    full, near = (
+        one_rotary(parameters.inner(kind), d_head, fields.number(older, base), n_ctx)
+        for kind, older, base in (
+            (FULL, "global_rope_theta", 160_000.0),
+            (NEAR, "local_rope_theta", 10_000.0),
+        )
+    )
+    parameters.rest(())
+    return full, near
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack, transform = config.last, config.transform
+    activation, eps = parts_of(stack)
+    local = stack.local or Local((), None, None)
+    near = local.positions or stack.positions
+    fields: dict[str, Any] = {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertModel" if config.output == "none" else "ModernBertForMaskedLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "hidden_size": stack.d_model,
+        "intermediate_size": stack.d_mlp,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "hidden_activation": activation,
+        "norm_eps": eps,
+        "norm_bias": isinstance(stack.norm, LayerNorm) and stack.norm.bias,
+        "attention_bias": stack.attention_bias,
+        "mlp_bias": isinstance(stack.mlp, Gated) and stack.mlp.bias,
+        "layer_types": [NEAR if layer in local.layers else FULL for layer in range(stack.n_layers)],
+        "local_attention": 128 if local.reach is None else 2 * local.reach,
+        "rope_parameters": {FULL: stated(stack.positions, stack.d_head), NEAR: stated(near, stack.d_head)},
+    }
+    if stack.d_vocab <= PADDING:
+        fields["pad_token_id"] = 0
+    if transform is not None:
+        fields["classifier_activation"] = activation_name(transform.activation)
+        fields["classifier_bias"], fields["decoder_bias"] = transform.bias, config.output_bias
+    return fields
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored=r".*rotary_emb\..*|classifier\..*",
+    harmless="classifier_pooling deterministic_flash_attn initializer_cutoff_factor layer_norm_eps mlp_dropout "
+    "position_embedding_type reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
+    masked="decoder.bias",
+    weights={
+        "stacks.encoder.embed.token": rows("embeddings.tok_embeddings"),
+        "stacks.encoder.embed.norm": rows("embeddings.norm"),
+        "stacks.encoder.blocks.*.norm_attn": rows("layers.*.attn_norm"),
+        "stacks.encoder.blocks.*.attn.qkv": rows("layers.*.attn.Wqkv"),
+        "stacks.encoder.blocks.*.attn.out": rows("layers.*.attn.Wo"),
+        "stacks.encoder.blocks.*.norm_mlp": rows("layers.*.mlp_norm"),
+        "stacks.encoder.blocks.*.mlp.up": rows("layers.*.mlp.Wi"),
+        "stacks.encoder.blocks.*.mlp.down": rows("layers.*.mlp.Wo"),
+        "stacks.encoder.norm": rows("final_norm"),
+        "output": rows("decoder"),
+        "output.transform.dense": rows("head.dense"),
+        "output.transform.norm": rows("head.norm"),
+    },
+)

@@ -1,0 +1,31 @@
+"""OLMo 2 (2025): Llama whose layers' outputs are normalised, not what they read; queries and keys too, as a whole."""
+
+from typing import Any
+
+from interp.config import TransformerConfig
+from models.family import Family, Fields, rows
+from models.llama import FREQUENCIES, WEIGHTS, common, stack, with_output
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    bias = fields.flag("attention_bias", False)
+    return with_output(fields, stack(fields, eps=1e-5, wiring="after", attention_bias=bias, qk_norm="all"))
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    return common(config) | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored=FREQUENCIES,
+    weights={
+        **WEIGHTS,
+        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.post_attention_layernorm"),
+        "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_feedforward_layernorm"),
+    },
+)

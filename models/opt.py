@@ -1,0 +1,75 @@
+"""OPT (Zhang 2022): GPT-2's blocks with relu; the first two rows of the position table are never read."""
+
+from typing import Any
+
+from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
+from models.family import Family, Fields, parts_of, rows
+
+UNREAD = 2  # rows of the position table before that of position 0
+EPS = 1e-5  # of all norms; their configuration has no field for it
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    width = fields.size("hidden_size")
+    # of OPT-350m alone: embeddings narrower than the stream, brought to its width after positions are added
+    fields.only(word_embed_proj_dim=width, layer_norm_elementwise_affine=True, _remove_final_layer_norm=False)
+    bias = fields.flag("enable_bias", True)
+    decoder = StackConfig(
+        n_layers=fields.size("num_hidden_layers"),
+        d_model=width,
+        n_heads=fields.size("num_attention_heads"),
+        d_head=fields.head_width("hidden_size", "num_attention_heads"),
+        d_mlp=fields.size("ffn_dim"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=True,
+        norm=LayerNorm(EPS),
+        wiring="pre" if fields.flag("do_layer_norm_before", True) else "post",
+        positions=Learned(UNREAD),
+        mlp=Plain(fields.activation("activation_function", "relu"), bias),
+        attention_bias=bias,
+    )
+    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, _ = parts_of(stack)
+    return {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "hidden_size": stack.d_model,
+        "word_embed_proj_dim": stack.d_model,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "ffn_dim": stack.d_mlp,
+        "activation_function": activation,
+        "do_layer_norm_before": stack.wiring == "pre",
+        "enable_bias": stack.attention_bias,
+        "tie_word_embeddings": config.output == "tied",
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored="",
+    harmless="activation_dropout init_std layerdrop",
+    weights={
+        "stacks.decoder.embed.token": rows("decoder.embed_tokens"),
+        "stacks.decoder.embed.position": rows("decoder.embed_positions"),
+        "stacks.decoder.blocks.*.norm_attn": rows("decoder.layers.*.self_attn_layer_norm"),
+        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"decoder.layers.*.self_attn.{part}_proj" for part in "qkv")),
+        "stacks.decoder.blocks.*.attn.out": rows("decoder.layers.*.self_attn.out_proj"),
+        "stacks.decoder.blocks.*.norm_mlp": rows("decoder.layers.*.final_layer_norm"),
+        "stacks.decoder.blocks.*.mlp.up": rows("decoder.layers.*.fc1"),
+        "stacks.decoder.blocks.*.mlp.down": rows("decoder.layers.*.fc2"),
+        "stacks.decoder.norm": rows("decoder.final_layer_norm"),
+        "output": rows("lm_head"),
+    },
+)

@@ -1,0 +1,73 @@
+"""Phi 1 to 2 (Gunasekar 2023): attention and feed-forward read one norm and add at once; biases everywhere."""
+
+from typing import Any
+
+from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
+from models.family import Family, Fields, parts_of, rows
+from models.rotation import rotary, stated
+
+
+def config(fields: Fields) -> TransformerConfig:
+    """Ours for their config.json."""
+    heads, d_head = fields.size("num_attention_heads"), fields.head_width("hidden_size", "num_attention_heads")
+    fields.only(head_dim=d_head)
+    decoder = StackConfig(
+        n_layers=fields.size("num_hidden_layers"),
+        d_model=fields.size("hidden_size"),
+        n_heads=heads,
+        d_head=d_head,
+        d_mlp=fields.size("intermediate_size"),
+        n_ctx=fields.size("max_position_embeddings"),
+        d_vocab=fields.size("vocab_size"),
+        causal=True,
+        n_kv_heads=fields.size("num_key_value_heads", heads),
+        norm=LayerNorm(fields.number("layer_norm_eps", 1e-5)),
+        wiring="parallel_one_norm",
+        positions=rotary(fields, d_head, share=0.5),
+        mlp=Plain(fields.activation("hidden_act", "gelu_new")),
+        qk_norm="head" if fields.flag("qk_layernorm", False) else None,
+    )
+    output = "tied" if fields.flag("tie_word_embeddings", False) else "untied"
+    return TransformerConfig(decoder=decoder, output=output, output_bias=True)
+
+
+def raw(config: TransformerConfig) -> dict[str, Any]:
+    """Their config.json for ours."""
+    stack = config.last
+    activation, eps = parts_of(stack)
+    return {
+        "model_type": "phi",
+        "architectures": ["PhiForCausalLM"],
+        "vocab_size": stack.d_vocab,
+        "max_position_embeddings": stack.n_ctx,
+        "hidden_size": stack.d_model,
+        "intermediate_size": stack.d_mlp,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "num_key_value_heads": stack.kv_heads,
+        "hidden_act": activation,
+        "layer_norm_eps": eps,
+        "qk_layernorm": stack.qk_norm == "head",
+        "rope_parameters": {"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+        "tie_word_embeddings": config.output == "tied",
+    }
+
+
+FAMILY = Family(
+    config,
+    raw,
+    prefix="model.",
+    ignored=r".*rotary_emb\.inv_freq",
+    weights={
+        "stacks.decoder.embed.token": rows("embed_tokens"),
+        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.input_layernorm"),
+        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"layers.*.self_attn.{part}_proj" for part in "qkv")),
+        "stacks.decoder.blocks.*.attn.norm_q": rows("layers.*.self_attn.q_layernorm"),
+        "stacks.decoder.blocks.*.attn.norm_k": rows("layers.*.self_attn.k_layernorm"),
+        "stacks.decoder.blocks.*.attn.out": rows("layers.*.self_attn.dense"),
+        "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.fc1"),
+        "stacks.decoder.blocks.*.mlp.down": rows("layers.*.mlp.fc2"),
+        "stacks.decoder.norm": rows("final_layernorm"),
+        "output": rows("lm_head"),
+    },
+)

@@ -1,0 +1,149 @@
+"""Tensors in safetensors files: which are there, and how do they get into place and out again without a second copy?
+
+Blocks of a tensor go through a buffer that fits a processor's cache, straight into the parameter that they fill. A file
+that is mapped instead counts as resident memory until it is released, so that a model would need twice its size; and a
+matrix that is turned as a whole, as ours are, leaves the cache at every step (six times as slow).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from interp import InputError
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BLOCK, _BLOCK_ELSEWHERE = 1 << 20, 1 << 26  # bytes; a device with memory of its own wants few transfers
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a file."""
+
+    file: Path
+    kind: str  # in the words of safetensors
+    shape: tuple[int, ...]
+    start: int  # its first byte in the file
+
+    def fill(self, place: Tensor) -> None:
+        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device.
+
+        Raises:
+            InputError: the file has become shorter.
+        """
+        assert place.numel() == math.prod(self.shape)
+        for part, block in self._beside(place, _BLOCK if place.device.type == "cpu" else _BLOCK_ELSEWHERE):
+            _into(part, block.to(part.device))
+
+    def equals(self, other: Tensor) -> bool:
+        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
+        assert other.numel() == math.prod(self.shape)
+        return all(torch.equal(block.to(part), part) for part, block in self._beside(other.detach(), _BLOCK))
+
+    def _beside(self, place: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Parts of `place`, each with its numbers from the file, which are overwritten by the next."""
+        buffer = bytearray()
+        with self.file.open("rb", buffering=0) as stream:
+            stream.seek(self.start)
+            for part in _blocks(place, size):
+                length = part.numel() * DTYPES[self.kind].itemsize
+                if len(buffer) < length:
+                    buffer = bytearray(length)
+                room = memoryview(buffer)[:length]
+                while room and (got := stream.readinto(room)):
+                    room = room[got:]
+                if room:
+                    raise InputError(f"{self.file} is damaged or cut short; fetch or save it again")
+                yield part, torch.frombuffer(buffer, dtype=DTYPES[self.kind], count=part.numel()).view(part.shape)
+
+
+def _blocks(place: Tensor, size: int) -> Iterator[Tensor]:
+    """`place` cut along its first axes, in order, into parts of at most about `size` bytes."""
+    if place.numel() == 0:
+        return
+    if place.ndim > 2:
+        for part in place:
+            yield from _blocks(part, size)
+    elif place.ndim == 0:
+        yield place
+    else:
+        rows = max(1, size // (place[0].numel() * place.element_size()))
+        yield from place.split(rows)
+
+
+def _into(place: Tensor, block: Tensor) -> None:
+    if place.ndim == 2 and place.stride(0) == 1:
+        place.T.copy_(block.T.contiguous())  # turned within the cache, then written in runs
+    else:
+        place.copy_(block)
+
+
+def read_header(file: Path) -> dict[str, Stored]:
+    """The tensors of a safetensors file by name.
+
+    Raises:
+        InputError: the file is damaged or cut short.
+    """
+    try:
+        with safe_open(file, framework="pt"):  # checks that what the header says is there, to the byte
+            pass
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{file} is damaged or cut short; fetch or save it again ({error})") from error
+    header.pop("__metadata__", None)
+    return {
+        name: Stored(file, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+        for name, entry in header.items()
+    }
+
+
+def write(file: Path, tensors: Mapping[str, tuple[Tensor, tuple[int, ...]]]) -> None:
+    """Write a safetensors file of tensors and the shapes that they are to have, their numbers in the same order.
+
+    One tensor at a time is made contiguous: `safetensors.torch.save_file` wants them all so at once.
+    """
+    kinds = {dtype: kind for kind, dtype in DTYPES.items()}
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (tensor, shape) in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": kinds[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the first tensor starts at a multiple of 8
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for tensor, _ in tensors.values():
+            stream.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def folded(names: Iterable[str]) -> str:
+    """Names in one line, those that differ in a number as one: `layers.0-3.norm.weight`."""
+    found = {tuple(name.split(".")) for name in names}
+    for at in reversed(range(max(map(len, found), default=0))):
+        numbers: dict[tuple[str, ...], list[int]] = {}
+        kept = set()
+        for parts in found:
+            if len(parts) > at and parts[at].isdecimal():
+                numbers.setdefault((*parts[:at], "", *parts[at + 1 :]), []).append(int(parts[at]))
+            else:
+                kept.add(parts)
+        found = kept | {(*parts[:at], _ranges(found), *parts[at + 1 :]) for parts, found in numbers.items()}
+    return ", ".join(sorted(".".join(parts) for parts in found))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3,5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

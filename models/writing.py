@@ -1,0 +1,69 @@
+"""How a decoder with an encoder begins and ends what it writes: ids in config.json and generation_config.json.
+
+Of how the next token is chosen these files say more (beams, penalties of repetition): that is left to who generates.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from interp.config import TransformerConfig, Writing
+from interp.errors import InputError
+from models.family import Fields
+
+START, ENDS, FIRST, LAST = "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id"
+NEVER = "bad_words_ids"
+# fields of a config.json that say how to search for a text
+STRATEGY = """
+    begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty force_bos_token_to_be_generated length_penalty max_length min_length
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+    repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+"""
+
+
+def start_of(fields: Fields) -> int | None:
+    """The id that the decoder's input begins with."""
+    return _id(fields, START)
+
+
+def writing_of(fields: Fields) -> Writing:
+    """The other ids. Where no file names an end there is none: a text then goes on until it is long enough."""
+    ends, never = fields.get(ENDS), fields.get(NEVER) or []
+    if not isinstance(never, list | tuple) or not all(isinstance(word, list | tuple) and word for word in never):
+        raise InputError(f"config.json: {NEVER} must be a list of lists of token ids, got {never!r}")
+    return Writing(
+        ends=tuple(_checked(ENDS, id) for id in (ends if isinstance(ends, list | tuple) else [ends]) if id is not None),
+        first=_id(fields, FIRST),
+        last=_id(fields, LAST),
+        never=tuple(_checked(NEVER, word[0]) for word in never if len(word) == 1),  # longer ones belong to a search
+    )
+
+
+def ids_of(config: TransformerConfig) -> dict[str, Any]:
+    """Their fields for ours."""
+    writing = config.writing
+    return {
+        START: config.target_start,
+        ENDS: list(writing.ends) if len(writing.ends) > 1 else next(iter(writing.ends), None),
+        FIRST: writing.first,
+        LAST: writing.last,
+        NEVER: [[id] for id in writing.never] or None,
+    }
+
+
+def with_generation(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of config.json with those of generation_config.json, which count where there is such a file."""
+    stated = {key: generation.get(key) for key in (ENDS, FIRST, LAST, NEVER)}
+    start = generation.get(START)
+    return {**raw, **stated, START: raw.get(START) if start is None else start}
+
+
+def _id(fields: Fields, key: str) -> int | None:
+    value = fields.get(key)
+    return None if value is None else _checked(key, value)
+
+
+def _checked(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InputError(f"config.json: {key} must be a token id, got {value!r}")
+    return value
