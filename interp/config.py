@@ -58,7 +58,7 @@ class Interpolated:
 
 @dataclass(frozen=True)
 class Stretched:
-    """Slow angles divided by `factor`, fast ones kept, those between mixed linearly (Llama 3.1, Dubey 2024)."""
+    """Slow angles divided by `factor`, fast ones kept, those between mixed linearly (Dubey 2024)."""
 
     factor: float
     slow: float  # an angle that turns fewer times than this in `n_ctx` positions is divided

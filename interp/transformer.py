@@ -64,7 +64,7 @@ class PostNorm(PreNorm):
 
 
 class AfterNorm(PreNorm):
-    """x + norm(layer(x)): what a layer writes is normalised, what it reads is not (OLMo 2, 2025)."""
+    """x + norm(layer(x)): what a layer writes is normalised, what it reads is not (Walsh 2025)."""
 
     @staticmethod
     def read(norm: nn.Module, residual: Stream) -> Stream:
@@ -159,7 +159,7 @@ class Block(nn.Module):
 
 
 class ParallelBlock(Block):
-    """Attention and feed-forward read the same stream; both add to it at once (GPT-J, Wang 2021)."""
+    """Attention and feed-forward read the same stream; both add to it at once (Wang & Komatsuzaki 2021)."""
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__(config, layer, bias)

@@ -1,15 +1,18 @@
 """Imports point one way, and what a user did not ask for is not loaded."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from models.huggingface import FAMILIES
+
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
-QUESTIONS = {"position", "part_of_speech", "coreference", "probes"}
+QUESTIONS = {"position", "cross_attention", "part_of_speech", "coreference", "probes"}
 HEAVY = ("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub")
 
 
@@ -42,6 +45,30 @@ def test_questions_import_none_of_each_other():
         others = {f"analyses.{other}" for other in QUESTIONS - {question}}
         for file in files:
             assert not imported(file) & others, file
+
+
+def words_of(file: Path) -> set[str]:
+    """Names and strings of a file's code; not its docstrings and comments, which may cite."""
+    tree = ast.parse(file.read_text())
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            found |= {*re.findall(r"\w+", node.value.lower())}
+        for name in ("id", "attr", "name", "arg"):
+            if isinstance(value := getattr(node, name, None), str):
+                found |= {*value.lower().split("_"), value.lower()}
+    return found
+
+
+@pytest.mark.parametrize("package", ["interp", "analyses"])
+def test_families_differ_by_their_parts_and_are_named_in_models_alone(package):
+    families = {*FAMILIES} - {"interp"}  # our own format is called as the command is
+    assert len(families) > 20
+    for file in sorted((ROOT / package).rglob("*.py")):
+        assert not words_of(file) & families, file
+    assert len((ROOT / "interp" / "transformer.py").read_text().splitlines()) < 350
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -116,7 +116,7 @@ def test_what_was_measured_already_is_not_measured_again():
     options = {"documents": 4, "words": 12}
     fresh = label(model, {"position": corpus}, **options)
     effects = position.effects(model)
-    known = label(model, {"position": corpus}, collected={"position": collected}, effects=effects, **options)
+    known = label(model, {"position": corpus}, collected=[collected], effects=effects, **options)
     pd.testing.assert_frame_equal(fresh.labels, known.labels)
     assert {"previous-token"} == {*known.labels["label"]}
 

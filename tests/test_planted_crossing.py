@@ -7,6 +7,7 @@ import torch
 
 from analyses import cross_attention, part_of_speech, position
 from analyses.collecting import collect
+from analyses.labels import label
 from analyses.tables import Heads
 from analyses.windows import Reading
 from interp import AnnotatedText, run
@@ -96,3 +97,17 @@ def test_a_text_is_its_own_target_and_positions_agree(model):
     out = run(model, text, capture="decoder.0.cross_attn.pattern", target=text)
     assert out.target is not None
     assert torch.equal(out.target.ids, out.tokens.ids)
+
+
+def test_labels_say_in_which_attention_a_head_stands(model):
+    found = label(model, {"position": texts(40)})
+    where = found.labels[["stack", "attention", "head", "label"]].itertuples(index=False, name=None)
+    assert {
+        ("encoder", "self", 0, "next-token"),
+        ("decoder", "self", 0, "previous-token"),
+        ("decoder", "self", 1, "offset:-2"),
+        ("decoder", "cross", 0, "monotonicity"),
+        ("decoder", "cross", 1, "first-token"),
+    } <= {*where}
+    assert {*found.labels["evidence"]} == {"attention"}
+    assert "models of one stack" in found.left_out["position"]

@@ -72,7 +72,9 @@ class Planted:
             encoder=encoder if self.causal else last,
             target_start=slots.token(self.start) if self.crossing and self.start else None,
         )
-        model = Transformer(config, Tokenizer(_tokenizer(slots, self.start)))
+        tokenizer = Tokenizer(_tokenizer(slots, self.start))
+        # a target has no special tokens of its own: the decoder's start id is put before it
+        model = Transformer(config, tokenizer, tokenizer.around((), ()) if self.crossing else None)
         with torch.no_grad():
             _set_stream(model, slots)
             own.set([block.attn for block in model.last.blocks], slots)
