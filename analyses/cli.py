@@ -35,6 +35,20 @@ class Metric(StrEnum):
     KL_DIVERGENCE = "kl_divergence"
 
 
+class Stack(StrEnum):
+    """Which stack of a model is patched."""
+
+    ENCODER = "encoder"
+    DECODER = "decoder"
+
+
+class Attention(StrEnum):
+    """Which of a decoder's attentions is patched."""
+
+    SELF = "self"
+    CROSS = "cross"
+
+
 class Directions(StrEnum):
     """Which way activations are put."""
 
@@ -49,6 +63,7 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     BFLOAT16 = "bfloat16"
+    INT8 = "int8"
 
 
 Model = Annotated[str, typer.Option(help="A model directory, `default`, `minilm`, or ORG/NAME on the hub.")]
@@ -70,13 +85,16 @@ HeldOut = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
-DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.")]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights; int8 computes in float32.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Minimal pairs of each causal test.")]
 Labels = Annotated[
     bool,
     typer.Option("--labels/--no-labels", help="Label heads: chosen on one half of the text, reported on the other."),
 ]
 Probes = Annotated[bool, typer.Option("--probes/--no-probes", help="Probe every layer for tags, relations, reference.")]
+Experiments = Annotated[
+    bool, typer.Option("--experiments/--no-experiments", help="Run the small experiments of the source articles.")
+]
 Out = Annotated[Path, typer.Option(help="The output directory.")]
 
 app = typer.Typer(
@@ -101,6 +119,7 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
         pairs: Pairs = 40,
         labels: Labels = True,
         probes: Probes = behaviours is None,
+        experiments: Experiments = behaviours is None,
     ) -> None:
         with _one_line():
             from analyses import corpora, report
@@ -110,13 +129,14 @@ def _command(behaviours: Sequence[str] | None, default_out: str) -> "Callable[..
                 loaded = _load(model, device, dtype)
                 report.build(
                     loaded,
-                    [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                    [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
                     out,
                     behaviours=behaviours,
                     seed=seed,
                     pairs=pairs,
                     labels=labels,
                     probes=probes,
+                    experiments=experiments,
                     command=shlex.join(["interp", *sys.argv[1:]]),
                     name=_title(model),
                     progress=progress,
@@ -186,14 +206,14 @@ def probes(
 ) -> None:
     """From which layer can tags, relations and reference be read?"""
     with _one_line():
-        from analyses import corpora, report
+        from analyses import corpora
         from analyses.probes import building
 
         with _progress() as progress:
             progress("loading the model", 0)
             building.build(
                 _load(model, device, dtype),
-                [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
                 out,
                 held_out=[corpora.read(spec) for spec in held_out or ()],
                 seed=seed,
@@ -206,7 +226,7 @@ def probes(
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    prompt: Annotated[str, typer.Argument(help="The text to continue, or to read where the model has an encoder.")],
     *,
     model: Model = "default",
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 100,
@@ -219,7 +239,7 @@ def generate(
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
-    """Continue a text."""
+    """Continue a text; a model with an encoder reads it, and writes its own."""
     with _one_line():
         from interp import InputError
         from interp import generate as continue_text
@@ -230,7 +250,8 @@ def generate(
                 f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json"
             )
         ids = continue_text(loaded, prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        typer.echo(loaded.tokenizer.decode(ids[0].tolist()))
+        written = loaded.target_tokenizer
+        typer.echo(ids[0].tolist() if written is None else written.decode(ids[0].tolist()))
 
 
 @app.command()
@@ -243,15 +264,32 @@ def patch(
         typer.Option(help="What continues the clean prompt. A bare word gets a space before it, as shells strip it."),
     ] = None,
     wrong: Annotated[str | None, typer.Option(help="What continues the corrupted prompt, likewise.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="What the decoder has read so far, for both prompts, where an encoder reads them."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="What the encoder reads, where the prompts are what a decoder reads.")
+    ] = None,
     pairs: Annotated[
-        Path | None, typer.Option(help="A CSV file with columns clean, corrupt, answer, wrong instead.")
+        Path | None,
+        typer.Option(help="A CSV file with columns clean, corrupt, answer, wrong instead, and maybe target or source."),
     ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not align, and count them.")] = False,
     as_typed: Annotated[bool, typer.Option("--as-typed", help="Put no space before answers.")] = False,
     site: Annotated[
         str,
-        typer.Option(help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, q, k, v, pattern or scores."),
+        typer.Option(
+            help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, q, k, v, pattern or scores; where there is "
+            "cross-attention also resid_cross and cross_attn_out."
+        ),
     ] = "z",
+    stack: Annotated[
+        Stack | None, typer.Option(help="Of a model with an encoder and a decoder.", show_default="decoder")
+    ] = None,
+    attention: Annotated[
+        Attention, typer.Option(help="Whose z, q, k, v, pattern or scores: that to the own text, or to the source.")
+    ] = Attention.SELF,
     by_position: Annotated[
         bool, typer.Option("--by-position", help="Patch positions one by one; of patterns, query and key.")
     ] = False,
@@ -277,7 +315,8 @@ def patch(
     with _one_line():
         from analyses import patching
 
-        prompts = patching.read_prompts({"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}, pairs)
+        typed = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
+        prompts = patching.read_prompts({**typed, "target": target, "source": source}, pairs)
         with _progress() as progress:
             progress("loading the model", 0)
             loaded = _load(model, device, dtype)
@@ -289,6 +328,8 @@ def patch(
                 by_position=by_position,
                 directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
                 metrics=[each.value for each in metric],
+                stack=None if stack is None else stack.value,
+                attention=attention.value,
                 estimates=estimates,
                 drop=drop,
                 as_typed=as_typed,
@@ -318,20 +359,30 @@ def compare(
 ) -> None:
     """Does one model have the heads that another has? The same measures side by side."""
     with _one_line():
-        from analyses import comparing, corpora, report
+        from analyses import comparing, corpora
 
         names = comparing.names(models)
         with _progress() as progress:
             progress("loading the models", 0)
             comparing.build(
                 dict(zip(names, [_load(model, device, dtype) for model in models], strict=True)),
-                [corpora.read(spec) for spec in corpus or [report.GENERATED]],
+                [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
                 out,
                 seed=seed,
                 command=shlex.join(["interp", *sys.argv[1:]]),
                 progress=progress,
             )
     typer.echo(_wrote(out))
+
+
+@app.command()
+def models() -> None:
+    """Which models can be loaded: families, what they are made of, and what is on this machine."""
+    with _one_line():
+        from analyses import listing
+
+        for line in listing.lines():
+            typer.echo(line)
 
 
 def _wrote(out: Path) -> str:
@@ -350,6 +401,8 @@ def _load(model: str, device: str, dtype: Dtype) -> "Transformer":
 
     from models import load
 
+    if dtype is Dtype.INT8:
+        return load(model, device=device, quantize="int8")
     return load(model, dtype=getattr(torch, dtype.value), device=device)
 
 

@@ -1,15 +1,19 @@
-"""Text generation on the key/value cache: one new position a step, everything before it kept."""
+"""Text generation on the key/value cache: one new position a step, everything before it kept.
 
-from collections.abc import Generator
+Where there is an encoder, it reads the prompts once, and each layer of the decoder its keys and values of them once.
+"""
+
+from collections.abc import Collection, Generator, Iterable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.cache import Growing, growing_cache
+from interp.config import Writing
 from interp.errors import InputError
-from interp.running import Tokens, as_batch
-from interp.sight import Sight
+from interp.running import Tokens, as_batch, as_batches
+from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
@@ -19,49 +23,96 @@ def generate(
     prompt: Tokens,
     max_new_tokens: int = 100,
     *,
+    target: Tokens | None = None,
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    stop: int | None = None,
+    stop: int | Collection[int] | None = None,
     seed: int = 0,
 ) -> Int[Tensor, "prompt position"]:
     """Continue each prompt by up to `max_new_tokens` tokens; returns prompts and continuations together.
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
+    Where there is an encoder, it reads the prompts, and what is returned is the decoder's text, from the id that it
+    begins with. `model.config.writing` is followed: what is written first, last and never, and what ends a text. A text
+    also ends when the decoder's context is full. Other strategies that a model's files may name (beams, penalties) are
+    not.
+
     Args:
-        model: a decoder.
-        prompt: a text, or prompts of one length as ids.
+        model: a decoder, with an encoder or without.
+        prompt: a text, or prompts of one length as ids; of any lengths where an encoder reads them.
         max_new_tokens: how many to add at most.
+        target: where there is an encoder, what the decoder has written already; by default the id it begins with.
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
         top_p: draw among the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman 2020).
-        stop: end once every prompt has produced this id.
+        stop: ids that end a text, which repeats the one it ended with until all have ended; by default those of
+            `model.config.writing`, and none where that names none.
         seed: of the draws.
 
     Raises:
-        InputError: the model is no decoder with an output layer, prompts of different lengths, settings out of range.
+        InputError: the model has no decoder or no output layer, texts to continue are of different lengths, the
+            decoder's start is not known, settings are out of range.
     """
     if model.config.decoder is None or model.output is None:
         raise InputError("only a decoder with an output layer can generate text")
     _check(max_new_tokens, temperature, top_k, top_p)
+    batch, source = _begun(model, prompt, target)
+    ids, writing = batch.ids, model.config.writing
+    room = max_new_tokens if source is None else min(max_new_tokens, model.config.n_ctx - ids.shape[1])
+    stops = torch.tensor(_ids(writing.ends if stop is None else stop), dtype=torch.long, device=model.device)
+    stopped = torch.zeros(len(ids), dtype=torch.bool, device=model.device)
+    generator = torch.Generator(device=model.device).manual_seed(seed)
+    steps = _last_logits(model, ids, source)
+    logits = next(steps)
+    for step in range(room):
+        logits[:, list(writing.never)] = -torch.inf
+        new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+        forced = _forced(writing, n_written=ids.shape[1], ends_here=step + 1 == room)
+        new = torch.where(stopped, ids[:, -1], new if forced is None else torch.full_like(new, forced))
+        ids = torch.cat([ids, new[:, None]], 1)
+        stopped |= torch.isin(new, stops)
+        if step + 1 == room or bool(stopped.all()):
+            break
+        logits = steps.send(new)
+    return ids
+
+
+def _begun(model: Transformer, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch, Source | None]:
+    """What is to be continued, and what its decoder reads of an encoder."""
     batch = as_batch(model, prompt)
+    if len(model.config.stacks) == 1:
+        if target is not None:
+            raise InputError("this model has one stack, which continues its prompt: expected no target")
+        return _of_one_length(batch), None
+    start = model.config.target_start
+    if target is None and start is None:
+        raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
+    batch, written = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
+    assert written is not None
+    _of_one_length(written)
+    with torch.no_grad():
+        return written, Source.of(model.stack("encoder")(batch), batch)
+
+
+def _of_one_length(batch: TokenBatch) -> TokenBatch:
     if batch.padded:
         raise InputError(
             f"prompts of one length are expected, got lengths {batch.lengths.tolist()}; generate each alone"
         )
-    generator = torch.Generator(device=model.device).manual_seed(seed)
-    ids, stopped = batch.ids, torch.zeros(len(batch.ids), dtype=torch.bool, device=model.device)
-    steps = _last_logits(model, ids)
-    logits = next(steps)
-    for step in range(max_new_tokens):
-        new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        ids = torch.cat([ids, new[:, None]], 1)
-        stopped |= new == stop if stop is not None else False
-        if step + 1 == max_new_tokens or bool(stopped.all()):
-            break
-        logits = steps.send(new)
-    return ids
+    return batch
+
+
+def _ids(given: int | Iterable[int]) -> list[int]:
+    return [given] if isinstance(given, int) else list(given)
+
+
+def _forced(writing: Writing, *, n_written: int, ends_here: bool) -> int | None:
+    """What is written here whatever the model says; None where that decides."""
+    if n_written == 1 and writing.first is not None:
+        return writing.first
+    return writing.last if ends_here else None
 
 
 def _check(max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
@@ -71,7 +122,7 @@ def _check(max_new_tokens: int, temperature: float, top_k: int | None, top_p: fl
         raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
 
-def _last_logits(model: Transformer, ids: Tensor) -> Generator[Tensor, Tensor, None]:
+def _last_logits(model: Transformer, ids: Tensor, source: Source | None) -> Generator[Tensor, Tensor, None]:
     """Logits after the last position of `ids`, then after each token that is sent."""
     n_ctx, stack = model.config.n_ctx, model.last
     while True:
@@ -83,7 +134,7 @@ def _last_logits(model: Transformer, ids: Tensor) -> Generator[Tensor, Tensor, N
             sight = Sight.of(batch, causal=True, first=first)
             with torch.no_grad():
                 residual = stack.embed(batch.ids[:, first:], sight.positions)
-                final = stack.resume(residual, sight, past=cache)
+                final = stack.resume(residual, sight, past=cache, source=source)
                 logits = model.read(final[:, -1:])
             assert logits is not None
             first = ids.shape[1]

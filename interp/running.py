@@ -1,7 +1,7 @@
 """One call of a model that reads and changes what it is asked to, and leaves nothing behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 import torch
@@ -12,10 +12,10 @@ from interp.edits import SelectiveEdit
 from interp.errors import InputError
 from interp.places import matching, sites
 from interp.tap import Edit, Tap
-from interp.tokens import TokenBatch
+from interp.tokens import Text, TokenBatch, Tokenizer
 from interp.transformer import Transformer
 
-Tokens = str | Sequence[str] | TokenBatch | Tensor
+Tokens = str | Sequence[Text] | TokenBatch | Tensor
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ def run(
 
     Args:
         model: a transformer.
-        tokens: a text, texts, a `TokenBatch`, or ids (`prompt position`, taken as they are).
+        tokens: a text, a list of texts, a `TokenBatch`, or ids (`prompt position`, taken as they are). In a list, a
+            pair of texts (`[("He left.", "She stayed.")]`) is read as one, put together as the tokenizer says.
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
         edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
             that it adds is carried through the rest of the pass. Edits come before captures.
         target: what the decoder reads where there is an encoder, which reads `tokens`: ids are taken as they are, text
-            gets the decoder's start id before it.
+            gets the decoder's start id before it. One for each text, or one for all.
         grad: keep gradients.
 
     Returns:
@@ -98,7 +99,7 @@ def as_batches(model: Transformer, tokens: Tokens, target: Tokens | None) -> tup
     Raises:
         InputError: as `as_batch`; a target that is missing, not wanted, or not one for each text.
     """
-    batch, n_stacks = as_batch(model, tokens), len(model.config.stacks)
+    batch, n_stacks = as_batch(model, tokens, pairs=True), len(model.config.stacks)
     if n_stacks == 1:
         if target is not None:
             raise InputError("this model has one stack, which reads one text: expected no target")
@@ -109,9 +110,10 @@ def as_batches(model: Transformer, tokens: Tokens, target: Tokens | None) -> tup
             f"with its start id {model.config.target_start})"
         )
     decoded = as_target(model, target)
-    if len(decoded.ids) not in {1, len(batch.ids)}:
-        raise InputError(f"expected one target for each of {len(batch.ids)} texts, got {len(decoded.ids)}")
-    return batch, decoded
+    n_texts = len(batch.ids)
+    if len(decoded.ids) not in {1, n_texts}:
+        raise InputError(f"expected one target for each of {n_texts} texts, or one for all; got {len(decoded.ids)}")
+    return batch, decoded if len(decoded.ids) == n_texts else decoded.repeated(n_texts)
 
 
 def as_target(model: Transformer, target: Tokens) -> TokenBatch:
@@ -120,21 +122,34 @@ def as_target(model: Transformer, target: Tokens) -> TokenBatch:
     Raises:
         InputError: as `as_batch`.
     """
-    if isinstance(target, str) or (not isinstance(target, TokenBatch | Tensor)):
-        tokenizer, start = model.target_tokenizer, model.config.target_start
-        if tokenizer is None or start is None:
-            lacking = "tokenizer" if tokenizer is None else "start id"
-            raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
+    if not isinstance(target, TokenBatch | Tensor):
         texts = [target] if isinstance(target, str) else target
-        target = TokenBatch.from_rows([[start, *tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts])
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError("a decoder reads single texts: expected no pair of texts as a target")
+        target = TokenBatch.from_texts(texts, target_tokenizer(model))
     return as_batch(model, target, "decoder")
 
 
-def as_batch(model: Transformer, tokens: Tokens, stack: str | None = None) -> TokenBatch:
+def target_tokenizer(model: Transformer) -> Tokenizer:
+    """What makes a decoder's input of text: its start id, what stands before every target, and no end.
+
+    Raises:
+        InputError: the model has no tokenizer, or no start id.
+    """
+    tokenizer, start = model.target_tokenizer, model.config.target_start
+    if tokenizer is None or start is None:
+        lacking = "tokenizer" if tokenizer is None else "start id"
+        raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
+    # twice where targets begin with the start id itself: in training the start id stood before whole targets
+    return tokenizer.around((start, *tokenizer.prefix), ())
+
+
+def as_batch(model: Transformer, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
     """`tokens` as a batch on the model's device, as `stack` reads it, by default the first.
 
     Raises:
-        InputError: text without a tokenizer, a text longer than the context, ids outside the vocabulary.
+        InputError: text without a tokenizer, a text longer than the context, ids outside the vocabulary, pairs of texts
+            that the model tells apart where `pairs` are not expected.
     """
     if isinstance(tokens, TokenBatch):
         batch = tokens
@@ -152,4 +167,17 @@ def as_batch(model: Transformer, tokens: Tokens, stack: str | None = None) -> To
     low, high = int(batch.ids.min()), int(batch.ids.max())
     if low < 0 or high >= d_vocab:
         raise InputError(f"token ids must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
-    return batch.to(model.device)
+    return _segmented(batch, config.n_token_types, pairs=pairs).to(model.device)
+
+
+def _segmented(batch: TokenBatch, n_token_types: int, *, pairs: bool) -> TokenBatch:
+    """The batch with segments only where a model tells them apart."""
+    if batch.segments is None:
+        return batch
+    if n_token_types < 2:
+        return replace(batch, segments=None)
+    if not pairs:
+        raise InputError("pairs of texts are read by `run` alone: give single texts here")
+    if int(batch.segments.min()) < 0 or int(batch.segments.max()) >= n_token_types:
+        raise InputError(f"segments must lie in 0-{n_token_types - 1}, got up to {int(batch.segments.max())}")
+    return batch

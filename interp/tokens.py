@@ -1,7 +1,7 @@
 """Text to tokens and back: batches with their padding and positions made once, and words aligned with their pieces."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 
+Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
 Span = tuple[int, int]  # first character, and the one after the last
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
 
@@ -48,6 +49,13 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
+    def largest_id(self) -> int:
+        """The largest id that ordinary text becomes; tokens that stand for no text (for an image) may lie beyond."""
+        added = self.backend.get_added_tokens_decoder()
+        other = {id for id, token in added.items() if token.special} - {*self.prefix, *self.suffix}
+        return max({*self.backend.get_vocab(with_added_tokens=True).values()} - other, default=0)
+
+    @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of tokens that stand for no text."""
         added = self.backend.get_added_tokens_decoder()
@@ -65,6 +73,12 @@ class Tokenizer:
         added = self.backend.get_added_tokens_decoder()
         return next((id for id, token in added.items() if token.content in {"[MASK]", "<mask>"}), None)
 
+    def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "Tokenizer":
+        """The same with other special tokens around every text."""
+        other = Tokenizer(self.backend)
+        other.prefix, other.suffix = prefix, suffix
+        return other
+
     def pieces(self, text: str) -> Pieces:
         """The text's own tokens, without special ones around it."""
         encoding = self.backend.encode(text, add_special_tokens=False)
@@ -73,6 +87,20 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with the special tokens that the model expects around it."""
         return [*self.prefix, *self.pieces(text).ids, *self.suffix]
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Token ids of two texts that are read as one, with the special tokens that the model expects, and segments."""
+        encoding = self.backend.encode(first, second)
+        alone = [token for token in self.prefix if token not in encoding.ids[:1]]  # what its own template does not add
+        return [*alone, *encoding.ids], [0] * len(alone) + encoding.type_ids
+
+    @property
+    def policy(self) -> dict[str, list[str]]:
+        """The special tokens that stand before and after every text."""
+        return {
+            name: [self.backend.id_to_token(id) or f"<{id}>" for id in ids]
+            for name, ids in (("before", self.prefix), ("after", self.suffix))
+        }
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
         """The text of `ids`, special tokens left out."""
@@ -120,11 +148,13 @@ class TokenBatch:
     ids        prompt position   token ids; padding is filled with `pad_id`
     mask       prompt position   True at real tokens
     positions  prompt position   place of each token in its own text, from 0; 0 on padding
+    segments   prompt position   to which of two texts that are read as one a token belongs, 0 or 1; None for one text
     """
 
     ids: Int[Tensor, "prompt position"]
     mask: Bool[Tensor, "prompt position"]
     positions: Int[Tensor, "prompt position"]
+    segments: Int[Tensor, "prompt position"] | None = None
 
     @staticmethod
     def from_ids(ids: Tensor) -> "TokenBatch":
@@ -157,9 +187,18 @@ class TokenBatch:
         return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
 
     @staticmethod
-    def from_texts(texts: Sequence[str], tokenizer: Tokenizer) -> "TokenBatch":
-        """Texts with the special tokens that the model expects."""
-        return TokenBatch.from_rows([tokenizer.encode(text) for text in texts])
+    def from_texts(texts: Sequence[Text], tokenizer: Tokenizer) -> "TokenBatch":
+        """Texts, or pairs of texts, with the special tokens that the model expects."""
+        if not any(isinstance(text, tuple) for text in texts):
+            return TokenBatch.from_rows([tokenizer.encode(text) for text in texts if isinstance(text, str)])
+        encoded = [
+            tokenizer.encode_pair(*text) if isinstance(text, tuple) else (tokenizer.encode(text), []) for text in texts
+        ]
+        batch = TokenBatch.from_rows([ids for ids, _ in encoded])
+        segments = torch.zeros_like(batch.ids)
+        for row, (_, of_row) in enumerate(encoded):
+            segments[row, : len(of_row)] = torch.tensor(of_row, dtype=torch.long)
+        return replace(batch, segments=segments)
 
     @cached_property
     def padded(self) -> bool:
@@ -171,9 +210,17 @@ class TokenBatch:
         """Real tokens of each row."""
         return self.mask.sum(1)
 
+    def repeated(self, n_texts: int) -> "TokenBatch":
+        """A batch of one text, as so many."""
+        return self._each(lambda value: value.expand(n_texts, -1))
+
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
-        return TokenBatch(self.ids.to(device), self.mask.to(device), self.positions.to(device))
+        return self._each(lambda value: value.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
+        segments = None if self.segments is None else change(self.segments)
+        return TokenBatch(change(self.ids), change(self.mask), change(self.positions), segments)
 
 
 def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:

@@ -1,11 +1,16 @@
 """Generation on the cache is what recomputing everything would give, and draws only what it may."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from tiny import model, token_ids
+from tiny import STACKS, model, randomise, token_ids
 
-from interp import InputError, TokenBatch, generate, run
+from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
+from interp.attention import CrossAttention
+from interp.config import Writing
 from interp.generate import choose
+from interp.transformer import Stack
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
 
@@ -42,13 +47,27 @@ def test_nothing_new_gives_the_prompt():
 
 def test_generation_ends_when_every_prompt_has_stopped():
     transformer, prompt = model("gpt2"), token_ids(3, 5)
-    free = generate(transformer, prompt, 30)
+    drawn = {"temperature": 1.0, "seed": 3}
+    free = generate(transformer, prompt, 300, **drawn)
     stop = int(free[0, 9])
-    first = [(row == stop).nonzero()[0].item() if (row == stop).any() else 30 for row in free[:, 5:]]
-    stopped = generate(transformer, prompt, 30, stop=stop)
-    assert torch.equal(stopped, free[:, : 5 + min(30, max(first) + 1)])
-    alone = generate(transformer, prompt[:1], 30, stop=stop)
-    assert alone.shape[1] == 5 + first[0] + 1 < 35
+    stopped = generate(transformer, prompt, 300, stop=stop, **drawn)
+    ends = [5 + first_of(row, {stop}) for row in free[:, 5:]]
+    assert len({*ends}) == 3
+    assert stopped.shape[1] == max(ends) + 1
+    for row, whole, end in zip(stopped, free, ends, strict=True):
+        assert torch.equal(row[: end + 1], whole[: end + 1])
+        assert (row[end:] == stop).all()  # a text that has ended repeats its end
+
+
+def test_any_of_several_ids_ends_a_text():
+    transformer, prompt = model("gpt2"), token_ids(1, 5)
+    free = generate(transformer, prompt, 30)[0]
+    stops = {int(free[8]), int(free[11])}
+    assert torch.equal(generate(transformer, prompt, 30, stop=stops)[0], free[: 5 + first_of(free[5:], stops) + 1])
+
+
+def first_of(row: torch.Tensor, ids: set[int]) -> int:
+    return next(at for at, id in enumerate(row.tolist()) if id in ids)
 
 
 def test_a_seed_repeats_its_draws_and_disturbs_no_other():
@@ -121,3 +140,127 @@ def test_prompts_of_different_lengths():
 def test_only_a_decoder_with_an_output_layer_writes(transformer):
     with pytest.raises(InputError, match="only a decoder with an output layer"):
         generate(transformer, token_ids(1, 3))
+
+
+# --- a decoder beside an encoder
+
+
+SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]
+
+
+def two_stacks(kind: str, writing: Writing | None = None) -> Transformer:
+    """An encoder and a decoder whose blocks are those of `STACKS[kind]`."""
+    stack = STACKS[kind]
+    config = TransformerConfig(
+        encoder=replace(stack, causal=False, n_layers=3),
+        decoder=replace(stack, causal=True, cross_attention=True),
+        target_start=2,
+        writing=writing or Writing(),
+    )
+    torch.manual_seed(0)  # what `randomise` perturbs is drawn too
+    built = Transformer(config).double()
+    randomise(built)
+    return built
+
+
+def decoded_by_recomputing(transformer: Transformer, source: TokenBatch, steps: int) -> torch.Tensor:
+    """The likeliest text with a whole pass of both stacks a token."""
+    ids = torch.full((len(source.ids), 1), 2)
+    for _ in range(steps):
+        ids = torch.cat([ids, run(transformer, source, target=ids).logits[:, -1].argmax(-1)[:, None]], 1)
+    return ids
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "sinusoidal", "post-norm decoder"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
+    transformer, source = two_stacks(kind), TokenBatch.from_rows(SOURCES, side=side)
+    ids = generate(transformer, source, 8)
+    assert torch.equal(ids, decoded_by_recomputing(transformer, source, 8))
+    for row, text in zip(ids, SOURCES, strict=True):
+        assert torch.equal(generate(transformer, torch.tensor([text]), 8)[0], row)
+
+
+def test_the_source_is_read_once(monkeypatch):
+    transformer, source = two_stacks("gpt2"), token_ids(2, 7)
+    calls = {"encoder": 0, "keys": 0}
+    encode = Stack.forward
+    keys = CrossAttention.project_keys_values
+
+    def counted(self, *given, **named):
+        calls["encoder"] += 1
+        return encode(self, *given, **named)
+
+    def counted_keys(self, x):
+        calls["keys"] += 1
+        return keys(self, x)
+
+    monkeypatch.setattr(Stack, "forward", counted)
+    monkeypatch.setattr(CrossAttention, "project_keys_values", counted_keys)
+    generate(transformer, source, 9)
+    assert calls == {"encoder": 1, "keys": transformer.config.n_layers}
+
+
+def test_a_text_ends_where_its_decoders_context_is_full():
+    transformer, source = two_stacks("gpt2"), token_ids(2, 7)
+    assert torch.equal(generate(transformer, source, 100), generate(transformer, source, 12))
+    assert generate(transformer, source, 100).shape == (2, 13)
+    full = token_ids(2, 13)
+    assert torch.equal(generate(transformer, source, target=full), full)
+
+
+def test_what_is_written_already_is_continued():
+    transformer, source = two_stacks("gpt2"), token_ids(2, 7)
+    whole = generate(transformer, source, 8)
+    assert torch.equal(generate(transformer, source, 5, target=whole[:, :4]), whole)
+    assert torch.equal(generate(transformer, source[:1], 5, target=whole[0, :4])[0], whole[0])
+
+
+def test_ends_of_the_model_end_a_text_unless_others_are_asked_for():
+    source = token_ids(3, 7)
+    free = generate(two_stacks("gpt2"), source, 10)
+    end = int(free[0, 1])
+    transformer = two_stacks("gpt2", Writing(ends=(end, 28)))
+    ended = generate(transformer, source[:1], 10)
+    assert torch.equal(ended, free[:1, : 1 + first_of(free[0, 1:], {end, 28}) + 1])
+    assert torch.equal(generate(transformer, source, 10, stop=()), free)
+
+
+def test_what_is_always_first_last_and_never_written():
+    source, free = token_ids(3, 7), generate(two_stacks("gpt2"), token_ids(3, 7), 6)
+    written = generate(two_stacks("gpt2", Writing(first=11, last=12)), source, 6)
+    assert (written[:, :2] == torch.tensor([2, 11])).all()
+    assert (written[:, -1] == 12).all()
+    assert torch.equal(written[:, 1:-1], generate(two_stacks("gpt2"), source, 4, target=torch.tensor([2, 11]))[:, 1:])
+    banned = int(free[0, 1])
+    never = generate(two_stacks("gpt2", Writing(never=(banned,))), source, 6)
+    assert banned not in never[:, 1:]
+    second = run(two_stacks("gpt2"), source[:1], target=torch.tensor([[2]])).logits[0, 0].topk(2).indices[1]
+    assert never[0, 1] == second
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": TokenBatch.from_rows([[2], [2, 1]])}, r"one length are expected, got lengths \[1, 2\]"),
+        ({"target": token_ids(3, 2)}, "one target for each of 2 texts"),
+        ({"target": "text"}, "no tokenizer for its decoder"),
+        ({"target": token_ids(1, 14)}, "longer than the model's context of 13"),
+    ],
+)
+def test_targets_that_cannot_be_continued(settings, message):
+    with pytest.raises(InputError, match=message):
+        generate(two_stacks("gpt2"), token_ids(2, 3), **settings)
+
+
+def test_a_decoder_whose_start_nobody_knows():
+    config = replace(two_stacks("gpt2").config, target_start=None)
+    transformer = Transformer(config)
+    with pytest.raises(InputError, match="what its decoder's input begins with"):
+        generate(transformer, token_ids(1, 3))
+    assert generate(transformer, token_ids(1, 3), 2, target=torch.tensor([4])).shape == (1, 3)
+
+
+def test_a_single_stack_has_no_target_to_continue():
+    with pytest.raises(InputError, match="one stack, which continues its prompt"):
+        generate(model("gpt2"), token_ids(1, 3), target=token_ids(1, 3))

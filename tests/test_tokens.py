@@ -1,13 +1,21 @@
 """Batches know their padding and positions; every word finds its pieces, whatever the tokenizer does to the text."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from tiny import STACKS
+from tiny import model as tiny_model
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, pre_tokenizers, trainers
+from tokenizers import decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, WordLevel
+from torch.testing import assert_close
 
-from interp import InputError, TokenBatch, Tokenizer
+from interp import InputError, TokenBatch, Tokenizer, Transformer, TransformerConfig, generate, run
+from interp.running import as_batch
 from interp.tokens import NO_WORD, Span, align
+from models import load, save
 
 # --- batches
 
@@ -319,3 +327,178 @@ def test_a_start_token_is_added_once():
 
     assert Tokenizer(backend()).encode("a") == [1]
     assert Tokenizer(backend(), add_start=0).encode("a") == [0, 1]
+
+
+# --- two texts read as one
+
+
+@pytest.fixture(scope="module")
+def bert_model(minilm):
+    return load(minilm)
+
+
+def test_a_pair_is_put_together_as_the_model_expects(minilm):
+    tokenizer = Tokenizer(Backend.from_file(str(minilm / "tokenizer.json")))
+    ids, segments = tokenizer.encode_pair("he was", "she")
+    he, was, she = (tokenizer.id(f" {word}") for word in ("he", "was", "she"))
+    assert ids == [101, he, was, 102, she, 102]
+    assert segments == [0, 0, 0, 0, 1, 1]
+    batch = TokenBatch.from_texts([("he was", "she"), "he"], tokenizer)
+    assert batch.ids.tolist() == [ids, [101, he, 102, 0, 0, 0]]
+    assert batch.segments.tolist() == [segments, [0] * 6]
+    assert TokenBatch.from_texts(["he was", "she"], tokenizer).segments is None
+
+
+def test_a_start_token_that_no_template_adds_stands_before_a_pair_once():
+    def backend(template: str | None = None) -> Backend:
+        made = Backend(WordLevel({"<s>": 0, "a": 1, "b": 2}, "<s>"))
+        made.pre_tokenizer = pre_tokenizers.Whitespace()
+        if template:
+            special = [("<s>", 0)]
+            made.post_processor = processors.TemplateProcessing("<s> $A", template, special)
+        return made
+
+    assert Tokenizer(backend()).encode_pair("a", "b")[0] == [1, 2]
+    assert Tokenizer(backend(), add_start=0).encode_pair("a", "b")[0] == [0, 1, 2]
+    assert Tokenizer(backend("<s> $A $B:1"), add_start=0).encode_pair("a", "b") == ([0, 1, 2], [0, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_pairs_are_read_as_transformers_reads_them(bert_model, minilm, dtype):
+    transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
+    theirs = transformers.AutoModel.from_pretrained(minilm, dtype=dtype).eval()
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    pairs = [("He left early.", "She stayed."), ("Rain.", "The match was called off.")]
+    given = their_tokenizer(*map(list, zip(*pairs, strict=True)), return_tensors="pt", padding=True)
+    with torch.no_grad():
+        expected = theirs(**given).last_hidden_state
+    ours = load(minilm, dtype=dtype)
+    out = run(ours, pairs, capture="encoder.resid_final")
+    assert torch.equal(out.tokens.ids, given["input_ids"])
+    read, tolerance = out.tokens.mask, 1e-5 if dtype == torch.float32 else 1e-10
+    assert_close(out["encoder.resid_final"][read], expected[read], atol=tolerance, rtol=tolerance)
+    one = run(ours, ["He left early. She stayed."], capture="encoder.resid_final")["encoder.resid_final"]
+    assert not torch.allclose(one[0, :3], out["encoder.resid_final"][0, :3])
+
+
+def test_pairs_are_refused_where_they_are_not_told_apart_later(bert_model):
+    with pytest.raises(InputError, match="read by `run` alone"):
+        as_batch(bert_model, [("he", "she")])
+    batch = as_batch(bert_model, [("he", "she")], pairs=True)
+    with pytest.raises(InputError, match="segments must lie in 0-1, got up to 2"):
+        as_batch(bert_model, replace(batch, segments=batch.segments + 1), pairs=True)
+    decoder, ids = tiny_model("gpt2"), torch.tensor([[1, 2, 3]])
+    assert as_batch(decoder, replace(TokenBatch.from_ids(ids), segments=ids % 2)).segments is None
+
+
+def test_a_batch_keeps_its_segments():
+    batch = replace(TokenBatch.from_rows([[1, 2, 3]]), segments=torch.tensor([[0, 0, 1]]))
+    assert batch.to(torch.device("cpu")).segments.tolist() == [[0, 0, 1]]
+    assert batch.repeated(2).segments.tolist() == [[0, 0, 1]] * 2
+
+
+# --- tokenizers of models
+
+
+@pytest.mark.parametrize(("name", "before", "after"), [("minilm", ["[CLS]"], ["[SEP]"]), ("sorter", [], [])])
+def test_what_stands_around_a_text_can_be_told(name, before, after, tokenizer):
+    assert tokenizer.policy == {"before": before, "after": after}
+
+
+def with_tokenizer(directory: Path, backend: Backend) -> Path:
+    """A tiny model's directory with a tokenizer beside it."""
+    save(Transformer(TransformerConfig(decoder=STACKS["sinusoidal"])), directory)
+    backend.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+def words(count: int) -> Backend:
+    return Backend(WordLevel({f"w{id}": id for id in range(count)}, "w0"))
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused_naming_both(tmp_path):
+    assert load(with_tokenizer(tmp_path / "fits", words(29))).tokenizer.d_vocab == 29
+    with pytest.raises(InputError, match="gives ids up to 30, but the embedding has 29 rows") as caught:
+        load(with_tokenizer(tmp_path / "larger", words(31)))
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_that_stand_for_no_text_may_lie_beyond_the_embedding(tmp_path):
+    backend = words(29)
+    backend.add_special_tokens(["<image>"])  # as of models that share a tokenizer with one that sees images
+    model = load(with_tokenizer(tmp_path / "image", backend))
+    assert model.tokenizer.largest_id == 28
+    with pytest.raises(InputError, match="0-28, the model's vocabulary; got 29"):
+        run(model, "<image>")
+    backend = words(29)
+    backend.add_tokens(["ordinary"])
+    with pytest.raises(InputError, match="gives ids up to 29"):
+        load(with_tokenizer(tmp_path / "ordinary", backend))
+    backend = words(29)
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", 29)])
+    with pytest.raises(InputError, match="gives ids up to 29"):
+        load(with_tokenizer(tmp_path / "start", backend))
+
+
+def test_a_model_without_a_tokenizer_works_on_ids(tmp_path):
+    save(tiny_model("sinusoidal"), tmp_path / "model")
+    model, ids = load(tmp_path / "model"), torch.tensor([[1, 2, 3]])
+    assert model.tokenizer is None
+    assert run(model, ids).logits.shape == (1, 3, 29)
+    assert generate(model, ids, 2).shape == (1, 5)
+    with pytest.raises(InputError, match="no tokenizer: give ids"):
+        run(model, "text")
+
+
+# --- two tokenizers: of what the encoder reads, and of what the decoder writes
+
+
+def translating(directory: Path, *, source: Backend | None, target: Backend | None, apart: bool = False) -> Path:
+    stack = STACKS["sinusoidal"]
+    decoder = replace(stack, cross_attention=True, d_vocab=23 if apart else 29)
+    config = TransformerConfig(encoder=replace(stack, causal=False), decoder=decoder, target_start=3)
+    save(Transformer(config), directory)
+    for backend, name in ((source, "tokenizer.json"), (target, "target_tokenizer.json")):
+        if backend is not None:
+            backend.save(str(directory / name))
+    return directory
+
+
+def test_a_target_is_read_with_the_target_tokenizer(tmp_path):
+    target = words(23)
+    target.post_processor = processors.TemplateProcessing("w3 $A w4", "w3 $A $B", [("w3", 3), ("w4", 4)])
+    model = load(translating(tmp_path / "model", source=words(29), target=target, apart=True))
+    out = run(model, "w28", target="w22")
+    assert out.tokens.ids.tolist() == [[28]]
+    assert out.target.ids.tolist() == [[3, 3, 22]]  # the start id, then the target with what stands before every one
+    with pytest.raises(InputError, match="a decoder reads single texts"):
+        run(model, "w28", target=[("w1", "w2")])
+    save(model, tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert run(again, "w28", target="w22").target.ids.tolist() == [[3, 3, 22]]
+    assert again.target_tokenizer.decode([22]) == "w22"
+
+
+def test_one_tokenizer_serves_one_vocabulary(tmp_path):
+    model = load(translating(tmp_path / "one", source=words(29), target=None))
+    assert model.target_tokenizer is model.tokenizer
+    assert run(model, "w28", target="w27").target.ids.tolist() == [[3, 27]]
+    save(model, tmp_path / "again")
+    assert not (tmp_path / "again" / "target_tokenizer.json").exists()
+    model = load(translating(tmp_path / "two", source=words(29), target=None, apart=True))
+    assert model.target_tokenizer is None
+    with pytest.raises(InputError, match="no tokenizer for its decoder"):
+        run(model, "w28", target="w27")
+
+
+def test_a_target_tokenizer_larger_than_the_decoders_embedding_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"target_tokenizer\.json gives ids up to 28, but the embedding has 23 rows"):
+        load(translating(tmp_path / "model", source=words(29), target=words(29), apart=True))
+
+
+def test_a_damaged_target_tokenizer_is_named(tmp_path):
+    translating(tmp_path / "model", source=words(29), target=None)
+    (tmp_path / "model" / "target_tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"target_tokenizer\.json is not readable as a tokenizer"):
+        load(tmp_path / "model")

@@ -1,0 +1,199 @@
+"""How long does it take to load a model of a billion parameters, and how much memory, beside `transformers`?
+
+Builds a random Llama of the shape of Llama 3.2 1B in shards of bfloat16, loads it in processes of their own, in turn,
+and gives medians. What is compared: seconds of the load and the peak of the process's resident memory over what it was
+before, in multiples of the weights' bytes. Resident memory counts pages of mapped files as well as the process's own.
+Either side has loaded and run a tiny model first, so that imports do not count; the files are in the system's cache.
+A first pass over 8 tokens follows, as a loader may leave work to it: `transformers` leaves weights in the mapped files
+where their dtype is kept, so that its load reads nothing. On a busy machine look at the processor's seconds.
+
+    python -m benchmarks.loading              # about 5 GB of disk and 8 GB of memory
+    python -m benchmarks.loading --quick
+"""
+
+import argparse
+import json
+import math
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.floor import Peak
+
+LLAMA_1B = {
+    "vocab_size": 128_256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+}
+QUICK = LLAMA_1B | {"vocab_size": 32_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4}
+TINY = LLAMA_1B | {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+WAYS = {
+    ("interp", "bfloat16"): {},
+    ("transformers", "bfloat16"): {},
+    ("interp", "float32"): {},
+    ("transformers", "float32"): {},
+    ("interp", "bfloat16 to int8"): {"quantize": "int8"},
+}
+GB = 1e9
+
+
+def shapes(fields: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    """The weights under the names of the format; the output layer is the embedding."""
+    width, inner, d_head = fields["hidden_size"], fields["intermediate_size"], fields["head_dim"]
+    queries, keys = fields["num_attention_heads"] * d_head, fields["num_key_value_heads"] * d_head
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (fields["vocab_size"], width)}
+    for layer in range(fields["num_hidden_layers"]):
+        name = f"model.layers.{layer}"
+        for part, rows in {"q": queries, "k": keys, "v": keys}.items():
+            found[f"{name}.self_attn.{part}_proj.weight"] = (rows, width)
+        found[f"{name}.self_attn.o_proj.weight"] = (width, queries)
+        found[f"{name}.mlp.gate_proj.weight"] = found[f"{name}.mlp.up_proj.weight"] = (inner, width)
+        found[f"{name}.mlp.down_proj.weight"] = (width, inner)
+        found[f"{name}.input_layernorm.weight"] = found[f"{name}.post_attention_layernorm.weight"] = (width,)
+    return found | {"model.norm.weight": (width,)}
+
+
+def build(directory: Path, fields: dict[str, int]) -> None:
+    """Write a random model in shards of about 600 MB."""
+    generator = torch.Generator().manual_seed(0)
+    directory.mkdir(parents=True, exist_ok=True)
+    where: dict[str, int] = {}
+    shard: dict[str, torch.Tensor] = {}
+    number, wanted = 1, shapes(fields)
+    for name, shape in wanted.items():
+        # norms scale by about 1
+        shard[name] = torch.empty(shape).normal_(len(shape) == 1, 0.02, generator=generator).bfloat16()
+        where[name] = number
+        if len(where) == len(wanted) or sum(tensor.nbytes for tensor in shard.values()) > 600_000_000:
+            save_file(shard, directory / f"shard-{number}.safetensors", {"format": "pt"})
+            shard, number = {}, number + 1
+    index = {"metadata": {}, "weight_map": {name: f"shard-{number}.safetensors" for name, number in where.items()}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    kind = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True}
+    settings = {"rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}
+    (directory / "config.json").write_text(json.dumps(kind | fields | settings | {"dtype": "bfloat16"}))
+
+
+def measure(side: str, directory: Path, dtype: torch.dtype, settings: dict[str, str]) -> dict[str, float]:
+    """Seconds and peak memory (bytes) of a load and of the first pass after it."""
+    ids = torch.arange(8)[None]
+    if side == "interp":
+        from interp import run
+        from models import load
+
+        def opened(where: Path) -> object:
+            return load(where, dtype=dtype, **settings)
+
+        def first_pass(model: object) -> torch.Tensor:
+            return run(model, ids).logits
+    else:
+        from transformers import AutoModelForCausalLM
+
+        def opened(where: Path) -> object:
+            return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+
+        def first_pass(model: object) -> torch.Tensor:
+            with torch.no_grad():
+                return model(ids).logits
+
+    with tempfile.TemporaryDirectory() as tiny:
+        build(Path(tiny), TINY)
+        first_pass(opened(Path(tiny)))
+    with Peak() as all_of_it:
+        with Peak() as loading:
+            began, worked = time.perf_counter(), time.process_time()
+            model = opened(directory)
+            seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
+        began, worked = time.perf_counter(), time.process_time()
+        logits = first_pass(model)
+        pass_seconds, pass_cpu_seconds = time.perf_counter() - began, time.process_time() - worked
+    # the inner Peak has reset the outer's high-water mark: the larger of the two is the peak of both
+    both = max(loading.mb, all_of_it.mb)
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "peak": loading.mb * 2**20,
+        "pass_seconds": pass_seconds,
+        "pass_cpu_seconds": pass_cpu_seconds,
+        "pass_peak": both * 2**20,
+        "logit": float(logits.double().norm()),
+    }
+
+
+def compare(directory: Path, n_parameters: int, repeats: int) -> list[dict[str, object]]:
+    """One row a way of loading: medians over processes, ways in turn."""
+    found: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(repeats):
+        for way, settings in WAYS.items():
+            side, dtype = way[0], way[1].split()[0]
+            command = [sys.executable, "-m", "benchmarks.loading", "--measure", side, dtype, json.dumps(settings)]
+            done = subprocess.run(
+                [*command, "--directory", str(directory)], capture_output=True, text=True, check=False
+            )
+            if done.returncode == 0:
+                found[way].append(json.loads(done.stdout.splitlines()[-1]))
+            else:
+                print(f"{' '.join(way)}: {done.stderr.strip().splitlines()[-1]}")
+    rows = []
+    for (side, kind), runs in found.items():
+        if runs:
+            middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+            weights = n_parameters * (4 if kind == "float32" else 2)
+            rows.append({"side": side, "kind": kind, "weights": weights, **middle})
+    return rows
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    head = "| loader | dtype | load, s (CPU s) | peak, GB | peak / weights | a pass, s (CPU s) | peak, GB | logits |"
+    lines = [head, "|---" * 8 + "|"]
+    for row in rows:
+        lines.append(
+            f"| {row['side']} | {row['kind']} | {row['seconds']:.2f} ({row['cpu_seconds']:.2f}) "
+            f"| {row['peak'] / GB:.2f} | {row['peak'] / row['weights']:.2f} "
+            f"| {row['pass_seconds']:.2f} ({row['pass_cpu_seconds']:.2f}) "
+            f"| {row['pass_peak'] / GB:.2f} | {row['logit']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a model of 90 million parameters")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="keep the model here, and use it where it is there already")
+    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "DTYPE", "SETTINGS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        side, dtype, settings = options.measure
+        print(json.dumps(measure(side, options.directory, getattr(torch, dtype), json.loads(settings))))
+        return
+    fields = QUICK if options.quick else LLAMA_1B
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.directory or Path(temporary)
+        n_parameters = sum(map(math.prod, shapes(fields).values()))
+        if (free := shutil.disk_usage(temporary).free) < 3 * n_parameters:
+            sys.exit(f"{2 * n_parameters / GB:.1f} GB of disk are needed, {free / GB:.1f} are free: try --quick")
+        if not (directory / "config.json").exists():
+            build(directory, fields)
+        machine, threads = platform.processor() or platform.machine(), torch.get_num_threads()
+        print(f"{machine}, {threads} threads, torch {torch.__version__}, transformers {version('transformers')}")
+        print(f"{n_parameters / 1e9:.2f} billion parameters, {fields}\n")
+        print(table(compare(directory, n_parameters, options.repeats)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Models that TransformerLens wraps, behind the interface of ours: `load("lens:NAME_OR_DIRECTORY")`.
+
+Sites, `run`, captures, edits, and with them every analysis, the report and plain sweeps, on each architecture that a
+`TransformerBridge` exists for. What its hooks are is found out on a short run (`models.lens.hooks`), and sites that it
+lacks, or can only read, are said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of our model.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from interp import InputError, Tokenizer, Transformer
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    from models.lens.bridged import Bridged
+
+__all__ = ["read", "to_lens", "wrap"]
+
+
+def read(directory: Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> "Bridged":
+    """The model in a directory of Hugging Face's format, of any architecture that TransformerLens wraps.
+
+    Nothing is fetched, and no code that a directory brings is run.
+
+    Raises:
+        InputError: TransformerLens is not installed or has no such architecture; files are missing or do not fit.
+    """
+    _require()
+    from models.lens.opening import open_directory  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
+
+    return open_directory(Path(directory), dtype, torch.device(device))
+
+
+def wrap(
+    bridge: "TransformerBridge", tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
+) -> "Bridged":
+    """A bridge as one of our models; it is used as it is, and run with hooks of its own while a call lasts.
+
+    Args:
+        bridge: with weights as they were stored: not in compatibility mode, which changes what sites mean.
+        tokenizer: ours, for text; without one the model works on ids.
+        target_tokenizer: of what the decoder reads, where it has another.
+
+    Raises:
+        InputError: a bridge whose blocks or embedding cannot be found.
+    """
+    _require()
+    from models.lens.opening import wrap_bridge  # noqa: PLC0415
+
+    return wrap_bridge(bridge, tokenizer, target_tokenizer)
+
+
+def to_lens(model: Transformer) -> "TransformerBridge":
+    """A `TransformerBridge` with the weights of our model, whose logits are the same; `.state_dict()` has the weights.
+
+    Raises:
+        InputError: TransformerLens is not installed, or no architecture that it wraps expresses this model.
+    """
+    _require()
+    from models.lens.opening import bridge_of  # noqa: PLC0415
+
+    return bridge_of(model)
+
+
+def _require() -> None:
+    """Say how to install what is missing."""
+    import importlib.util  # noqa: PLC0415
+
+    if any(importlib.util.find_spec(name) is None for name in ("transformer_lens", "transformers")):
+        raise InputError('TransformerLens is not installed: pip install "interp[lens]"')

@@ -1,0 +1,249 @@
+"""A TransformerLens bridge that runs as our models do."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp import InputError, Site, TokenBatch, Tokenizer, Transformer, TransformerConfig
+from interp.cache import Growing
+from interp.config import StackConfig
+from interp.parts import Embedding, Output
+from interp.sight import Sight, Source
+from interp.tap import UNTAPPED, Tap
+from interp.transformer import Stack, Stream
+from models.lens.hooks import Place
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+_NO_PARTS = (
+    "TransformerLens runs this model as a whole, so its blocks, norms and weights cannot be called one at a time as "
+    "this needs: capture and edit with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
+)
+Hook = Callable[..., Tensor | None]
+
+
+class Bridged(Transformer):
+    """A bridge with the interface of a `Transformer`: its sites, captures and edits; not its parts.
+
+    `sites(model)` lists what it has. Fast paths that call blocks go the plain way where there is one, or say so.
+    A call hangs its hooks on the bridge and takes them off again, one call at a time.
+    """
+
+    whole = True
+
+    def __init__(
+        self,
+        bridge: "TransformerBridge",
+        config: TransformerConfig,
+        places: Iterable[Place],
+        *,
+        tokenizer: Tokenizer | None = None,
+        target_tokenizer: Tokenizer | None = None,
+        embeddings: Mapping[str, nn.Module],
+        output: Output | None,
+        weights: Mapping[str, nn.Parameter],
+    ):
+        nn.Module.__init__(self)
+        self.config, self.tokenizer = config, tokenizer
+        self.target_tokenizer = target_tokenizer or tokenizer
+        self.source = self.family = None
+        self.bridge, self.output = bridge, output
+        self.places = {place.name: place for place in places}
+        self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
+        self.stacks = nn.ModuleDict(
+            {name: WholeStack(self, name, stack, embeddings[name]) for name, stack in config.stacks.items()}
+        )
+        self._weights, self._turn = dict(weights), threading.Lock()
+
+    def forward(
+        self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
+    ) -> Float[Tensor, "*batch position d_vocab"] | None:
+        """Logits of every position, of `target` where there are two stacks; None where there is no output layer."""
+        if locked := [site for site in tap.edit if site in self.places and not self.places[site].changeable]:
+            raise InputError(
+                f"{', '.join(locked)} can be read in this model and not changed: TransformerLens computes what follows "
+                "from the value before its hook"
+            )
+        with self._turn:
+            out: Any = self.bridge.run_with_hooks(batch.ids, self._hooks(tap), **self._inputs(batch, target))
+        return tap("logits", out) if isinstance(out, Tensor) and self.config.output != "none" else None
+
+    def _inputs(self, batch: TokenBatch, target: TokenBatch | None) -> dict[str, Any]:
+        """What the bridge is given beside the ids: masks where there is padding, and what the decoder reads."""
+        given: dict[str, Any] = {}
+        for each, mask in ((batch, "attention_mask"), (target, "decoder_attention_mask")):
+            if each is not None and each.padded:
+                _check_padding(each, self.padding)
+                given[mask] = each.mask.long()
+        return given if target is None else {**given, "decoder_input": target.ids}
+
+    def _hooks(self, tap: Tap) -> list[tuple[str | Callable[..., Any], Hook]]:
+        """What hangs on the bridge during a call: at each hook the sites that are read or changed there."""
+        at: dict[str, list[Place]] = {}
+        for name, place in self.places.items():
+            if tap.wants(name):
+                if place.stream is not None:
+                    at.setdefault(place.stream, [])
+                at.setdefault(place.hook, []).append(place)
+        streams: dict[str, Tensor] = {}
+        return [(hook, _passing(places, hook, tap, streams)) for hook, places in at.items()]
+
+    def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
+        """Logits from the last stack's final residual stream, which may be of some positions only."""
+        return None if self.output is None else tap("logits", self.output(final))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(iter(self._weights.values())).device
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """The weights as they were stored, each once; a bridge holds some twice, split and whole."""
+        return iter(self._weights.items())
+
+    def tie(self) -> None:
+        """Nothing: the bridge's parameters are one where they should be."""
+
+
+def _passing(places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor]) -> Hook:
+    """A hook of TransformerLens that passes what it gets through our sites."""
+
+    def passing(value: Tensor, **_: Any) -> Tensor | None:
+        now = value
+        for place in places:
+            now = _pass(place, now, tap, streams)
+        streams[hook] = now
+        return None if now is value and not torch.is_grad_enabled() else now
+
+    return passing
+
+
+def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor]) -> Tensor:
+    """`value` after one site."""
+    whole = value if place.stream is None else streams[place.stream] + value
+    lowest = torch.finfo(value.dtype).min
+    if place.name.endswith(".scores"):
+        whole = whole.masked_fill(whole <= lowest / 2, -torch.inf)
+    graded = torch.is_grad_enabled()
+    edited = tap(place.name, whole if graded else whole.clone())  # what runs there may write over what it has read
+    if place.name not in tap.edit and not graded:
+        return value
+    if edited.ndim > value.ndim:
+        raise InputError(
+            f"the edit of {place.name} adds an axis, which TransformerLens does not carry through the rest of the "
+            "pass: give the prompts once for each change instead"
+        )
+    if place.name.endswith(".scores"):  # a row without any key is no row of NaN there
+        edited = edited.masked_fill(edited == -torch.inf, lowest)
+    return edited if place.stream is None else edited - streams[place.stream]
+
+
+def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
+    """Refuse padding that the bridge does not see through."""
+    right = bool((batch.mask[:, :-1] >= batch.mask[:, 1:]).all())
+    positions = (batch.mask.cumsum(1) - 1).clamp(min=0) * batch.mask
+    if not torch.equal(positions, batch.positions):
+        raise InputError("TransformerLens counts positions from each text's first token: expected no others")
+    side = "right" if right else "left"
+    if side not in sides:
+        raise InputError(
+            f"TransformerLens gives other numbers for this model where texts are padded on the {side}: "
+            + (f"pad on the {next(iter(sides))}" if sides else "give texts one at a time, or all of one length")
+        )
+
+
+class WholeStack(Stack):
+    """What is known of a stack that runs inside a whole: its configuration and its embedding."""
+
+    def __init__(self, owner: Bridged, name: str, config: StackConfig, embedding: nn.Module):
+        nn.Module.__init__(self)
+        self.config, self.embed = config, cast(Embedding, _Tokens(embedding))
+        self.__dict__["owner"], self.name = owner, name  # not a part of this one: it is the other way round
+
+    def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
+        """Residual stream after the final norm, for whole texts."""
+        final = f"{self.name}.resid_final"
+        if source is not None or final not in self.owner.places or len(self.owner.stacks) > 1:
+            raise InputError(_NO_PARTS)
+        inside = replace(tap, capture={*tap.capture, final}, seen={}, place="")
+        self.owner(batch, inside)
+        tap.seen.update({site: value for site, value in inside.seen.items() if site in tap.capture})
+        return inside.seen[final]
+
+    def resume(
+        self,
+        residual: Stream,
+        sight: Sight,
+        *,
+        tap: Tap = UNTAPPED,
+        start: int = 0,
+        past: Sequence[Growing] | None = None,
+        source: Source | None = None,
+    ) -> Stream:
+        """Nothing to continue from.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(_NO_PARTS)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"blocks", "norm"}:
+            raise InputError(_NO_PARTS)
+        return super().__getattr__(name)
+
+
+class _Tokens(nn.Module):
+    """The embedding of a stack that runs inside a whole: its weights, not its positions."""
+
+    def __init__(self, token: nn.Module):
+        super().__init__()
+        self.token = token
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        raise InputError(_NO_PARTS)
+
+
+class Unread(Output):
+    """An output layer that reads more than the final stream, or reads it otherwise than ours."""
+
+    def forward(self, input: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Nothing to read.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            "this model's output layer does more than TransformerLens shows, so it cannot be read apart: "
+            "read the logits of a run instead"
+        )
+
+    def of_tokens(
+        self, final: Float[Tensor, "*cells prompt read d_model"], tokens: Int[Tensor, "prompt token"]
+    ) -> Float[Tensor, "*cells prompt read token"]:
+        """As `forward`."""
+        return self(final)
+
+
+def sites(places: Iterable[Place], known: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
+    """Our sites for what was found: those whose axes have the sizes that the configuration says."""
+    found: dict[str, Site] = {}
+    for place in places:
+        site = known.get(place.name)
+        if site is None or not _fits(site, shapes[place.hook]):
+            continue
+        found[place.name] = site if place.changeable else replace(site, meaning=f"{site.meaning}; can only be read")
+    return found | ({"logits": known["logits"]} if "logits" in known else {})
+
+
+def _fits(site: Site, shape: tuple[int, ...]) -> bool:
+    own = shape[-len(site.axes) :]
+    return len(shape) == len(site.axes) + 1 and all(a in {None, b} for a, b in zip(site.sizes, own, strict=True))
