@@ -5,7 +5,11 @@ Sites, `run`, captures, edits, and with them every analysis, the report and plai
 lacks, or can only read, are said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of our model.
 """
 
+import importlib
+import importlib.util
+import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,10 +32,7 @@ def read(directory: Path, dtype: torch.dtype = torch.float32, device: torch.devi
     Raises:
         InputError: TransformerLens is not installed or has no such architecture; files are missing or do not fit.
     """
-    _require()
-    from models.lens.opening import open_directory  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
-
-    return open_directory(Path(directory), dtype, torch.device(device))
+    return _opening().open_directory(Path(directory), dtype, torch.device(device))
 
 
 def wrap(
@@ -47,10 +48,7 @@ def wrap(
     Raises:
         InputError: a bridge whose blocks or embedding cannot be found.
     """
-    _require()
-    from models.lens.opening import wrap_bridge  # noqa: PLC0415
-
-    return wrap_bridge(bridge, tokenizer, target_tokenizer)
+    return _opening().wrap_bridge(bridge, tokenizer, target_tokenizer)
 
 
 def to_lens(model: Transformer) -> "TransformerBridge":
@@ -59,15 +57,13 @@ def to_lens(model: Transformer) -> "TransformerBridge":
     Raises:
         InputError: TransformerLens is not installed, or no architecture that it wraps expresses this model.
     """
-    _require()
-    from models.lens.opening import bridge_of  # noqa: PLC0415
-
-    return bridge_of(model)
+    return _opening().bridge_of(model)
 
 
-def _require() -> None:
-    """Say how to install what is missing."""
-    import importlib.util  # noqa: PLC0415
-
+def _opening() -> ModuleType:
+    """What imports TransformerLens: only who asks for it waits for it, and hears nothing of its imports."""
     if any(importlib.util.find_spec(name) is None for name in ("transformer_lens", "transformers")):
         raise InputError('TransformerLens is not installed: pip install "interp[lens]"')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("models.lens.opening")

@@ -135,10 +135,10 @@ def _line(error: Exception) -> str:
 
 def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig | None) -> Bridged:
     """The bridge as one of ours, its sites found and its padding tried on short texts."""
-    trial = Trial(bridge, loaded)
     try:
+        trial = Trial(bridge, loaded)
         found = trial.hooks()
-    except (RuntimeError, TypeError, IndexError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
     config = describe(bridge.cfg, loaded, found, trial.shapes, exact)
     places = [place for hooks in found for place in hooks.places()]
