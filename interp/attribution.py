@@ -2,8 +2,8 @@
 
 The stream is a sum, so a logit is one too once the final norm's scale is held at its value: `direct_logit_attribution`
 gives each term's share, `attribution_by_source` a head's share by the position it was read from, `logit_lens` what the
-sum says after each layer, `composition_scores` which heads read what earlier heads write. All are of the direct path
-only: what a head does through later layers is the business of `interp.patching`.
+sum says after each layer. All are of the direct path only: what a head does through later layers is the business of
+`interp.patching`.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,14 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.attention import Attention
+from interp.composition import gain, norm_after, wide
 from interp.config import NoNorm, StackConfig
 from interp.errors import InputError
-from interp.parts import RootMeanSquare
+from interp.parts import Output, RootMeanSquare
+from interp.patching.spots import one_stack
 from interp.running import Run, Tokens, as_batch, run
 from interp.tokens import TokenBatch
-from interp.transformer import Transformer
+from interp.transformer import Block, Transformer
 
 Answer = str | Sequence[str] | int | Int[Tensor, "*prompt"]
 Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None
@@ -39,7 +40,7 @@ def head_results(model: Transformer, out: Run | Tokens, layer: int) -> Float[Ten
     Raises:
         InputError: no such layer, or a run without its `z`.
     """
-    name, n_layers = _stack_name(model), model.config.n_layers
+    (name, _), n_layers = one_stack(model, "what each head writes"), model.config.n_layers
     if not -n_layers <= layer < n_layers:
         raise InputError(f"no layer {layer}: this model has layers 0-{n_layers - 1}")
     site = f"{name}.{layer % n_layers}.attn.z"
@@ -55,8 +56,9 @@ def head_results(model: Transformer, out: Run | Tokens, layer: int) -> Float[Ten
 class DirectAttribution:
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
 
-    `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias`, `decoder.0.mlp` and
-    `norm.bias`; the values add up to `total`, the model's own number. Units are logits.
+    `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
+    attention), `decoder.0.mlp`, `norm.bias` and `output.bias`; the values add up to `total`, the model's own number.
+    Units are logits, before their cap where the model has one.
     """
 
     names: tuple[str, ...]
@@ -101,10 +103,11 @@ def direct_logit_attribution(
 
     The norm is affine once its scale (standard deviation, root mean square) is held at this run's value, so every term
     passes it alone (Elhage 2021, "A Mathematical Framework for Transformer Circuits").
-    The terms add up to the difference up to rounding; RMSNorm rounds to float32 in a model of any precision.
+    A norm between a layer and the stream is taken alike. The terms add up to the difference up to rounding; RMSNorm
+    rounds to float32 in a model of any precision.
 
     Args:
-        model: a transformer of one stack whose norms come before its layers, or that has none.
+        model: a transformer of one stack whose stream is a sum: no norm follows the sums.
         tokens: the prompts.
         right: the answer whose logit counts up: one for all prompts, or one a prompt; texts or ids.
         wrong: the answer whose logit counts down; left out, the logit of `right` alone.
@@ -113,26 +116,31 @@ def direct_logit_attribution(
             by default its last.
 
     Raises:
-        InputError: a stack with norms after its sums; neither or both of answers and direction; no such position.
+        InputError: a stack with norms after its sums, answers that are read through a masked-word model's transform;
+            neither or both of answers and direction; no such position.
     """
     reading = _Reading.of(model, tokens, right, wrong, direction, position)
     name, stack, layers = reading.stack, model.last, range(model.config.n_layers)
     sites = {f"{name}.{layer}.attn.z" for layer in layers} | {f"{name}.embed", f"{name}.resid_final"}
     sites |= {f"{name}.{layer}.mlp_out" for layer in layers if stack.blocks[layer].mlp is not None}
     out = run(model, reading.batch, capture=[*sites, f"{name}.{layers[-1]}.resid_post"])
-    e = reading.through_norm(stack.norm, out[f"{name}.{layers[-1]}.resid_post"])
+    e = _before(stack.norm, reading.take(out[f"{name}.{layers[-1]}.resid_post"]), reading.direction)
     terms = {"embed": reading.dot(out[f"{name}.embed"], e)}
     for layer, block in enumerate(stack.blocks):
         z = reading.take(out[f"{name}.{layer}.attn.z"])
-        heads = einsum(z, _toward(block.attn, e), "prompt head d_head, prompt head d_head -> head prompt")
+        toward, bias = _toward(block, z, e)
+        heads = einsum(z, toward, "prompt head d_head, prompt head d_head -> head prompt")
         terms |= {f"{name}.{layer}.head.{head}": value for head, value in enumerate(heads)}
-        if block.attn.out.bias is not None:
-            terms[f"{name}.{layer}.attn.bias"] = e @ block.attn.out.bias.to(e.dtype)
+        if bias is not None:
+            terms[f"{name}.{layer}.attn.bias"] = bias
         if block.mlp is not None:
             terms[f"{name}.{layer}.mlp"] = reading.dot(out[f"{name}.{layer}.mlp_out"], e)
-    if isinstance(stack.norm, nn.LayerNorm):
-        terms["norm.bias"] = reading.direction @ stack.norm.bias.to(e.dtype)
+    if (shift := _shift(stack.norm, reading.direction)) is not None:
+        terms["norm.bias"] = shift
     total = reading.dot(out[f"{name}.resid_final"], reading.direction)
+    if reading.bias is not None:
+        terms["output.bias"] = reading.bias
+        total = total + reading.bias
     values = torch.stack(list(terms.values()))
     return DirectAttribution(tuple(terms), values, total, name, len(layers), model.config.n_heads)
 
@@ -155,13 +163,14 @@ def attribution_by_source(
     reading = _Reading.of(model, tokens, right, wrong, direction, position)
     name, stack, found = reading.stack, model.last, []
     last = f"{name}.{model.config.n_layers - 1}.resid_post"
-    out = run(model, reading.batch, capture=[f"{name}.*.attn.pattern", f"{name}.*.attn.v", last])
-    e = reading.through_norm(stack.norm, out[last])
+    out = run(model, reading.batch, capture=[*(f"{name}.*.attn.{part}" for part in ("pattern", "v", "z")), last])
+    e = _before(stack.norm, reading.take(out[last]), reading.direction)
     shared = stack.config.n_heads // stack.config.kv_heads
     for layer, block in enumerate(stack.blocks):
         pattern = reading.take(out[f"{name}.{layer}.attn.pattern"].transpose(1, 2)).to(e.dtype)  # prompt head key
         v = out[f"{name}.{layer}.attn.v"].repeat_interleave(shared, -2).to(e.dtype)
-        told = einsum(v, _toward(block.attn, e), "prompt key head d_head, prompt head d_head -> prompt head key")
+        toward, _ = _toward(block, reading.take(out[f"{name}.{layer}.attn.z"]), e)
+        told = einsum(v, toward, "prompt key head d_head, prompt head d_head -> prompt head key")
         found.append((pattern * told).permute(1, 2, 0))
     return torch.stack(found).masked_fill(~reading.batch.mask.T, torch.nan)
 
@@ -210,7 +219,7 @@ def logit_lens(model: Transformer, tokens: Tokens, position: Positions = None) -
     """
     if model.output is None:
         raise InputError("a logit lens needs an output layer: this model has none")
-    name, n_layers = _stack_name(model), model.config.n_layers
+    (name, _), n_layers = one_stack(model, "the logit lens"), model.config.n_layers
     batch = as_batch(model, tokens)
     columns = _columns(batch, position)
     rows = torch.arange(len(columns), device=columns.device)[:, None]
@@ -222,69 +231,6 @@ def logit_lens(model: Transformer, tokens: Tokens, position: Positions = None) -
     return LogitLens(torch.cat([logits, out.logits[None, rows, columns]]), columns, model)
 
 
-@torch.no_grad()
-def composition_scores(
-    model: Transformer,
-) -> Float[Tensor, "kind layer head later_layer later_head"]:
-    """How much of what a head writes is read by a later head: Q-, K- and V-composition (Elhage 2021).
-
-    With W_OV = W_V W_O and W_QK = W_Q W_K^T, rows being stream vectors, the scores are |W_OV W_QK|, |W_OV W_QK^T| and
-    |W_OV W_OV'| (Frobenius), each over the product of its factors' norms: between 0 and 1. `kind` is Q, K, V in
-    that order. A norm before a layer is folded into what the layer reads: its weight and, in LayerNorm, the removal of
-    the mean; norms after sums are left aside. Biases and rotation of queries and keys are left aside too.
-
-    Returns:
-        Tensor: NaN where the later head is not in a later layer, and where either head reads or writes nothing.
-    """
-    n_layers, n_heads = model.config.n_layers, model.config.n_heads
-    shape = (3, n_layers, n_heads, n_layers, n_heads)
-    factors = [_Factors.of(model, layer) for layer in range(n_layers)]
-    scores = torch.full(shape, torch.nan, dtype=factors[0].writes.dtype, device=model.device)
-    for layer in range(n_layers):
-        writes = factors[layer].writes  # head rank d_model
-        for later in range(layer + 1, n_layers):
-            for kind, reads in enumerate((factors[later].queries, factors[later].keys, factors[later].values)):
-                product = writes.flatten(0, 1) @ reads.transpose(0, 1).flatten(1)  # all pairs of heads at once
-                product = product.view(n_heads, -1, n_heads, reads.shape[-1])
-                norms = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))
-                scores[kind, layer, :, later] = product.norm(dim=(1, 3)) / norms
-    return scores
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """A layer's W_OV, W_QK, W_QK^T and W_OV as thin matrices of the same Frobenius norms.
-
-    |A B| = |R B| where A = Q R and Q's columns are orthonormal: an outer side of width d_model shrinks to d_head.
-    """
-
-    writes: Float[Tensor, "head rank d_model"]
-    queries: Float[Tensor, "head d_model rank"]
-    keys: Float[Tensor, "head d_model rank"]
-    values: Float[Tensor, "head d_model rank"]
-
-    @staticmethod
-    def of(model: Transformer, layer: int) -> "_Factors":
-        """From the weights, in at least float32."""
-        block, config = model.last.blocks[layer], model.last.config
-        attn, norm = block.attn, block.norm_attn if config.wiring == "pre" else nn.Identity()
-        shared = config.n_heads // config.kv_heads
-        w_q, w_k, w_v = (_folded(norm, _wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
-        w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
-        w_o = _wide(attn.W_O)
-        r_q, r_k, r_v, r_o = (torch.linalg.qr(side, "r").R for side in (w_q, w_k, w_v, w_o.mT))
-        return _Factors(r_v @ w_o, w_q @ r_k.mT, w_k @ r_q.mT, w_v @ r_o.mT)
-
-
-def _folded(norm: nn.Module, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_model d_head"]:
-    """A reading matrix with the norm before it: its weight, and LayerNorm's removal of the mean."""
-    if isinstance(norm, nn.LayerNorm | RootMeanSquare):
-        weight = norm.weight.to(weight.dtype)[:, None] * weight
-    if isinstance(norm, nn.LayerNorm):
-        weight = weight - weight.mean(1, keepdim=True)
-    return weight
-
-
 @dataclass(frozen=True)
 class _Reading:
     """Where a direction is read: prompts, one column of each, and the direction after the final norm."""
@@ -293,6 +239,7 @@ class _Reading:
     columns: Int[Tensor, " prompt"]
     direction: Float[Tensor, "prompt d_model"]
     stack: str
+    bias: Float[Tensor, " prompt"] | None  # what the output layer adds
 
     @staticmethod
     def of(
@@ -304,6 +251,7 @@ class _Reading:
         position: Positions,
     ) -> "_Reading":
         """The arguments of `direct_logit_attribution`, checked."""
+        name, _ = one_stack(model, "direct attribution")
         config: StackConfig = model.last.config
         if config.wiring == "post" and not isinstance(config.norm, NoNorm):
             raise InputError(
@@ -313,17 +261,22 @@ class _Reading:
         if (right is None) == (direction is None) or (wrong is not None and right is None):
             raise InputError("expected either answers (right, and wrong to compare with) or a direction")
         batch = as_batch(model, tokens)
-        n_prompts = len(batch.ids)
+        n_prompts, bias = len(batch.ids), None
         if direction is None:
             if model.output is None:
                 raise InputError("this model has no output layer, so answers have no logits: give a direction")
+            if model.config.transform is not None:
+                raise InputError(
+                    "this model transforms its final stream before the output layer, so that no logit is a sum of what "
+                    "its layers write: give a direction of that stream, or patch or ablate instead"
+                )
             assert right is not None
-            rows = _wide(model.output.weight)
-            read = rows[_answer_ids(model, right, n_prompts)]
+            read, bias = _answer_direction(model.output, _answer_ids(model, right, n_prompts))
             if wrong is not None:
-                read = read - rows[_answer_ids(model, wrong, n_prompts)]
+                less, less_bias = _answer_direction(model.output, _answer_ids(model, wrong, n_prompts))
+                read, bias = read - less, None if bias is None or less_bias is None else bias - less_bias
         else:
-            read = _wide(direction.to(model.device))
+            read = wide(direction.to(model.device))
             if read.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
                 raise InputError(
                     f"a direction has shape ({config.d_model},) or ({n_prompts}, {config.d_model}), "
@@ -333,11 +286,11 @@ class _Reading:
         columns = _columns(batch, position)
         if columns.shape[1] != 1:
             raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
-        return _Reading(batch, columns[:, 0], read, _stack_name(model))
+        return _Reading(batch, columns[:, 0], read, name, bias)
 
     def take(self, site: Float[Tensor, "prompt position ..."]) -> Float[Tensor, "prompt ..."]:
         """What a site holds where the direction is read."""
-        return _wide(site[torch.arange(len(self.columns), device=self.columns.device), self.columns])
+        return wide(site[torch.arange(len(self.columns), device=self.columns.device), self.columns])
 
     def dot(
         self, site: Float[Tensor, "prompt position d_model"], e: Float[Tensor, "prompt d_model"]
@@ -345,34 +298,44 @@ class _Reading:
         """How far a site lies along `e`."""
         return (self.take(site) * e).sum(-1)
 
-    def through_norm(
-        self, norm: nn.Module, stream: Float[Tensor, "prompt position d_model"]
-    ) -> Float[Tensor, "prompt d_model"]:
-        """The direction as it stands before the final norm, whose scale is that of `stream`: what each term meets."""
-        x = self.take(stream)
-        if isinstance(norm, nn.LayerNorm):
-            e = self.direction * norm.weight.to(x.dtype)
-            return (e - e.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
-        if isinstance(norm, RootMeanSquare):
-            assert norm.eps is not None
-            e = self.direction * norm.weight.to(x.dtype)
-            return e / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-        return self.direction
+
+def _answer_direction(
+    output: Output, answers: Int[Tensor, " prompt"]
+) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
+    """How the output layer reads one token a prompt, before any cap: a direction, and what it adds."""
+    return wide(output.weight)[answers] * output.scale, None if output.bias is None else wide(output.bias)[answers]
 
 
-def _toward(attn: Attention, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor, "prompt head d_head"]:
-    """What a unit of each dimension of each head's z adds along `e`."""
-    return einsum(attn.W_O.to(e.dtype), e, "head d_head d_model, prompt d_model -> prompt head d_head")
+def _before(
+    norm: nn.Module, x: Float[Tensor, "prompt d_model"], e: Float[Tensor, "prompt d_model"]
+) -> Float[Tensor, "prompt d_model"]:
+    """The direction `e` as it stands before a norm whose scale is that of `x`: what each term of `x` meets."""
+    if isinstance(norm, nn.LayerNorm):
+        e = e * norm.weight.to(x.dtype)
+        return (e - e.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
+    if isinstance(norm, RootMeanSquare):
+        assert norm.eps is not None
+        return e * gain(norm).to(x.dtype) / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return e
 
 
-def _wide(x: Tensor) -> Tensor:
-    """At least float32: sums of many small terms."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor, " prompt"] | None:
+    """What a norm adds along `e` whatever it reads."""
+    return e @ norm.bias.to(e.dtype) if isinstance(norm, nn.LayerNorm) and norm.bias is not None else None
 
 
-def _stack_name(model: Transformer) -> str:
-    (name,) = model.config.stacks
-    return name
+def _toward(
+    block: Block, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
+) -> tuple[Float[Tensor, "prompt head d_head"], Float[Tensor, " prompt"] | None]:
+    """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
+    attn, norm = block.attn, norm_after(block)
+    shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
+    if not isinstance(norm, nn.Identity):
+        e = _before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)
+    if attn.out.bias is not None:
+        shifts.append(e @ attn.out.bias.to(e.dtype))
+    toward = einsum(attn.W_O.to(e.dtype), e, "head d_head d_model, prompt d_model -> prompt head d_head")
+    return toward, sum(shifts[1:], shifts[0]) if shifts else None
 
 
 def _answer_ids(model: Transformer, answer: Answer, n_prompts: int) -> Int[Tensor, " prompt"]:

@@ -9,7 +9,8 @@ from analyses import position
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, put, run, zero
 from interp.config import Gated, NoMLP, NoNorm, NoPositions, Plain, Rotary
 from interp.patching import Pairs, function, kl_divergence, logit_difference, sweep
-from interp.patching.ablation import ablate, ablate_cells, ablate_in_order, mean_activation
+from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
+from interp.patching.replacing import mean_activation
 from models import planted
 from models.planted import Planted
 

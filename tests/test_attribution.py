@@ -7,13 +7,8 @@ import torch
 from tiny import STACKS, model, randomise, token_ids
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
-from interp.attribution import (
-    attribution_by_source,
-    composition_scores,
-    direct_logit_attribution,
-    head_results,
-    logit_lens,
-)
+from interp.attribution import attribution_by_source, direct_logit_attribution, head_results, logit_lens
+from interp.composition import composition_scores
 from interp.config import NoNorm
 from models import planted
 from models.planted import Planted

@@ -2,17 +2,19 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.collections import QuadMesh
 from pages import outside_addresses, page_of
 from worded import ROWS, table, worded
 
 from analyses import cli, figures, patching
 from analyses.patching.cells import _estimates
-from interp import InputError, Transformer
+from interp import InputError, Transformer, TransformerConfig
 from interp.patching import Pairs, logit_difference, sweep
 
 
@@ -341,3 +343,64 @@ def test_real_pronouns_follow_the_name(tmp_path, stories):
     first.index = first.index.str.strip()
     assert first["Lily"] == pytest.approx(1, abs=1e-4)
     assert first.drop("Lily").abs().max() < 1e-4
+
+
+# An encoder and a decoder.
+
+
+@pytest.fixture
+def two(here, monkeypatch, model) -> Transformer:
+    """Reads and writes the same words; the decoder begins with "the"."""
+    stack = model.config.last
+    stacks = {"encoder": replace(stack, causal=False, n_heads=2), "decoder": replace(stack, cross_attention=True)}
+    torch.manual_seed(0)
+    built = Transformer(TransformerConfig(**stacks, target_start=4), model.tokenizer)
+    monkeypatch.setattr(cli, "_load", lambda *_: built)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stack", "attention"),
+    [
+        (["--attention", "cross"], "decoder", "cross"),
+        (["--stack", "encoder", "--site", "resid_pre", "--by-position", "--target", "He saw"], "encoder", "self"),
+        (["--site", "cross_attn_out", "--target", "He"], "decoder", "cross"),
+        (["--attention", "cross", "--site", "pattern", "--by-position"], "decoder", "cross"),
+    ],
+    ids=str,
+)
+def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, here, arguments, stack, attention):
+    assert not command(*ONE, *arguments)
+    cells = pd.read_csv(here / "patch" / "tables" / "cells.csv")
+    assert set(zip(cells["stack"], cells["attention"], strict=True)) == {(stack, attention)}
+    found = (here / "patch" / "report.html").read_text("utf-8")
+    assert "in the encoder" in found or "in the decoder" in found
+    assert "target of both" in found
+    if "pattern" in arguments:
+        assert set(cells["token"].dropna()) == {"the"}  # queries are the target's
+        assert "saw" in set(cells["key_token"].dropna())  # keys the source's
+
+
+def test_pairs_of_an_encoder_decoder_come_from_a_file_with_targets(two, here):
+    rows = pd.DataFrame(
+        [(*ROWS[0], "He saw"), (*ROWS[1], "He")], columns=["clean", "corrupt", "answer", "wrong", "target"]
+    )
+    rows.to_csv("pairs.csv", index=False)
+    assert not command("--pairs", "pairs.csv", "--stack", "encoder")
+    expected = patching.measure(two, patching.make_pairs(two, rows), stack="encoder")["effect"]
+    cells = pd.read_csv(here / "patch" / "tables" / "cells.csv")
+    np.testing.assert_allclose(cells["effect"], expected, atol=1e-6)
+
+
+def test_what_does_not_fit_the_stacks_is_refused(two, here, capsys):
+    assert "made of the source, which these pairs share" in refusal(
+        capsys, *ONE, "--source", "the dog", "--stack", "encoder"
+    )
+    assert "no attention 'cross' in this model's encoder" in refusal(
+        capsys, *ONE, "--stack", "encoder", "--attention", "cross"
+    )
+
+
+def test_a_target_for_a_model_of_one_stack_is_refused(here, capsys):
+    assert "reads one text" in refusal(capsys, *ONE, "--target", "He")
+    assert "no stack 'encoder'" in refusal(capsys, *ONE, "--stack", "encoder")

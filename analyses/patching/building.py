@@ -17,6 +17,7 @@ from analyses.rendering import image
 from interp import InputError, Transformer
 from interp.patching import Pairs, Sweep
 from interp.patching.results import Direction
+from interp.patching.spots import last_stack
 
 _WHOLE = "1 is the whole difference between clean and corrupted prompts, 0 none of it."
 _CAPTIONS = {
@@ -47,6 +48,8 @@ def build(
     by_position: bool = False,
     directions: Sequence[Direction] = DIRECTIONS,
     metrics: Sequence[str] = ("logit_difference",),
+    stack: str | None = None,
+    attention: str = "self",
     estimates: bool = False,
     drop: bool = False,
     as_typed: bool = False,
@@ -60,12 +63,14 @@ def build(
 
     Args:
         model: a transformer with a tokenizer.
-        prompts: columns clean, corrupt, answer, wrong.
+        prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
         out: the output directory; left as it was when anything fails.
         site: what is patched.
         by_position: whether positions are patched one by one.
         directions: `denoise`, `noise` or both.
         metrics: names of `METRICS`.
+        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
+        attention: `self` or `cross`.
         estimates: set gradient estimates beside the exact effects.
         drop: leave out and count pairs that cannot be used.
         as_typed: put no space before answers.
@@ -90,6 +95,7 @@ def build(
         pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, source=None if source is None else source.name)
         say("patching", 0)
         how: dict[str, Any] = {"by_position": by_position, "directions": list(directions), "metrics": metrics}
+        how |= {"stack": stack or last_stack(model), "attention": attention}
         exact = sweeps(model, pairs, site, **how)
         found = _found(model, prompts, pairs, exact, estimates=estimates, seed=seed, say=say)
         say("writing figures", 0)
@@ -104,6 +110,7 @@ def build(
                 "left_out": pairs.left_out,
             },
             "site": site,
+            "place": found.cells.attrs.get("place"),
             **how,
             "seed": seed,
             "share_refused": found.cells.attrs["share_refused"],

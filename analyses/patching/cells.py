@@ -20,8 +20,9 @@ from interp.patching import (
     sweep,
     unreliable,
 )
+from interp.patching.pairs import Inputs, answers_in
 from interp.patching.results import Direction
-from interp.patching.sweeping.oracle import check_site
+from interp.patching.spots import IN_ATTENTION, Spot
 from interp.statistics import benjamini_hochberg, estimate
 
 METRICS: dict[str, Callable[[], Metric]] = {
@@ -46,16 +47,19 @@ def measure(
     by_position: bool = False,
     directions: Sequence[Direction] = DIRECTIONS,
     metrics: Sequence[str] = ("logit_difference",),
+    stack: str | None = None,
+    attention: str = "self",
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
 
-    Columns are those of `cells_table`.
+    Columns are those of `cells_table`. `stack` and `attention` are as in `interp.sweep`.
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
     """
     how = {"by_position": by_position, "directions": directions, "metrics": metrics}
+    how |= {"stack": stack, "attention": attention}
     return cells_table(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
 
 
@@ -67,16 +71,19 @@ def sweeps(
     by_position: bool,
     directions: Sequence[Direction],
     metrics: Sequence[str],
+    stack: str | None = None,
+    attention: str = "self",
 ) -> list[Sweep]:
     """One sweep a direction; arguments and what is raised as in `measure`."""
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
-    axes = check_site(model, site, ("layer",)).axes
+    axes = Spot.of(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONS))]
     readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
-    return [sweep(model, pairs, readers, site, by, direction) for direction in directions]
+    where = {"stack": stack, "attention": attention}
+    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
 
 
 def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> pd.DataFrame:
@@ -87,19 +94,20 @@ def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, see
     Shares are missing where the difference is too small for them to mean anything (`attrs["share_refused"]` says why,
     by metric); so are intervals of fewer than three pairs, p of a single one, and p of cells that change nothing. `q`
     is over all rows.
-    `attrs["prompts"]` holds each metric of the unpatched prompts.
+    `attrs["prompts"]` holds each metric of the unpatched prompts, `attrs["place"]` the site as figures name it.
     """
     first = found[0]
+    where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
+    spot = Spot.of(model, first.site, ("layer",), *where_in)
     rows = pd.concat([_rows(each, name, seed) for each in found for name in each.values], ignore_index=True)
-    axes = check_site(model, first.site, ("layer",)).axes
-    where = [axis for axis in axes if axis in POSITIONS]
-    (stack,) = model.config.stacks
-    cells = pd.DataFrame({"stack": stack, "attention": "self", "site": first.site}, index=rows.index)
+    where = [axis for axis in spot.axes if axis in POSITIONS]
+    place = {"stack": spot.stack, "attention": spot.attention, "site": spot.site}
+    cells = pd.DataFrame(place, index=rows.index)
     for axis in ("layer", "head", *where):
         cells[axis] = rows[axis].astype("Int64") if axis in rows else pd.array([pd.NA] * len(rows), dtype="Int64")
     for prefix, axis in zip(("", "key_"), where, strict=False):
-        for name, batch in (("token", pairs.clean), ("corrupt_token", pairs.corrupt)):
-            labels = _shared_labels(model, batch.ids, pairs.last)
+        for name, inputs in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
+            labels = _shared_labels(model, inputs, spot.counted(axis))
             cells[prefix + name] = [None if pd.isna(at) else labels[at] for at in cells[axis].tolist()]
     table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
@@ -107,6 +115,9 @@ def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, see
     table.attrs["share_refused"] = {name: reason for name, reason in reasons.items() if reason}
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
     table.attrs["prompts"] = prompts | {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
+    if len(model.config.stacks) > 1:
+        attending = f"{spot.attention}-attention " if spot.in_attention else ""
+        table.attrs["place"] = f"{spot.stack} {attending}{spot.site}"
     order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
     return table.loc[:, [*order, "share_low", "share_high"]]
 
@@ -171,12 +182,15 @@ def _estimates(
     return found | {"share": share.value[:-1]} | bounds
 
 
-def _shared_labels(model: Transformer, ids: torch.Tensor, last: torch.Tensor) -> list[str | None]:
-    """At each position the token that all prompts reaching it have there; None where they differ."""
+def _shared_labels(model: Transformer, inputs: Inputs, stack: str) -> list[str | None]:
+    """At each position of what a stack reads the token that all prompts have there; None where they differ."""
+    batch, target = inputs
     tokenizer = model.tokenizer
+    if target is not None and stack == "decoder":
+        batch, tokenizer = target, answers_in(model)
     labels: list[str | None] = []
-    for position in range(ids.shape[1]):
-        present = ids[last >= position, position].unique().tolist()
+    for position in range(batch.ids.shape[1]):
+        present = batch.ids[batch.lengths > position, position].unique().tolist()
         one = len(present) == 1 and tokenizer is not None
         labels.append(tokenizer.label(present[0]) if one and tokenizer is not None else None)
     return labels

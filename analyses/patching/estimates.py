@@ -20,6 +20,7 @@ from analyses.rendering import number
 from interp import InputError, Transformer
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
 from interp.patching.results import Direction
+from interp.patching.spots import IN_ATTENTION
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
@@ -42,6 +43,8 @@ def measure(
     by_position: bool = False,
     directions: Sequence[Direction] = DIRECTIONS,
     metrics: Sequence[str] = ("logit_difference",),
+    stack: str | None = None,
+    attention: str = "self",
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect.
@@ -52,7 +55,8 @@ def measure(
         InputError: as `analyses.patching.measure`, or a metric without a gradient.
     """
     check_metrics(metrics)
-    found = sweeps(model, pairs, site, by_position=by_position, directions=directions, metrics=metrics)
+    how = {"by_position": by_position, "directions": directions, "metrics": metrics}
+    found = sweeps(model, pairs, site, **how, stack=stack, attention=attention)
     return estimates_table(model, pairs, found, seed=seed)
 
 
@@ -86,7 +90,6 @@ def estimates_table(
         for metric in each.values:
             tables.append(_rows(each, metric, {method: found[metric] for method, found in methods.items()}))
     edges: dict[str, Any] = {}
-    (stack,) = model.config.stacks
     if found[0].site != EDGE_SITE:
         left_out["EAP, EAP-IG"] = f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}"
     else:
@@ -96,7 +99,7 @@ def estimates_table(
         except InputError as error:
             left_out["EAP, EAP-IG"] = str(error)
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
-    table = table.assign(stack=stack, attention="self").reindex(columns=ESTIMATE_COLUMNS)
+    table = table.assign(stack=found[0].stack, attention=found[0].attention).reindex(columns=ESTIMATE_COLUMNS)
     table[list(_CELL)] = table[list(_CELL)].astype("Int64")
     table.attrs = {"left_out": left_out, "edges": edges}
     return table
@@ -108,12 +111,14 @@ def _methods(
     """What each method estimates for a sweep's cells, by metric."""
     metrics, site = [METRICS[name]() for name in found.values], found.site
     asked: tuple[Any, ...] = model, pairs, metrics, {site: found.axes}, found.direction
-    plain = {ATP: attribution_patching(*asked)[site]}
+    inside = found.attention if site in IN_ATTENTION else "self"
+    where = {"stack": found.stack, "attention": inside}
+    plain = {ATP: attribution_patching(*asked, **where)[site]}
     if site in {"q", "k"}:
-        plain[QK_FIX] = attribution_patching(*asked, qk_fix=True)[site]
+        plain[QK_FIX] = attribution_patching(*asked, **where, qk_fix=True)[site]
     estimates = {method: {name: each.effect(name) for name in each.values} for method, each in plain.items()}
     try:
-        estimates[ATP_STAR] = atp_star(*asked)[site].values
+        estimates[ATP_STAR] = atp_star(*asked, **where)[site].values
     except InputError as error:  # a single layer
         left_out[ATP_STAR] = str(error)
     return estimates

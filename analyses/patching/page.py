@@ -32,6 +32,8 @@ _SITES = {
     "resid_post": "the residual stream out of each layer (resid_post)",
     "attn_out": "what each layer’s attention writes (attn_out)",
     "mlp_out": "what each layer’s feed-forward writes (mlp_out)",
+    "cross_attn_out": "what each layer’s cross-attention writes (cross_attn_out)",
+    "resid_cross": "the residual stream after cross-attention (resid_cross)",
 }
 
 
@@ -53,7 +55,7 @@ def page(facts: Mapping[str, Any], found: Found) -> str:
     return render(
         "patch.html.jinja",
         facts=facts,
-        site=_SITES.get(facts["site"], facts["site"]),
+        site=_site(facts),
         unit=_unit(found.cells),
         pairs=_pairs(found),
         metrics=[_metric(facts, found, metric) for metric in facts["metrics"]],
@@ -61,10 +63,20 @@ def page(facts: Mapping[str, Any], found: Found) -> str:
     )
 
 
+def _site(facts: Mapping[str, Any]) -> str:
+    """What was patched, and in which of two stacks."""
+    site = _SITES.get(facts["site"], str(facts["site"]))
+    if len(facts["model"]["stacks"]) == 1:
+        return site
+    if facts["attention"] == "cross":
+        return f"{site}, in the {facts['stack']}’s cross-attention"
+    return f"{site}, in the {facts['stack']}"
+
+
 def cells_alt(cells: pd.DataFrame, metric: str) -> str:
     """What the map or the dots of a metric show, for one who cannot see them."""
     tops = [f"{direction}: {_listed(rows)}" for direction, rows in _tops(cells, metric, _NAMED)]
-    return f"The largest effects of {cells['site'].iloc[0]} on the {_named(metric)}. {'; '.join(tops)}."
+    return f"The largest effects of {figures.place_name(cells)} on the {_named(metric)}. {'; '.join(tops)}."
 
 
 def estimates_alt(correlations: pd.DataFrame, metric: str) -> str:
@@ -157,12 +169,16 @@ def _pairs(found: Found) -> dict[str, Any]:
             "row": row["row"],
             "clean": list(zip(tokens.clean, tokens.changed, strict=True)),
             "corrupt": list(zip(tokens.corrupt, tokens.changed, strict=True)),
+            "beside": [(token, False) for token in tokens.beside],
             "answer": row["answer_token"],
             "wrong": row["wrong_token"],
         }
         for row, tokens in zip(rows[:_PAIRS], found.tokens, strict=False)
     ]
-    return {"count": len(rows), "shown": shown, "few": 1 < len(rows) < FEW}
+    beside = "target" if "target" in found.pairs else "source" if "source" in found.pairs else None
+    if beside is None and shown and shown[0]["beside"]:
+        beside = "target"  # the decoder's start alone
+    return {"count": len(rows), "shown": shown, "few": 1 < len(rows) < FEW, "beside": beside}
 
 
 def _estimates(facts: Mapping[str, Any], found: Found) -> dict[str, Any]:

@@ -6,22 +6,25 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from interp import InputError, Transformer
+from interp import InputError, Tokenizer, Transformer
 from interp.patching import Pairs
+from interp.patching.pairs import answers_in
 
 COLUMNS = ("clean", "corrupt", "answer", "wrong")
+BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
 
 
 class PromptTokens(NamedTuple):
-    """The tokens of a clean and of a corrupted prompt, and which of them differ."""
+    """The tokens of a clean and of a corrupted prompt, which of them differ, and those of the text that does not."""
 
     clean: list[str]
     corrupt: list[str]
     changed: list[bool]
+    beside: list[str]
 
 
 def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a CSV file: columns clean, corrupt, answer and wrong, all text.
+    """The table of prompts in a CSV file: columns clean, corrupt, answer and wrong, and maybe target or source: texts.
 
     Raises:
         InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
@@ -40,7 +43,7 @@ def read_pairs(file: Path) -> pd.DataFrame:
         raise InputError(f"the rows of {file} have more fields than its header: put quotes around texts with commas")
     if table.empty:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    return table.loc[:, list(COLUMNS)].fillna("")
+    return table.loc[:, [*COLUMNS, *(name for name in BESIDE if name in table.columns)]].fillna("")
 
 
 def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataFrame:
@@ -59,7 +62,7 @@ def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataF
             "expected --clean, --corrupt, --answer and --wrong, or --pairs FILE.csv; "
             f"--{', --'.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
         )
-    return pd.DataFrame([given], columns=list(COLUMNS))
+    return pd.DataFrame([given], columns=[*COLUMNS, *(name for name in BESIDE if name in given)])
 
 
 def with_space(prompt: str, answer: str) -> str:
@@ -74,7 +77,7 @@ def make_pairs(
 
     Args:
         model: a transformer with a tokenizer.
-        prompts: columns clean, corrupt, answer, wrong.
+        prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
         drop: leave out and count pairs that cannot be used, instead of raising.
         as_typed: put no space before answers.
         source: the file that they come from; errors then name the row, the first after the header being row 1.
@@ -83,15 +86,19 @@ def make_pairs(
         InputError: a pair that does not align, is identical, or whose answers do not differ.
     """
     clean, corrupt, right, wrong = (prompts[name].tolist() for name in COLUMNS)
+    beside: dict[str, list[str]] = {name: prompts[name].tolist() for name in BESIDE if name in prompts}
     if not as_typed:
-        right, wrong = ([*map(with_space, clean, answers)] for answers in (right, wrong))
+        alone = len(model.config.stacks) == 1 or "source" in beside
+        continued = clean if alone else beside.get("target", [""] * len(clean))
+        right, wrong = ([*map(with_space, continued, answers)] for answers in (right, wrong))
     if source is not None and not drop:
         for row, texts in enumerate(zip(clean, corrupt, right, wrong, strict=True), 1):
+            own = {name: [given[row - 1]] for name, given in beside.items()}
             try:
-                Pairs.from_texts(model, *([text] for text in texts))
+                Pairs.from_texts(model, *([text] for text in texts), **own)
             except InputError as error:
                 raise InputError(f"row {row} of {source}: {error}; --drop leaves such rows out") from error
-    return Pairs.from_texts(model, clean, corrupt, right, wrong, drop=drop)
+    return Pairs.from_texts(model, clean, corrupt, right, wrong, **beside, drop=drop)
 
 
 def pairs_table(
@@ -102,21 +109,27 @@ def pairs_table(
     used.insert(0, "row", [place + 1 for place in pairs.kept])
     for column, ids in (("answer_token", pairs.right), ("wrong_token", pairs.wrong)):
         assert ids is not None
-        used[column] = labels(model, ids.tolist())
+        used[column] = labels(answers_in(model), ids.tolist())
     return used.assign(**values)
 
 
 def prompt_tokens(model: Transformer, pairs: Pairs) -> list[PromptTokens]:
     """The prompts of each pair, token by token."""
+    tokenizer = model.tokenizer if pairs.source is None else answers_in(model)
+    beside = pairs.target or pairs.source
+    other_tokenizer = answers_in(model) if pairs.target is not None else model.tokenizer
     found = []
-    for clean, corrupt, last in zip(pairs.clean.ids, pairs.corrupt.ids, pairs.last.tolist(), strict=True):
-        own, other = clean[: last + 1].tolist(), corrupt[: last + 1].tolist()
+    for at, length in enumerate(pairs.clean.lengths.tolist()):
+        own, other = (batch.ids[at, :length].tolist() for batch in (pairs.clean, pairs.corrupt))
         changed = [a != b for a, b in zip(own, other, strict=True)]
-        found.append(PromptTokens(labels(model, own), labels(model, other), changed))
+        shared = [] if beside is None else beside.ids[at, : int(beside.lengths[at])].tolist()
+        found.append(
+            PromptTokens(labels(tokenizer, own), labels(tokenizer, other), changed, labels(other_tokenizer, shared))
+        )
     return found
 
 
-def labels(model: Transformer, ids: Sequence[int]) -> list[str]:
+def labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
     """Tokens as they are shown."""
-    assert model.tokenizer is not None
-    return [model.tokenizer.label(id) for id in ids]
+    assert tokenizer is not None
+    return [tokenizer.label(id) for id in ids]

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.patching.attending import attend
-from interp.patching.plain import PlainRun, sight_of
+from interp.patching.plain import PlainRun, after_attention, sight_of
 from interp.transformer import Block, Transformer
 
 _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
@@ -44,7 +44,7 @@ class Hidden:
         if causal:
             self.keys = self.keys | (torch.arange(length, device=device) > self.rows[:, None])
         self.first = int(self.rows.min()) if causal else 0
-        self.sight = sight_of(model, plain.batch, self.first)
+        self.everywhere, self.sight = (sight_of(model, plain.batch, first) for first in (0, self.first))
         self.final = plain.resid[-1][0, self.reads]  # what is read where nothing is hidden
 
     def drops(self, layers: range, output: nn.Linear, values: Sequence[Value]) -> Iterator[Float[Tensor, "layer head"]]:
@@ -80,13 +80,11 @@ class Hidden:
     def _hide(self, block: Block, layer: int) -> Rows:
         """The claimed rows out of a block, each head in turn without its claimed keys."""
         attn, plain, rows = block.attn, self.plain, self.rows
-        shared = attn.config.n_heads // attn.config.kv_heads
-        q = plain.q[layer][0, rows].transpose(0, 1)  # head row d_head
-        k, v = (part[layer][0].repeat_interleave(shared, -2).transpose(0, 1) for part in (plain.k, plain.v))
-        scores = q @ k.transpose(-1, -2) * attn.config.score_scale
-        dz = scores.masked_fill(self.keys, -torch.inf).softmax(-1) @ v - plain.z[layer][0, rows].transpose(0, 1)
-        attn_out = plain.attn_out[layer][0, rows] + dz @ attn.W_O
-        return block.feed_forward(block.wiring.add(block.norm_attn, plain.resid[layer][0, rows], attn_out))
+        q, z = (plain[f"attn.{part}"][layer][:, rows].transpose(1, 2) for part in "qz")  # 1 head row d_head
+        k, v = (attn.shared(plain[f"attn.{part}"][layer].transpose(1, 2)) for part in "kv")
+        scores = attn.scores(q, k, self.everywhere.at(rows[None]))
+        dz = scores.masked_fill(self.keys, -torch.inf).softmax(-1) @ v - z
+        return block.feed_forward(after_attention(block, plain, layer, (0, rows), dz[0] @ attn.W_O))
 
     def _block(
         self, block: Block, layer: int, riding: Cells | None, fresh: Rows | None
@@ -102,8 +100,8 @@ class Hidden:
             made.append(self._qkv_among(block, layer, fresh))
         q, k, v = (_cat(parts)[:, None] for parts in zip(*made, strict=True))
         z = attend(attn, q, k, v, *self._past(layer), self.sight)[:, 0]
-        mid = block.wiring.add(block.norm_attn, _cat(residual), attn.out(z.flatten(-2)))
-        return block.feed_forward(mid)
+        attn_out = block.wiring.write(block.norm_attn, attn.out(z.flatten(-2)))
+        return block.feed_forward(block.between(_cat(residual), attn_out))
 
     def _last_block(
         self, block: Block, layer: int, riding: Cells | None, fresh: Rows | None
@@ -130,21 +128,21 @@ class Hidden:
             own_k, own_v = (part[:, claim].flatten(0, 1)[:, None] for part in (k, v))
             z.append(attend(attn, q[:, None, some], own_k, own_v, *self._past(layer), sight)[:, 0])
             begin += count
-        mid = block.wiring.add(block.norm_attn, stream, attn.out(torch.cat(z, 1).flatten(-2)))
-        after = block.feed_forward(mid)
+        attn_out = block.wiring.write(block.norm_attn, attn.out(torch.cat(z, 1).flatten(-2)))
+        after = block.feed_forward(block.between(stream, attn_out))
         unreached = self.reads < self.first  # read before the first row that may have changed
         return torch.where(unreached[:, None], self.final, after)
 
     def _qkv_among(self, block: Block, layer: int, fresh: Rows) -> list[Tensor]:
         """Queries, keys and values of fresh cells, rotated: those of the claimed rows made anew, the others plain."""
         made = block.attn.enter(block.attn.project(block.wiring.read(block.norm_attn, fresh)), self._positions)
-        kept = self.plain.q, self.plain.k, self.plain.v
+        kept = self.plain["attn.q"], self.plain["attn.k"], self.plain["attn.v"]
         return [self._among(part[layer], new) for part, new in zip(kept, made, strict=True)]
 
     def _keys_values_among(self, block: Block, layer: int, fresh: Rows) -> list[Tensor]:
         """The same without queries."""
         made = block.attn.project_keys_values(block.wiring.read(block.norm_attn, fresh))
-        kept = self.plain.k, self.plain.v
+        kept = self.plain["attn.k"], self.plain["attn.v"]
         turned = block.attn.enter(made, self._positions)
         return [self._among(part[layer], new) for part, new in zip(kept, turned, strict=True)]
 
@@ -154,7 +152,7 @@ class Hidden:
 
     def _past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values before the first claimed row, which all cells share."""
-        return self.plain.k[layer][:, : self.first], self.plain.v[layer][:, : self.first]
+        return self.plain["attn.k"][layer][:, : self.first], self.plain["attn.v"][layer][:, : self.first]
 
     def _among(
         self, plain: Float[Tensor, "1 whole *more"], changed: Float[Tensor, "head row *more"]

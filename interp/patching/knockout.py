@@ -17,6 +17,7 @@ from interp.edits import Edit
 from interp.errors import InputError
 from interp.patching.hiding import Hidden
 from interp.patching.plain import PlainRun
+from interp.patching.spots import last_stack, one_stack
 from interp.running import Tokens, as_batch, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -79,13 +80,15 @@ def knock_out(
         InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
             outside its text, or that leaves a row nothing else to attend to.
     """
+    if model.whole:
+        return knock_out_by_forward(model, tokens, claims, output)
     batch, output = _checked(model, tokens, claims, output)
-    plain = PlainRun.of(model, batch)
+    plain, stack = PlainRun.of(model, batch), last_stack(model)
     found = torch.zeros(
         len(claims), model.config.n_layers, model.config.n_heads, device=model.device, dtype=plain.resid[0].dtype
     )
     for prompt, some, layers in _parties(model, batch, claims):
-        own = plain.take(torch.tensor([prompt], device=model.device), int(batch.lengths[prompt]))
+        own = plain.take(torch.tensor([prompt], device=model.device), {stack: int(batch.lengths[prompt])})
         reads = [_read(batch, claims[at]) for at in some]
         queries, keys = [claims[at].queries for at in some], [claims[at].keys for at in some]
         hidden = Hidden(model, own, queries, keys, [read.positions for read in reads])
@@ -151,6 +154,7 @@ def _checked(
     model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None
 ) -> tuple[TokenBatch, nn.Linear]:
     """The texts, every claim inside its own, and what reads them."""
+    one_stack(model, "knocking out what heads attend to")
     output = output or model.output
     if output is None:
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
@@ -158,6 +162,8 @@ def _checked(
     if batch.padded and not bool(batch.mask[:, 0].all()):
         raise InputError("texts are padded on the right: expected a real token in the first column of every text")
     lengths, causal = batch.lengths.tolist(), model.last.config.causal
+    reaches = [model.last.config.reach(layer) for layer in range(model.config.n_layers)]
+    reach = min((each for each in reaches if each is not None), default=None)
     for claim in claims:
         if not 0 <= claim.prompt < len(lengths):
             raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(lengths) - 1}")
@@ -165,11 +171,12 @@ def _checked(
             raise InputError(
                 "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
             )
-        _check_claim(claim, lengths[claim.prompt], causal)
+        _check_claim(claim, lengths[claim.prompt], causal, reach)
     return batch, output
 
 
-def _check_claim(claim: Claim, length: int, causal: bool) -> None:
+def _check_claim(claim: Claim, length: int, causal: bool, reach: int | None) -> None:
+    """Whether a claim lies inside its text; `reach` is how far the layers see that see least."""
     rows = claim.queries.tolist()
     last = length - 1 if claim.read is not None else length - 2
     if min(rows) < 0 or max(rows) > last:
@@ -181,7 +188,8 @@ def _check_claim(claim: Claim, length: int, causal: bool) -> None:
             raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{length - 1}")
     key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
     seen = key <= claim.queries[:, None] if causal else (key < length).expand_as(claim.keys)
-    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~seen).all(1).any()):
+    near = seen if reach is None else seen & ((key - claim.queries[:, None]).abs() <= reach)
+    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
         raise InputError(
             f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
         )

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.pairs import Pairs
+from interp.patching.pairs import Pairs, answers_in
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
@@ -113,7 +113,7 @@ def kl_divergence() -> Metric:
             assert clean is not None
             return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
 
-        reference = last_logits(model, pairs.clean).log_softmax(-1)
+        reference = last_logits(model, *pairs.inputs[0]).log_softmax(-1)
         return Readout("kl_divergence", pairs.last[:, None], None, read, reference)
 
     return Metric("kl_divergence", prepare)
@@ -139,13 +139,15 @@ def function(
     return Metric(name, prepare)
 
 
-def last_logits(model: Transformer, batch: TokenBatch) -> Float[Tensor, "prompt d_vocab"]:
-    """Logits at each prompt's last position."""
+def last_logits(
+    model: Transformer, batch: TokenBatch, target: TokenBatch | None = None
+) -> Float[Tensor, "prompt d_vocab"]:
+    """Logits at each prompt's last position; of its target where the model has an encoder and a decoder."""
     with torch.no_grad():
-        logits = model(batch)
+        logits = model(batch, target=target)
     if logits is None:
         raise InputError("this model has no output layer, so it has no logits for a metric to read")
-    return logits[torch.arange(len(batch.ids), device=logits.device), batch.lengths - 1]
+    return logits[torch.arange(len(batch.ids), device=logits.device), (target or batch).lengths - 1]
 
 
 def _ids(model: Transformer, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
@@ -159,12 +161,12 @@ def _ids(model: Transformer, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
         return ids
     if isinstance(answer, Tensor):
         ids = answer
-    elif model.tokenizer is None:
+    elif (tokenizer := answers_in(model)) is None:
         raise InputError("this model has no tokenizer: give answers as ids")
     elif isinstance(answer, str):
-        ids = torch.tensor([model.tokenizer.id(answer)]).expand(len(pairs))
+        ids = torch.tensor([tokenizer.id(answer)]).expand(len(pairs))
     else:
-        ids = torch.tensor([model.tokenizer.id(each) for each in answer])
+        ids = torch.tensor([tokenizer.id(each) for each in answer])
     if ids.shape != (len(pairs),):
         raise InputError(f"expected one {kind} answer for each of the {len(pairs)} pairs, got shape {tuple(ids.shape)}")
     return ids.to(model.device)

@@ -9,9 +9,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.running import as_batch
-from interp.tokens import TokenBatch
+from interp.running import as_batch, as_target
+from interp.tokens import TokenBatch, Tokenizer
 from interp.transformer import Transformer
+
+Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class Pairs:
     `right` and `wrong` are the ids of the answers after the clean prompt and after the corrupted one; None where a
     metric brings its own. `left_out` counts the pairs that could not be used, by reason; `kept` are the others' places
     among the pairs that were offered.
+
+    A model with an encoder and a decoder reads two texts, of which one differs and the other is the same for both
+    prompts: `target`, where clean and corrupted are what the encoder reads, or `source`, where the decoder does.
     """
 
     clean: TokenBatch
@@ -29,6 +34,8 @@ class Pairs:
     wrong: Int[Tensor, " prompt"] | None = None
     left_out: Counter[str] = field(default_factory=Counter)
     kept: tuple[int, ...] = ()
+    target: TokenBatch | None = None
+    source: TokenBatch | None = None
 
     def __post_init__(self) -> None:
         if self.clean.ids.shape != self.corrupt.ids.shape or not torch.equal(self.clean.mask, self.corrupt.mask):
@@ -43,6 +50,17 @@ class Pairs:
             raise InputError(
                 f"clean and corrupted prompt {int(same.nonzero()[0])} are identical: nothing can be patched"
             )
+        self._check_other()
+
+    def _check_other(self) -> None:
+        """Whether the text that does not differ fits."""
+        if self.target is not None and self.source is not None:
+            raise InputError("one text differs and the other does not: expected a target or a source, got both")
+        for name, other in (("target", self.target), ("source", self.source)):
+            if other is not None and len(other.ids) != len(self.clean.ids):
+                raise InputError(f"expected one {name} for each of {len(self.clean.ids)} pairs, got {len(other.ids)}")
+            if other is not None and other.padded and not bool(other.mask[:, 0].all()):
+                raise InputError(f"a {name} is padded on the right: expected a real token in every first column")
 
     def __len__(self) -> int:
         return len(self.clean.ids)
@@ -59,23 +77,44 @@ class Pairs:
 
     @property
     def last(self) -> Int[Tensor, " prompt"]:
-        """Each prompt's last position."""
-        return self.clean.lengths - 1
+        """The last position of each text that the output layer reads: of the target where there are two."""
+        return (self.clean if self.target is None else self.target).lengths - 1
+
+    @property
+    def inputs(self) -> tuple[Inputs, Inputs]:
+        """What the model reads for the clean prompts, and for the corrupted ones."""
+        if self.source is not None:
+            return (self.source, self.clean), (self.source, self.corrupt)
+        return (self.clean, self.target), (self.corrupt, self.target)
+
+    def read_by(self, stack: str) -> TokenBatch:
+        """What a stack reads for the clean prompts; for the corrupted ones it is as long."""
+        first, second = self.inputs[0]
+        return first if second is None or stack == "encoder" else second
+
+    def reaches(self, stack: str) -> bool:
+        """Whether the prompts differ in what a stack reads or, in a decoder, sees of the encoder."""
+        return self.source is None or stack == "decoder"
+
+    def first_reached(self, stack: str) -> Int[Tensor, " prompt"]:
+        """The first position at which a causal stack can tell each pair apart: all of them where an encoder can."""
+        return torch.zeros_like(self.last) if self.target is not None and stack == "decoder" else self.first_changed
 
     def to(self, device: torch.device) -> "Pairs":
         """The same pairs on another device."""
         right, wrong = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
-        return replace(self, clean=self.clean.to(device), corrupt=self.corrupt.to(device), right=right, wrong=wrong)
+        clean, corrupt = self.clean.to(device), self.corrupt.to(device)
+        target, source = (None if other is None else other.to(device) for other in (self.target, self.source))
+        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, target=target, source=source)
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Pairs":
         """Some of the pairs."""
-        clean, corrupt = (
-            TokenBatch(*(part[prompts] for part in (batch.ids, batch.mask, batch.positions)))
-            for batch in (self.clean, self.corrupt)
-        )
+        clean, corrupt = some_prompts(self.clean, prompts), some_prompts(self.corrupt, prompts)
+        target, source = (other and some_prompts(other, prompts) for other in (self.target, self.source))
         right, wrong = (None if answer is None else answer[prompts] for answer in (self.right, self.wrong))
         kept = tuple(self.kept[at] for at in prompts.tolist()) if self.kept else ()
-        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, kept=kept)
+        answers = {"right": right, "wrong": wrong, "kept": kept}
+        return replace(self, clean=clean, corrupt=corrupt, target=target, source=source, **answers)
 
     def swapped(self) -> "Pairs":
         """Clean and corrupted, right and wrong, exchanged."""
@@ -83,10 +122,27 @@ class Pairs:
 
     @staticmethod
     def from_ids(
-        model: Transformer, clean: Tensor, corrupt: Tensor, right: Tensor | None = None, wrong: Tensor | None = None
+        model: Transformer,
+        clean: Tensor,
+        corrupt: Tensor,
+        right: Tensor | None = None,
+        wrong: Tensor | None = None,
+        *,
+        target: Tensor | None = None,
+        source: Tensor | None = None,
     ) -> "Pairs":
-        """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id a prompt."""
-        return Pairs(as_batch(model, clean), as_batch(model, corrupt), right, wrong).to(model.device)
+        """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id a prompt.
+
+        `target` and `source` are those of `Pairs`: one for each pair, or one for all.
+        """
+        stack = _differing(model, target, source)
+        batches = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
+        others = {"target": target, "source": source}
+        made = {
+            name: None if ids is None else as_batch(model, ids.reshape(-1, ids.shape[-1]).expand(len(clean), -1), read)
+            for (name, ids), read in zip(others.items(), ("decoder", "encoder"), strict=True)
+        }
+        return replace(Pairs(*batches, right, wrong), **made).to(model.device)
 
     @staticmethod
     def from_texts(
@@ -96,12 +152,16 @@ class Pairs:
         right: Sequence[str],
         wrong: Sequence[str],
         *,
+        target: Sequence[str] | None = None,
+        source: Sequence[str] | None = None,
         drop: bool = False,
     ) -> "Pairs":
         """Pairs from texts with one right and one wrong answer each, given as they continue the prompt (`" he"`).
 
         An answer is scored at the first piece in which the two differ: the pieces they share are put behind both
-        prompts. With `drop`, pairs that cannot be used are left out and counted instead of raising.
+        prompts. With `drop`, pairs that cannot be used are left out and counted instead of raising. In a model with an
+        encoder and a decoder clean and corrupted texts are sources, answers continue `target` (by default nothing); or
+        they are targets, and `source` is what the encoder reads.
 
         Raises:
             InputError: prompts of unequal length or identical, answers without a differing piece, too long a prompt.
@@ -111,11 +171,17 @@ class Pairs:
             raise InputError(
                 f"expected one corrupted prompt, right and wrong answer for each clean prompt, got {sizes}"
             )
+        if len(model.config.stacks) > 1 and target is None and source is None:
+            target = [""] * len(clean)
+        _differing(model, target, source)
+        kind, others = ("source", source) if source is not None else ("target", target)
+        if others is not None and len(others) != len(clean):
+            raise InputError(f"expected one {kind} for each of {len(clean)} pairs, got {len(others)}")
         left_out: Counter[str] = Counter()
-        usable: list[tuple[list[int], list[int], int, int]] = []
+        usable: list[_Rows] = []
         kept: list[int] = []
         for place, texts in enumerate(zip(clean, corrupt, right, wrong, strict=True)):
-            found = _pair(model, *texts)
+            found = _pair(model, *texts, **({} if others is None else {kind: others[place]}))
             if isinstance(found, str):
                 if not drop:
                     raise InputError(f"pair {texts[0]!r} / {texts[1]!r}: {found}")
@@ -126,20 +192,64 @@ class Pairs:
         if not usable:
             reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
             raise InputError(f"none of the {len(clean)} pairs can be used: {reasons}")
-        cleans, corrupts, rights, wrongs = zip(*usable, strict=True)
+        cleans, corrupts, rights, wrongs, beside = zip(*usable, strict=True)
         batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
-        return Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept)).to(model.device)
+        other = {} if others is None else {kind: TokenBatch.from_rows(beside)}
+        found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept))
+        return replace(found, **other).to(model.device)
+
+
+# ids of both prompts, of the differing answer pieces, and of the text that does not differ
+_Rows = tuple[list[int], list[int], int, int, list[int]]
+
+
+def some_prompts(batch: TokenBatch, prompts: Int[Tensor, " some"]) -> TokenBatch:
+    """Some prompts of a batch."""
+    return TokenBatch(batch.ids[prompts], batch.mask[prompts], batch.positions[prompts])
+
+
+def answers_in(model: Transformer) -> Tokenizer | None:
+    """The tokenizer of what the output layer says."""
+    return model.tokenizer if len(model.config.stacks) == 1 else model.target_tokenizer
+
+
+def _differing(model: Transformer, target: object, source: object) -> str:
+    """The stack whose texts differ.
+
+    Raises:
+        InputError: a target or source for a model that reads one text, or neither for one that reads two.
+    """
+    two = len(model.config.stacks) > 1
+    if two != (target is not None or source is not None):
+        raise InputError(
+            "this model has an encoder and a decoder: give target=, what the decoder reads for both prompts, or "
+            "source=, what the encoder does"
+            if two
+            else "this model reads one text: expected neither target nor source"
+        )
+    return "decoder" if source is not None else next(iter(model.config.stacks))
 
 
 def _pair(
-    model: Transformer, clean: str, corrupt: str, right: str, wrong: str
-) -> tuple[list[int], list[int], int, int] | str:
-    """Ids of both prompts and of the differing answer pieces, or why they cannot be used."""
-    tokenizer = model.tokenizer
-    if tokenizer is None:
+    model: Transformer,
+    clean: str,
+    corrupt: str,
+    right: str,
+    wrong: str,
+    target: str | None = None,
+    source: str | None = None,
+) -> _Rows | str:
+    """Ids of both prompts, of the differing answer pieces and of the other text, or why they cannot be used."""
+    tokenizer, answering = model.tokenizer, answers_in(model)
+    if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
-    prompts = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)]
-    answers = [tokenizer.continuation(text) for text in (right, wrong)]
+    if target is not None:
+        prompts, read = [tokenizer.encode(text) for text in (clean, corrupt)], _read(model, target)
+    elif source is not None:
+        prompts, read = [_read(model, text) for text in (clean, corrupt)], []
+    else:
+        prompts, read = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
+    answers = [answering.continuation(text) for text in (right, wrong)]
     shared = first_difference(*answers)
     if shared is None:
         return f"the answers share no differing piece: {right!r} and {wrong!r} are {answers[0]} and {answers[1]}"
@@ -147,12 +257,33 @@ def _pair(
         return f"the prompts do not align: they are {len(prompts[0])} and {len(prompts[1])} tokens long"
     if prompts[0] == prompts[1]:
         return "the prompts are identical: nothing can be patched"
-    prompts = [prompt + list(answers[0][:shared]) for prompt in prompts]
-    if len(prompts[0]) > model.config.n_ctx:
-        return f"the prompts are longer than the context: {len(prompts[0])} tokens against {model.config.n_ctx}"
-    if tokenizer.unknown_id is not None and tokenizer.unknown_id in {*prompts[0], *prompts[1], answers[0][shared]}:
-        return "the prompts hold words that the vocabulary lacks"
-    return prompts[0], prompts[1], answers[0][shared], answers[1][shared]
+    if target is not None:
+        beside = [*read, *answers[0][:shared]]
+    else:
+        prompts = [prompt + list(answers[0][:shared]) for prompt in prompts]
+        beside = [] if source is None else tokenizer.encode(source)
+    if too_long := _too_long(model, *((beside, prompts[0]) if source is not None else (prompts[0], beside))):
+        return too_long
+    differing = tokenizer if source is None else answering
+    said = {*beside, answers[0][shared]} if source is None else {answers[0][shared]}
+    for each, ids in ((differing, {*prompts[0], *prompts[1]}), (answering, said)):
+        if each.unknown_id is not None and each.unknown_id in ids:
+            return "the prompts hold words that the vocabulary lacks"
+    return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
+
+
+def _too_long(model: Transformer, encoded: list[int], decoded: list[int]) -> str | None:
+    """Why texts do not fit their stacks' contexts: what the first stack reads, and the decoder of two."""
+    for at, (config, row) in enumerate(zip(model.config.stacks.values(), (encoded, decoded), strict=False)):
+        if len(row) > config.n_ctx:
+            texts = "targets" if at else "prompts"
+            return f"the {texts} are longer than the context: {len(row)} tokens against {config.n_ctx}"
+    return None
+
+
+def _read(model: Transformer, target: str) -> list[int]:
+    """A target's ids as the decoder reads it, its start id before it."""
+    return as_target(model, target).ids[0].tolist()
 
 
 def first_difference(right: Sequence[int], wrong: Sequence[int]) -> int | None:

@@ -1,89 +1,206 @@
 """The unpatched run that cells start from: everything that a cell may leave as it was."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.attention import Attention
+from interp.config import NoMLP
+from interp.patching.pairs import Inputs
+from interp.patching.spots import Attending
 from interp.places import matching
-from interp.sight import Sight
+from interp.sight import Sight, Source
 from interp.tap import Tap
 from interp.tokens import TokenBatch
-from interp.transformer import Transformer
+from interp.transformer import AfterNorm, Block, Sandwich, Transformer
+
+_PARTS = ("q", "k", "v", "z")
 
 
 @dataclass(frozen=True)
 class PlainRun:
-    """A run of whole prompts with everything kept that a cell may leave as it was, layer by layer.
+    """A stack's run over whole prompts with everything kept that a cell may leave as it was, layer by layer.
 
-    `resid` has one entry more than there are layers: the stream into each block, and out of the last. Queries and keys
-    are rotated; keys and values have one head a key/value head.
+    `resid` has one entry more than there are layers: the stream into each block, and out of the last. The other sites
+    are at `run[name]`, by their name inside a block (`attn.z`); queries and keys there are as they enter the scores
+    (normalised, rotated), keys and values have one head a key/value head. `final` is the stream after the last norm,
+    `source` the encoder's run where the stack has cross-attention.
     """
 
+    stack: str
     batch: TokenBatch
-    resid: list[Float[Tensor, "prompt position d_model"]]
-    mid: list[Float[Tensor, "prompt position d_model"]]
-    attn_out: list[Float[Tensor, "prompt position d_model"]]
-    mlp_out: list[Float[Tensor, "prompt position d_model"]]
-    q: list[Float[Tensor, "prompt position head d_head"]]
-    k: list[Float[Tensor, "prompt position kv_head d_head"]]
-    v: list[Float[Tensor, "prompt position kv_head d_head"]]
-    z: list[Float[Tensor, "prompt position head d_head"]]
+    resid: list[Float[Tensor, "... position d_model"]]
+    seen: dict[str, list[Tensor]]
+    final: Float[Tensor, "... position d_model"]
+    source: "PlainRun | None" = None
 
-    @staticmethod
-    def of(model: Transformer, batch: TokenBatch) -> "PlainRun":
-        """Run the model's one stack and keep its activations."""
-        ((name, _),) = model.config.stacks.items()
-        stack = model.last
-        kept = ("resid_pre", "resid_post", "resid_mid", "attn_out", "mlp_out", "attn.q", "attn.k", "attn.v", "attn.z")
-        known = {site for site in kept if site != "mlp_out" or stack.blocks[0].mlp is not None}
-        tap = Tap(capture=frozenset(matching(model, [f"{name}.*.{site}" for site in known])))
-        with torch.no_grad():
-            stack(batch, tap.at(name))  # the metrics say which logits they need; the rest is never computed
-        seen = tap.seen
-        n_layers = range(model.config.n_layers)
+    def __getitem__(self, site: str) -> list[Tensor]:
+        """What each layer had at a site."""
+        if site == "resid_pre":
+            return self.resid[:-1]
+        return self.resid[1:] if site == "resid_post" else self.seen[site]
 
-        def layers(site: str) -> list[Tensor]:
-            return [seen[f"{name}.{layer}.{site}"] for layer in n_layers] if site in known else []
+    def putting(self, site: str, layers: Sequence[Tensor]) -> "PlainRun":
+        """The same with something else at a site; what follows from it is left as it was."""
+        if site == "resid_pre":
+            return replace(self, resid=[*layers, self.resid[-1]])
+        if site == "resid_post":
+            return replace(self, resid=[self.resid[0], *layers])
+        return replace(self, seen=self.seen | {site: [*layers]})
 
-        attns = [block.attn for block in stack.blocks]
-
-        return PlainRun(
-            batch=batch,
-            resid=[*layers("resid_pre"), seen[f"{name}.{n_layers[-1]}.resid_post"]],
-            mid=layers("resid_mid"),
-            attn_out=layers("attn_out"),
-            mlp_out=layers("mlp_out"),
-            q=[attn.queries(q, batch.positions) for attn, q in zip(attns, layers("attn.q"), strict=True)],
-            k=[attn.keys(k, batch.positions) for attn, k in zip(attns, layers("attn.k"), strict=True)],
-            v=layers("attn.v"),
-            z=layers("attn.z"),
-        )
-
-    @staticmethod
-    def of_both(model: Transformer, one: TokenBatch, other: TokenBatch) -> "tuple[PlainRun, PlainRun]":
-        """Two batches of one shape, run as one."""
-        parts = zip((one.ids, one.mask, one.positions), (other.ids, other.mask, other.positions), strict=True)
-        both = PlainRun.of(model, TokenBatch(*(torch.cat(pair) for pair in parts)))
-        return both._part(slice(None, len(one.ids)), None), both._part(slice(len(one.ids), None), None)
-
-    def take(self, prompts: Int[Tensor, " prompt"], n_positions: int) -> "PlainRun":
-        """Some of the prompts, each once and in order, and of them the first positions."""
-        if (len(prompts), n_positions) == self.batch.ids.shape:
+    def of_stack(self, stack: str) -> "PlainRun":
+        """This run, or that of the encoder that it reads."""
+        if self.stack == stack:
             return self
-        return self._part(prompts, n_positions)
+        assert self.source is not None
+        return self.source
 
-    def _part(self, prompts: Int[Tensor, " prompt"] | slice, n_positions: int | None) -> "PlainRun":
-        def some(parts: list[Tensor]) -> list[Tensor]:
-            return [part[prompts, :n_positions] for part in parts]
+    @staticmethod
+    def of(model: Transformer, batch: TokenBatch, target: TokenBatch | None = None) -> "PlainRun":
+        """Run the model and keep its activations; the run is that of the stack which the output layer reads."""
+        return PlainRun._run(model, [(batch, target)])
 
-        batch = TokenBatch(*some([self.batch.ids, self.batch.mask, self.batch.positions]))
-        fields = (self.resid, self.mid, self.attn_out, self.mlp_out, self.q, self.k, self.v, self.z)
-        return PlainRun(batch, *map(some, fields))
+    @staticmethod
+    def of_both(model: Transformer, one: Inputs, other: Inputs) -> "tuple[PlainRun, PlainRun]":
+        """Two inputs of one shape, run as one; a text that is the same in both is read once."""
+        both = PlainRun._run(model, [one, other])
+        return both._one(0, one), both._one(1, other)
+
+    @staticmethod
+    @torch.no_grad()
+    def _run(model: Transformer, inputs: Sequence[Inputs]) -> "PlainRun":
+        """All inputs at once, on a new first axis wherever they differ by now."""
+        run, read = None, None
+        for at, name in enumerate(model.config.stacks):
+            batch, *others = [texts[at] for texts in inputs]
+            assert batch is not None
+            same = all(other is None or torch.equal(batch.ids, other.ids) for other in others)
+            ids = batch.ids if same else torch.stack([batch.ids, *(other.ids for other in others if other)])
+            stack = model.stack(name)
+            tap = Tap(capture=frozenset(matching(model, [f"{name}.*.{site}" for site in _kept(model, name)])))
+            residual = stack.embed(ids, batch.positions.expand_as(ids))
+            sight = Sight.of(batch, causal=stack.config.causal)
+            final = stack.resume(residual, sight, tap=tap.at(name), source=read)
+            run = PlainRun._of_tap(model, name, batch, tap.seen, final, run)
+            read = Source.of(final, batch)
+        assert run is not None  # the metrics say which logits they need; the rest is never computed
+        return run
+
+    @staticmethod
+    def _of_tap(
+        model: Transformer,
+        stack: str,
+        batch: TokenBatch,
+        seen: Mapping[str, Tensor],
+        final: Tensor,
+        source: "PlainRun | None",
+    ) -> "PlainRun":
+        blocks = model.stack(stack).blocks
+        layers = range(len(blocks))
+        found = {site: [seen[f"{stack}.{layer}.{site}"] for layer in layers] for site in _kept(model, stack)}
+        resid = [*found.pop("resid_pre"), found.pop("resid_post")[-1]]
+        for name, attns in [("attn", [block.attn for block in blocks]), ("cross_attn", [b.cross_attn for b in blocks])]:
+            for part, enter in [("q", Attention.queries), ("k", Attention.keys)]:
+                if (site := f"{name}.{part}") in found:
+                    made = zip(attns, found[site], strict=True)
+                    found[site] = [enter(attn, x, _positions(batch, x)) for attn, x in made if attn is not None]
+        return PlainRun(stack, batch, resid, found, final, source)
+
+    def take(self, prompts: Int[Tensor, " prompt"], lengths: Mapping[str, int]) -> "PlainRun":
+        """Some of the prompts, each once and in order, and of each stack's text the first positions."""
+        source = None if self.source is None else self.source.take(prompts, lengths)
+        if (len(prompts), lengths[self.stack]) == self.batch.ids.shape and (source is None or source is self.source):
+            return self
+
+        def some(site: str, x: Tensor) -> Tensor:
+            keys = site in {"cross_attn.k", "cross_attn.v"}
+            return x[prompts, : lengths["encoder" if keys else self.stack]]
+
+        batch = TokenBatch(*(some("batch", x) for x in (self.batch.ids, self.batch.mask, self.batch.positions)))
+        return self._each(some, batch, source)
+
+    def _one(self, at: int, inputs: Inputs) -> "PlainRun":
+        """One of several inputs that were run together."""
+        *below, batch = [texts for texts in inputs if texts is not None]
+        source = None if self.source is None else self.source._one(at, (below[0], None))
+
+        def own(site: str, x: Tensor) -> Tensor:
+            by_head = site.startswith(("attn.", "cross_attn."))
+            return x if x.ndim == (4 if by_head else 3) else x[at]
+
+        return self._each(own, batch, source)
+
+    def _each(self, part: Callable[[str, Tensor], Tensor], batch: TokenBatch, source: "PlainRun | None") -> "PlainRun":
+        resid = [part("resid_pre", x) for x in self.resid]
+        seen = {site: [part(site, x) for x in layers] for site, layers in self.seen.items()}
+        return PlainRun(self.stack, batch, resid, seen, part("resid_final", self.final), source)
 
 
-def sight_of(model: Transformer, batch: TokenBatch, first: int = 0) -> Sight:
+def _kept(model: Transformer, stack: str) -> list[str]:
+    """The sites of a block that are kept."""
+    config, attentions = model.config.stacks[stack], ["attn"]
+    found = ["resid_pre", "resid_post", "attn_out", *([] if config.parallel else ["resid_mid"])]
+    if config.cross_attention:
+        found += ["resid_cross", "cross_attn_out"]
+        attentions.append("cross_attn")
+    found += [] if isinstance(config.mlp, NoMLP) else ["mlp_out"]
+    return [*found, *(f"{attention}.{part}" for attention in attentions for part in _PARTS)]
+
+
+def _positions(batch: TokenBatch, x: Float[Tensor, "*batch position head d_head"]) -> Int[Tensor, "prompt position"]:
+    """Where they stand; for keys of another text anything, as nothing turns them."""
+    if x.shape[-3] == batch.ids.shape[1]:
+        return batch.positions
+    return batch.positions.new_zeros(len(batch.ids), x.shape[-3])
+
+
+Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which prompts, and which of their positions
+
+
+def after_attention(
+    block: Block,
+    plain: PlainRun,
+    layer: int,
+    rows: Rows,
+    written: Float[Tensor, "*cells row d_model"],
+    attention: Attending = "self",
+) -> Float[Tensor, "*cells row d_model"]:
+    """The stream that attention leaves at some rows where its heads write so much more than in the plain run.
+
+    It is what `block.between` or `block.read_source` would give: in parallel blocks it has passed the feed-forward too.
+    """
+    if block.attn.config.parallel:
+        return plain.resid[layer + 1][rows] + written
+    norm = block.norm_attn if attention == "self" else block.norm_cross
+    read, out = ("resid_pre", "attn_out") if attention == "self" else ("resid_mid", "cross_attn_out")
+    more = as_written(block, plain, layer, rows, written, attention)
+    return block.wiring.add(norm, plain[read][layer][rows], plain[out][layer][rows] + more)
+
+
+def as_written(
+    block: Block,
+    plain: PlainRun,
+    layer: int,
+    rows: Rows,
+    written: Float[Tensor, "*cells row d_model"],
+    attention: Attending = "self",
+) -> Float[Tensor, "*cells row d_model"]:
+    """How much more attention adds to the stream where its heads write `written` more: a norm may lie between."""
+    if block.wiring not in (AfterNorm, Sandwich):
+        return written
+    attn, norm, prefix = block.attn, block.norm_attn, ""
+    if attention == "cross":
+        assert block.cross_attn is not None
+        attn, norm, prefix = block.cross_attn, block.norm_cross, "cross_"
+    raw = attn.out(plain[f"{prefix}attn.z"][layer][rows].flatten(-2))
+    return block.wiring.write(norm, raw + written) - plain[f"{prefix}attn_out"][layer][rows]
+
+
+def sight_of(model: Transformer, batch: TokenBatch, first: int = 0, stack: str | None = None) -> Sight:
     """Who sees whom among pairs, whose padding is all on the right: no causal query sees it, so it needs no mask."""
-    sight = Sight.of(batch, causal=model.last.config.causal, first=first)
+    config = model.last.config if stack is None else model.config.stacks[stack]
+    sight = Sight.of(batch, causal=config.causal, first=first)
     return replace(sight, padding=None) if sight.causal else sight

@@ -16,6 +16,7 @@ class Sweep:
     """Values of each metric, one a cell and prompt; cells lie on `axes` (layer, head, position, query, key).
 
     `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's text are NaN.
+    `stack` and `attention` (self, cross) say where the site lies.
     """
 
     site: str
@@ -24,6 +25,8 @@ class Sweep:
     values: dict[str, Float[Tensor, "*cells prompt"]]
     clean: dict[str, Float[Tensor, " prompt"]]
     corrupt: dict[str, Float[Tensor, " prompt"]]
+    stack: str = "decoder"
+    attention: str = "self"
 
     def effect(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
         """How far a cell moves the metric towards the other prompt's value, in the metric's unit.

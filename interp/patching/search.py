@@ -21,6 +21,7 @@ from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction
+from interp.patching.spots import Spot
 from interp.patching.sweeping.bench import Bench
 from interp.patching.sweeping.memory import BUDGET
 from interp.transformer import Transformer
@@ -69,6 +70,8 @@ def top_cells(
     by: Sequence[str] = ("layer", "head"),
     direction: Direction = "denoise",
     *,
+    stack: str | None = None,
+    attention: str = "self",
     tie: float = 0.02,
     budget: int = BUDGET,
 ) -> TopCells:
@@ -79,10 +82,10 @@ def top_cells(
     no guarantee for a cell whose effect neither prompt's gradient shows and that no measured cell resembles.
 
     Args:
-        model: a transformer of one stack with an output layer.
+        model: a transformer with an output layer.
         pairs: clean and corrupted prompts.
         metric: what to read; it must have a gradient.
-        site, by, direction, budget: as in `sweep`.
+        site, by, direction, stack, attention, budget: as in `sweep`.
         k: how many cells.
         confidence: that no cell left out belongs among them, ties aside.
         tie: cells whose effect is within this share of the k-th count as equal to it.
@@ -96,9 +99,11 @@ def top_cells(
         raise InputError(f"confidence lies between 0 and 1, got {confidence}")
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
-    bench = Bench.of(model, pairs, metric, site, by, direction, budget)
+    where = {"stack": stack, "attention": attention}
+    bench = Bench.of(model, pairs, metric, Spot.of(model, site, by, **where), by, direction, budget)
+    how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
-        attribution_patching(model, pairs, metric, {site: by}, way, qk_fix=site in {"q", "k"}, budget=budget)[site]
+        attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
         for way in (direction, "noise" if direction == "denoise" else "denoise")
     )
     estimate, second = (_flat(found.effect()) for found in (own, other))

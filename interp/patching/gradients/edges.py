@@ -20,15 +20,14 @@ from interp.config import NoNorm
 from interp.errors import InputError
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
-from interp.patching.pairs import Pairs
+from interp.patching.pairs import Inputs, Pairs
 from interp.patching.results import Direction
-from interp.tap import UNTAPPED
-from interp.tokens import TokenBatch
+from interp.patching.spots import one_stack
 from interp.transformer import Block, Transformer
 
 Writes = Float[Tensor, "sender prompt position d_model"]
 Reads = Float[Tensor, "receiver prompt position d_model"]
-_SITES = ("resid_pre", "attn.q", "attn.k", "attn.v", "attn.z", "resid_mid", "mlp_out", "resid_post")
+_SITES = ("resid_pre", "attn.q", "attn.k", "attn.v", "attn.z", "resid_post")
 
 
 class Edge(NamedTuple):
@@ -125,27 +124,34 @@ class _Journey:
     """Some prompts, and what enters their first block."""
 
     model: Transformer
-    batch: TokenBatch
+    inputs: Inputs
     readout: Readout
     start: Float[Tensor, "prompt position d_model"]
 
     @staticmethod
-    def of(model: Transformer, batch: TokenBatch, readout: Readout) -> "_Journey":
-        return _Journey(model, batch, readout, embedded(model, batch))
+    def of(model: Transformer, inputs: Inputs, readout: Readout) -> "_Journey":
+        return _Journey(model, inputs, readout, embedded(model.last, inputs[0]))
 
     def tape(self, start: Float[Tensor, "prompt position d_model"] | None = None) -> Tape:
         """A pass from the prompts' own embedding, or from another."""
-        known = [site for site in _SITES if site != "mlp_out" or self.model.last.blocks[0].mlp is not None]
+        feeds = [] if self.model.last.blocks[0].mlp is None else [_fed(self.model), "mlp_out"]
+        known = [*dict.fromkeys([*_SITES, *feeds])]
         names = [_name(self.model, layer, site) for layer in range(self.model.config.n_layers) for site in known]
-        return record(self.model, self.batch, self.start if start is None else start, [self.readout], names)
+        start = self.start if start is None else start
+        return record(self.model, self.inputs, [self.readout], names, start=start)
 
 
 def _check(model: Transformer, steps: int) -> None:
+    one_stack(model, "edge attribution")
     config = model.last.config
-    if config.wiring == "post" and not isinstance(config.norm, NoNorm):
+    if config.wiring in {"post", "after", "sandwich"} and not isinstance(config.norm, NoNorm):
         raise InputError(
-            "edges are not defined where norms follow the layers: each norm mixes all that was written before it, so "
+            "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
             "no component's write reaches a later one by itself; expected a model with norms before its layers"
+        )
+    if config.qk_norm == "all":
+        raise InputError(
+            "edges to queries and keys are not defined where all heads' are normalised as one: no head reads by itself"
         )
     if steps < 1:
         raise InputError(f"steps must be at least 1 (plain edge attribution), got {steps}")
@@ -168,6 +174,11 @@ def _receivers(model: Transformer) -> list[str]:
             found += [f"{layer}.{head}.{part}" for head in range(heads)]
         found += [] if block.mlp is None else [f"mlp.{layer}"]
     return [*found, "logits"]
+
+
+def _fed(model: Transformer) -> str:
+    """The stream that feed-forwards read."""
+    return "resid_pre" if model.last.config.parallel else "resid_mid"
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:
@@ -207,11 +218,13 @@ def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, s
         qkv = [gradients[_name(model, layer, f"attn.{part}")] for part in "qkv"]
         reads = _through_attention(block, tape.seen[_name(model, layer, "resid_pre")], torch.cat(qkv, -2))
         yield before, slice(at, at + len(reads)), reads
-        before, at = before + n_heads, at + len(reads)
+        at += len(reads)
         if block.mlp is not None:
-            middle, out = tape.seen[_name(model, layer, "resid_mid")], gradients[_name(model, layer, "mlp_out")]
-            yield before, slice(at, at + 1), _through_mlp(block, middle, out)
-            before, at = before + 1, at + 1
+            parallel = block.attn.config.parallel  # then it reads what the heads beside it read
+            read, out = tape.seen[_name(model, layer, _fed(model))], gradients[_name(model, layer, "mlp_out")]
+            yield before + (0 if parallel else n_heads), slice(at, at + 1), _through_mlp(block, read, out)
+            at += 1
+        before += n_heads + (block.mlp is not None)
     yield before, slice(at, at + 1), gradients[last][None]
 
 
@@ -226,10 +239,9 @@ def _through_attention(block: Block, residual: Tensor, gradient: Tensor) -> Read
 
 def _through_mlp(block: Block, residual: Tensor, gradient: Tensor) -> Reads:
     """From the gradient at what the feed-forward writes to that at the stream which it reads."""
-    assert block.mlp is not None
     with torch.enable_grad():
         stream = residual.detach().requires_grad_()
-        out = block.mlp(block.wiring.read(block.norm_mlp, stream), UNTAPPED)
+        out = block.mlp_out(stream)
         return torch.autograd.grad(out, stream, gradient)[0][None]
 
 

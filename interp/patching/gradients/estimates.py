@@ -14,16 +14,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.attention import Attention
 from interp.errors import InputError
 from interp.patching.gradients.qk_fix import qk_fixed
-from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
+from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
-from interp.patching.pairs import Pairs
+from interp.patching.pairs import Inputs, Pairs
 from interp.patching.results import Direction, Sweep
-from interp.patching.sweeping.oracle import check_site, site_name
-from interp.patching.sweeping.sweep import blank_beyond
+from interp.patching.spots import Spot, site_name
+from interp.patching.sweeping.lots import sizes
+from interp.patching.sweeping.sweep import blank_beyond, check_reach
+from interp.places import sites as sites_of
 from interp.sight import Sight
-from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
 Sites = Mapping[str, Sequence[str]]
@@ -57,6 +59,8 @@ def attribution_patching(
     sites: Sites,
     direction: Direction = "denoise",
     *,
+    stack: str | None = None,
+    attention: str = "self",
     qk_fix: bool = False,
     budget: int = BUDGET,
 ) -> dict[str, Sweep]:
@@ -67,11 +71,12 @@ def attribution_patching(
     A cell's estimate is the sum over its entries of (other prompt's activation - own) x gradient at the own prompt.
 
     Args:
-        model: a transformer of one stack with an output layer.
+        model: a transformer with an output layer.
         pairs: clean and corrupted prompts.
         metrics: what to read; it must have a gradient. At the clean prompts (`noise`) that of `kl_divergence` is 0.
         sites: for each site, its cells' axes; both as in `sweep`.
         direction: `denoise` differentiates at the corrupted prompts, `noise` at the clean ones.
+        stack, attention: as in `sweep`.
         qk_fix: for `q` and `k`, compute the pattern that the patched cell gives and take that difference times the
             gradient at the pattern, so that the softmax is not linearised (Kramár 2024, section 3.1).
         budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
@@ -84,7 +89,7 @@ def attribution_patching(
         InputError: no such site or axis, a metric without a gradient or without one number a prompt, a budget too
             small for one prompt.
     """
-    plan = _Plan.of(model, pairs, metrics, sites, direction, qk_fix=qk_fix)
+    plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
     estimates, clean, corrupt = plan.tables(), plan.numbers(), plan.numbers()
     own, other = (corrupt, clean) if direction == "denoise" else (clean, corrupt)
     for part in plan.parts(budget):
@@ -102,6 +107,8 @@ def attribution_patching(
             plan.blanked(site, {name: own[name] + value for name, value in tables.items()}),
             clean,
             corrupt,
+            plan.spot(site).stack,
+            plan.spot(site).attention,
         )
         for site, tables in estimates.items()
     }
@@ -114,14 +121,16 @@ def atp_star(
     sites: Sites,
     direction: Direction = "denoise",
     *,
+    stack: str | None = None,
+    attention: str = "self",
     budget: int = BUDGET,
 ) -> dict[str, Magnitudes]:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
 
-    For each layer in turn one backward pass lets no gradient through that layer's attention and feed-forward outputs,
-    only past them. A cell's magnitude is the mean of the absolute estimates over these passes (equation 11), which
-    keeps a cell whose paths cancel. The pass that drops a cell's own layer finds nothing, so the sum is divided by one
-    less than the number of layers; the residual stream (`resid_*`) lies beside all layers and is divided by it whole.
+    For each layer in turn, of all stacks, one backward pass lets no gradient through what the layer adds to the stream,
+    only past it. A cell's magnitude is the mean of the absolute estimates over these passes (equation 11), which keeps
+    a cell whose paths cancel. The pass that drops a cell's own layer finds nothing, so the sum is divided by one less
+    than the number of layers; the residual stream (`resid_*`) lies beside all layers and is divided by it whole.
 
     Arguments are those of `attribution_patching`.
 
@@ -131,14 +140,15 @@ def atp_star(
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
     """
-    n_layers = model.config.n_layers
+    layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]
+    n_layers = len(layers)
     if n_layers < 2:
         raise InputError("GradDrop leaves out one layer at a time: expected a model of at least 2 layers, got 1")
-    plan = _Plan.of(model, pairs, metrics, sites, direction, qk_fix=True)
+    plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=True)
     totals = plan.tables()
     for part in plan.parts(budget):
-        for layer in range(n_layers):
-            tape = part.tape(dropped=layer)
+        for dropped in layers:
+            tape = part.tape(dropped)
             for readout in part.readouts:
                 for site, estimate in part.estimates(tape, readout.name).items():
                     totals[site][readout.name][..., part.prompts] += estimate.abs()
@@ -161,9 +171,10 @@ class _Plan:
     model: Transformer
     pairs: Pairs
     readouts: list[Readout]
-    base: TokenBatch
-    source: TokenBatch
+    base: Inputs
+    source: Inputs
     sites: dict[str, tuple[str, ...]]
+    where: tuple[str | None, str]  # the stack, and which attention
     qk_fix: bool
 
     @staticmethod
@@ -173,6 +184,7 @@ class _Plan:
         metrics: Metric | Sequence[Metric],
         sites: Sites,
         direction: Direction,
+        where: tuple[str | None, str],
         *,
         qk_fix: bool,
     ) -> "_Plan":
@@ -180,16 +192,18 @@ class _Plan:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
         sites = {site: tuple(by) for site, by in sites.items()}
         for site, by in sites.items():
-            check_site(model, site, by)
-        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), sites, qk_fix)
+            check_reach(model, pairs, Spot.of(model, site, by, *where))
+        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), sites, where, qk_fix)
+
+    def spot(self, site: str) -> Spot:
+        """The site in its stack."""
+        return Spot.of(self.model, site, ("layer",), *self.where)
 
     def tables(self) -> dict[str, dict[str, Float[Tensor, "*cells prompt"]]]:
         """Zeros for every site, metric, cell and prompt."""
-        width, found = self.base.ids.shape[1], {}
+        found = {}
         for site, by in self.sites.items():
-            place = check_site(self.model, site, by)
-            sizes = dict(zip(place.axes, place.sizes, strict=True)) | {"layer": self.model.config.n_layers}
-            shape = [sizes[axis] or width for axis in by]
+            shape = sizes(self.pairs, self.spot(site), by)
             found[site] = {name: number.expand(*shape, -1).clone() for name, number in self.numbers().items()}
         return found
 
@@ -200,7 +214,7 @@ class _Plan:
 
     def blanked(self, site: str, tables: dict[str, Tensor]) -> dict[str, Tensor]:
         """The same tables, NaN at positions beyond a prompt's own text."""
-        blank_beyond(tables, tuple(self.sites[site]), self.pairs)
+        blank_beyond(tables, self.sites[site], self.pairs, self.spot(site))
         return tables
 
     def parts(self, budget: int) -> "Iterator[_Part]":
@@ -212,7 +226,7 @@ class _Plan:
     def _part(self, prompts: Int[Tensor, " prompt"]) -> "_Part":
         readouts, source = [readout.take(prompts) for readout in self.readouts], some(self.source, prompts)
         with torch.no_grad():
-            tape = record(self.model, source, embedded(self.model, source), readouts, self.names())
+            tape = record(self.model, source, readouts, self.names())
         return _Part(self, prompts, readouts, some(self.base, prompts), tape)
 
     def names(self) -> list[str]:
@@ -224,8 +238,7 @@ class _Plan:
 
     def layers(self, site: str) -> list[str]:
         """The site's full name in each layer."""
-        (stack,) = self.model.config.stacks
-        return [site_name(stack, layer, site) for layer in range(self.model.config.n_layers)]
+        return self.spot(site).names
 
 
 @dataclass(frozen=True)
@@ -235,15 +248,15 @@ class _Part:
     plan: _Plan
     prompts: Int[Tensor, " prompt"]
     readouts: list[Readout]
-    base: TokenBatch
+    base: Inputs
     source: Tape
 
-    def tape(self, dropped: int | None = None) -> Tape:
+    def tape(self, dropped: tuple[str, int] | None = None) -> Tape:
         """The prompts' own pass, to be differentiated; what layer `dropped` adds to the stream counts as constant."""
         plan = self.plan
-        closed = {} if dropped is None else {out: Tensor.detach for out in _outputs(plan.model, dropped)}
+        closed = {} if dropped is None else {out: Tensor.detach for out in _outputs(plan.model, *dropped)}
         with torch.enable_grad():
-            return record(plan.model, self.base, embedded(plan.model, self.base), self.readouts, plan.names(), closed)
+            return record(plan.model, self.base, self.readouts, plan.names(), closed)
 
     def estimates(self, tape: Tape, metric: str) -> dict[str, Float[Tensor, "*cells prompt"]]:
         """First-order effects on one metric of all cells of all sites, from one backward pass."""
@@ -253,7 +266,7 @@ class _Part:
         gradients = tape.gradients(metric, [*dict.fromkeys(name for names in at.values() for name in names)])
         found = {}
         for site, by in plan.sites.items():
-            axes = check_site(plan.model, site, by).axes
+            axes = plan.spot(site).axes
             products = (self._products(tape, site, layer, gradients[name]) for layer, name in enumerate(at[site]))
             found[site] = torch.stack([_cells(each, axes, by) for each in products])
         return found
@@ -267,20 +280,33 @@ class _Part:
                 {part: run.seen[plan.layers(part)[layer]].detach() for part in ("q", "k")}
                 for run in (tape, self.source)
             )
-            sight = Sight.of(self.base, causal=plan.model.last.config.causal)
-            alone = "position" in plan.sites[site]
-            return qk_fixed(plan.model.last.blocks[layer].attn, sight, site, ours, theirs, gradient, alone=alone)
+            by = plan.sites[site]
+            how = {"alone": "position" in by, "by_head": "head" in by}
+            return qk_fixed(*self._attention(layer), site, ours, theirs, gradient, **how)
         difference = self.source.seen[name] - tape.seen[name].detach()
         if site == "scores":
             difference = difference.nan_to_num()  # a masked key is at -inf in both
         return difference * gradient
 
+    def _attention(self, layer: int) -> tuple[Attention, Sight]:
+        """Where the plan's queries meet its keys, and who sees whom."""
+        stack, (batch, target) = self.plan.spot("q").stack, self.base
+        block = self.plan.model.stack(stack).blocks[layer]
+        asking = batch if target is None or stack == "encoder" else target
+        sight = Sight.of(asking, causal=block.attn.config.causal)
+        if self.plan.where[1] == "self":
+            return block.attn, sight
+        assert block.cross_attn is not None
+        padding = batch.mask if batch.padded else None
+        n_keys = batch.ids.shape[1]
+        return block.cross_attn, Sight(sight.positions, sight.columns, n_keys, False, padding, False, across=True)
 
-def _outputs(model: Transformer, layer: int) -> list[str]:
+
+def _outputs(model: Transformer, stack: str, layer: int) -> list[str]:
     """What a layer adds to the stream."""
-    (stack,) = model.config.stacks
-    parts = ["attn_out"] if model.last.blocks[layer].mlp is None else ["attn_out", "mlp_out"]
-    return [site_name(stack, layer, part) for part in parts]
+    known = sites_of(model)
+    names = [site_name(stack, layer, part) for part in ("attn_out", "cross_attn_out", "mlp_out")]
+    return [name for name in names if name in known]
 
 
 def _cells(products: Tensor, axes: Sequence[str], by: Sequence[str]) -> Float[Tensor, "*cells prompt"]:

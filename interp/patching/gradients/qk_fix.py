@@ -8,7 +8,6 @@ arXiv:2403.00745, section 3.1).
 from collections.abc import Mapping
 
 import torch
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,6 +26,7 @@ def qk_fixed(
     gradient: Rows,
     *,
     alone: bool,
+    by_head: bool,
 ) -> Float[Tensor, "prompt position site_head"]:
     """Effects of patched queries or keys: (new pattern - own) x gradient at the pattern, summed over what each moves.
 
@@ -41,24 +41,34 @@ def qk_fixed(
         source: those of the other prompts.
         gradient: of the metric, at the base pattern.
         alone: whether keys are patched one position at a time.
+        by_head: whether heads are; it matters where they are normalised together, so that one moves every pattern.
     """
     own = _scores(attn, base["q"], base["k"], sight)
-    patched = _scores(attn, *((source["q"], base["k"]) if site == "q" else (base["q"], source["k"])), sight)
-    if site == "k" and alone:
-        moved = _one_key_patched(own, patched, gradient).sum(-2)  # prompt head key
-    else:
-        moved = ((patched.softmax(-1) - own.softmax(-1)) * gradient).sum(-1)  # prompt head query
+
+    def moved(patched: Mapping[str, Tensor]) -> Float[Tensor, "prompt head position"]:
+        scores = _scores(attn, patched["q"], patched["k"], sight)
+        if site == "k" and alone:
+            return _one_key_patched(own, scores, gradient).sum(-2)
+        return ((scores.softmax(-1) - own.softmax(-1)) * gradient).sum(-1)
+
+    if attn.config.qk_norm == "all" and by_head:
+        together = []
+        for head in range(base[site].shape[-2]):
+            mixed = base[site].clone()
+            mixed[..., head, :] = source[site][..., head, :]
+            together.append(moved({**base, site: mixed}).sum(1))
+        return torch.stack(together, -1)
+    found = moved({**base, site: source[site]})
     if site == "k":  # a key moves the rows of all query heads that share it
-        moved = moved.unflatten(1, (attn.config.kv_heads, -1)).sum(2)
-    return moved.transpose(1, 2)
+        found = found.unflatten(1, (attn.config.kv_heads, -1)).sum(2)
+    return found.transpose(1, 2)
 
 
 def _scores(attn: Attention, q: Tensor, k: Tensor, sight: Sight) -> Rows:
-    """Scores of queries against keys, both before rotation, as `Attention.mix` makes them."""
-    q, k = attn.queries(q, sight.positions), attn.keys(k, sight.positions)
-    k = k.repeat_interleave(attn.config.n_heads // attn.config.kv_heads, -2)
-    scores = einsum(q, k, "prompt query head d_head, prompt key head d_head -> prompt head query key")
-    return (scores * attn.config.score_scale).masked_fill(~sight.mask(), -torch.inf)
+    """Scores of queries against keys, both before norm and rotation."""
+    at = sight.positions if not sight.across else sight.positions.new_zeros(1, k.shape[1])  # where nothing turns keys
+    q, k = attn.queries(q, sight.positions), attn.keys(k, at)
+    return attn.scores(q.transpose(1, 2), attn.shared(k.transpose(1, 2)), sight)
 
 
 def _one_key_patched(scores: Rows, patched: Rows, gradient: Rows) -> Rows:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
-from interp.patching.pairs import Pairs
+from interp.patching.pairs import Inputs, Pairs, some_prompts
 from interp.patching.results import Direction
-from interp.sight import Sight
+from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
 from interp.tokens import TokenBatch
-from interp.transformer import Transformer
+from interp.transformer import Stack, Transformer
 
 BUDGET = 2 << 30  # bytes of activations that one differentiated pass may hold, by default
 
@@ -54,24 +54,29 @@ class Tape:
 
 def record(
     model: Transformer,
-    batch: TokenBatch,
-    start: Float[Tensor, "prompt position d_model"],
+    inputs: Inputs,
     readouts: Sequence[Readout],
     names: Sequence[str],
     edits: Mapping[str, Edit] | None = None,
+    start: Float[Tensor, "prompt position d_model"] | None = None,
 ) -> Tape:
-    """Run the model's one stack from its embedding, capture `names` and read the metrics.
+    """Run the model from its embeddings, capture `names` and read the metrics.
 
-    Inside `torch.enable_grad()` the tape can be differentiated: the graph begins at `start`, what enters the first
-    block.
+    Inside `torch.enable_grad()` the tape can be differentiated: the graph begins at what enters each stack's first
+    block. `start` enters the first stack in place of its embedding.
 
     Raises:
         InputError: a metric that does not give one finite number a prompt.
     """
-    (stack,) = model.config.stacks
-    tap = Tap(capture=frozenset(names), edit=edits or {})
-    start = start.detach().requires_grad_(torch.is_grad_enabled())
-    final = model.last.resume(start, Sight.of(batch, causal=model.last.config.causal), tap=tap.at(stack))
+    tap, read, final = Tap(capture=frozenset(names), edit=edits or {}), None, None
+    for name, batch in zip(model.config.stacks, inputs, strict=False):
+        assert batch is not None
+        stack = model.stack(name)
+        entering = embedded(stack, batch) if start is None or read is not None else start
+        entering = entering.detach().requires_grad_(torch.is_grad_enabled())
+        final = stack.resume(entering, Sight.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
+        read = Source.of(final, batch)
+    assert final is not None
     prompt = torch.arange(len(final), device=final.device)[:, None]
     values = {readout.name: readout.of(model, final[prompt, readout.positions]) for readout in readouts}
     for name, value in values.items():
@@ -83,15 +88,15 @@ def record(
     return Tape(tap.seen, values)
 
 
-def embedded(model: Transformer, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
+def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
     """What enters the first block."""
     with torch.no_grad():
-        return model.last.embed(batch.ids, batch.positions)
+        return stack.embed(batch.ids, batch.positions)
 
 
 def prepare(
     model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric], direction: Direction
-) -> tuple[list[Readout], TokenBatch, TokenBatch]:
+) -> tuple[list[Readout], Inputs, Inputs]:
     """The metrics made ready, the prompts that are changed, and those that the change comes from.
 
     Raises:
@@ -100,13 +105,14 @@ def prepare(
     if model.output is None:
         raise InputError("this model has no output layer, so it has no logits for a metric to read")
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
-    base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
+    base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     return readouts, base, source
 
 
-def some(batch: TokenBatch, prompts: Tensor) -> TokenBatch:
-    """Some prompts of a batch."""
-    return TokenBatch(batch.ids[prompts], batch.mask[prompts], batch.positions[prompts])
+def some(inputs: Inputs, prompts: Tensor) -> Inputs:
+    """Some of the prompts."""
+    batch, target = inputs
+    return some_prompts(batch, prompts), target and some_prompts(target, prompts)
 
 
 def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows: bool = False) -> Sequence[Tensor]:
@@ -118,10 +124,13 @@ def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows
     Raises:
         InputError: not one prompt fits.
     """
-    config, width = model.last.config, pairs.clean.ids.shape[1]
-    heads = (config.n_heads + 2 * config.kv_heads) * config.d_head
-    layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * width if rows else 0)
-    numbers = width * (config.n_layers * layer + extra) + 4 * config.d_vocab
+    numbers, width = 4 * model.config.d_vocab, pairs.clean.ids.shape[1]
+    for name, config in model.config.stacks.items():
+        own, attentions = pairs.read_by(name).ids.shape[1], 2 if config.cross_attention else 1
+        keys = own + (pairs.read_by("encoder").ids.shape[1] if config.cross_attention else 0)
+        heads = attentions * (config.n_heads + 2 * config.kv_heads) * config.d_head
+        layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * keys if rows else 0)
+        numbers += own * (config.n_layers * layer + extra)
     needed = numbers * model.last.embed.token.weight.element_size()
     if budget < needed:
         raise InputError(

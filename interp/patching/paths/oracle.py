@@ -14,14 +14,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.results import Direction, Sweep
-from interp.patching.sweeping.oracle import check_site, site_name
+from interp.patching.spots import Spot, one_stack, site_name
 from interp.running import Run, run
-from interp.tap import Edit, Tap
+from interp.tap import Edit
 from interp.transformer import Transformer
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
@@ -47,14 +48,18 @@ class Receiver:
         place = ".".join(str(each) for each in (self.layer, self.head, self.part) if each is not None)
         return place if self.position is None else f"{place}@{self.position}"
 
-    def moment(self, n_layers: int) -> int:
-        """When it reads, in half blocks: 2l is the stream into block l, 2l + 1 that into its feed-forward."""
-        return 2 * n_layers if self.layer is None else 2 * self.layer + (self.part == "mlp")
+    def moment(self, config: StackConfig) -> int:
+        """When it reads, in half blocks: 2l is the stream into block l, 2l + 1 that into its feed-forward.
+
+        In parallel blocks both are the same.
+        """
+        late = self.part == "mlp" and not config.parallel
+        return 2 * config.n_layers if self.layer is None else 2 * self.layer + late
 
 
-def written_at(sender: str, layer: int) -> int:
+def written_at(model: Transformer, sender: str, layer: int) -> int:
     """The half block in which a sender writes: receivers whose moment is later can read it."""
-    return 2 * layer + (sender == "mlp_out")
+    return 2 * layer + (sender == "mlp_out" and not model.last.config.parallel)
 
 
 def check_paths(
@@ -67,15 +72,15 @@ def check_paths(
     """
     if sender not in SENDERS:
         raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
-    check_site(model, sender, by)
+    one_stack(model, "path patching")
+    Spot.of(model, sender, by)
     if through not in THROUGH:
         raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
         _check_receiver(model, pairs, receiver)
-    n_layers = model.config.n_layers
-    if max(receiver.moment(n_layers) for receiver in receivers) <= written_at(sender, 0):
+    if max(receiver.moment(model.last.config) for receiver in receivers) <= written_at(model, sender, 0):
         raise InputError(
             f"no {sender} is written before {', '.join(map(str, receivers))} read: expected a receiver in a later layer"
         )
@@ -91,6 +96,11 @@ def _check_receiver(model: Transformer, pairs: Pairs, receiver: Receiver) -> Non
             raise InputError(f"the logits are read after all layers: expected no layer, got layer {receiver.layer}")
     elif receiver.layer is None or not 0 <= receiver.layer < config.n_layers:
         raise InputError(f"no layer {receiver.layer} to receive {part}: expected 0-{config.n_layers - 1}")
+    if config.qk_norm == "all" and part in {"q", "k"}:
+        raise InputError(
+            f"this model normalises {'queries' if part == 'q' else 'keys'} over all heads at once, so that none reads "
+            "by itself: expected a receiver v, mlp or logits"
+        )
     heads = {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 0)
     if receiver.head is not None and not 0 <= receiver.head < heads:
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
@@ -128,7 +138,7 @@ def path_patch_by_forward(
     batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
     base, other = run(model, batch, capture="*"), run(model, source, capture="*")
     (stack,), config = model.config.stacks, model.last.config
-    read = {_site_read(stack, receiver) for receiver in receivers}
+    read = {_site_read(model, receiver) for receiver in receivers}
     counted = {"layer": config.n_layers, "head": config.n_heads, "position": batch.ids.shape[1]}
     sizes = [counted[axis] for axis in by]
     values = {r.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=base.logits.dtype) for r in readouts}
@@ -144,7 +154,7 @@ def path_patch_by_forward(
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
     plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt)
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, stack)
 
 
 def _frozen(model: Transformer, base: Run, sender: str, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
@@ -162,22 +172,23 @@ def _received(
     (stack,) = model.config.stacks
     places: dict[str, list[tuple[Receiver, Tensor]]] = defaultdict(list)
     for receiver in receivers:
-        site = _site_read(stack, receiver)
+        site = _site_read(model, receiver)
         value = first[site]
         if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
             assert receiver.layer is not None
-            tap = Tap(capture={"mlp_out"})
-            model.last.blocks[receiver.layer].feed_forward(value, tap)
-            site, value = site_name(stack, receiver.layer, "mlp_out"), tap.seen["mlp_out"]
+            value = model.last.blocks[receiver.layer].mlp_out(value)
+            site = site_name(stack, receiver.layer, "mlp_out")
         places[site].append((receiver, value))
     return {site: _putting(values, lengths.tolist()) for site, values in places.items()}
 
 
-def _site_read(stack: str, receiver: Receiver) -> str:
+def _site_read(model: Transformer, receiver: Receiver) -> str:
     """Where to see what a receiver reads."""
+    ((stack, config),) = model.config.stacks.items()
     if receiver.layer is None:
         return f"{stack}.resid_final"
-    return site_name(stack, receiver.layer, "resid_mid" if receiver.part == "mlp" else receiver.part)
+    stream = "resid_pre" if config.parallel else "resid_mid"
+    return site_name(stack, receiver.layer, stream if receiver.part == "mlp" else receiver.part)
 
 
 def _putting(values: list[tuple[Receiver, Tensor]], lengths: list[int]) -> Edit:

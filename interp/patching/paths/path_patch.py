@@ -22,9 +22,10 @@ from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.paths.oracle import Receiver, check_paths, path_name, written_at
-from interp.patching.paths.walking import Cells, Given, Rows, Walk
-from interp.patching.plain import PlainRun
+from interp.patching.paths.walking import EVERYTHING, FEEDING, Cells, Given, Rows, Walk
+from interp.patching.plain import PlainRun, as_written
 from interp.patching.results import Direction, Sweep
+from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Group, groups
 from interp.patching.sweeping.memory import BUDGET, MOST, positions_changed
 from interp.patching.sweeping.sweep import blank_beyond, read_values
@@ -73,31 +74,34 @@ def path_patch(
     """
     by = tuple(by)
     check_paths(model, pairs, receivers, sender, by, through)
+    spot = Spot.of(model, sender, by)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-    base, other = PlainRun.of_both(model, batch, source)
+    base, other = PlainRun.of_both(model, (batch, None), (source, None))
     base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
     counted = {"layer": model.config.n_layers, "head": model.config.n_heads, "position": batch.ids.shape[1]}
     values = {name: value.expand(*(counted[axis] for axis in by), -1).clone() for name, value in base_values.items()}
-    for group in _groups(model, pairs, receivers, budget):
-        prompts, length = group.prompts, group.length
+    for group in _groups(model, pairs, spot, receivers, budget):
+        prompts, lengths = group.prompts, group.lengths
         own = [readout.take(prompts) for readout in readouts]
         part = _Part(
-            senders=_Senders(model, base.take(prompts, length), other.take(prompts, length), sender, "head" in by),
+            senders=_Senders(model, base.take(prompts, lengths), other.take(prompts, lengths), sender, "head" in by),
             prompts=prompts,
             readouts=own,
             reads=torch.cat([readout.positions for readout in own], 1).unique(),
             receivers=receivers,
             through=through,
         )
-        for position in range(group.first, length) if "position" in by else [None]:
+        for position in range(group.first, group.length) if "position" in by else [None]:
             part.fill(values, by, group.first, position, budget)
-    blank_beyond(values, by, pairs)
+    blank_beyond(values, by, pairs, spot)
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt)
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, spot.stack)
 
 
-def _groups(model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], budget: int) -> Iterator[Group]:
+def _groups(
+    model: Transformer, pairs: Pairs, spot: Spot, receivers: Sequence[Receiver], budget: int
+) -> Iterator[Group]:
     """Prompts that go together, alike in length and, in a causal stack, in the first position that can change."""
     rows, row_bytes = positions_changed(model, pairs), _row_bytes(model, int(pairs.last.max()) + 1, receivers)
     if budget < rows * row_bytes:
@@ -105,7 +109,7 @@ def _groups(model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], bud
             f"a budget of {budget} bytes is too small for one cell of {rows} positions: "
             f"expected at least {rows * row_bytes} bytes"
         )
-    return groups(model, pairs, max(rows, min(budget // row_bytes, MOST // model.config.d_model)))
+    return groups(model, pairs, spot, max(rows, min(budget // row_bytes, MOST // model.config.d_model)))
 
 
 def _row_bytes(model: Transformer, length: int, receivers: Sequence[Receiver]) -> int:
@@ -130,9 +134,13 @@ class _Senders:
     site: str
     by_head: bool
 
+    def written_at(self, layer: int) -> int:
+        """The half block in which a layer's sender writes."""
+        return written_at(self.model, self.site, layer)
+
     def before(self, moment: int) -> list[Cell]:
         """Senders that write before a moment, layer by layer."""
-        layers = [layer for layer in range(self.model.config.n_layers) if written_at(self.site, layer) < moment]
+        layers = [layer for layer in range(self.model.config.n_layers) if self.written_at(layer) < moment]
         heads = range(self.model.config.n_heads) if self.by_head else [None]
         return [*product(layers, heads)]
 
@@ -140,15 +148,17 @@ class _Senders:
         """The change that `cells`, all of one layer, write at `rows`: everywhere, or at one position alone."""
         layer = cells[0][0]
         if self.site == "mlp_out":
-            written = (self.other.mlp_out[layer] - self.base.mlp_out[layer])[None, :, rows]
+            written = (self.other["mlp_out"][layer] - self.base["mlp_out"][layer])[None, :, rows]
         else:
-            attn, dz = self.model.last.blocks[layer].attn, (self.other.z[layer] - self.base.z[layer])[:, rows]
+            block = self.model.last.blocks[layer]
+            attn, dz = block.attn, (self.other["attn.z"][layer] - self.base["attn.z"][layer])[:, rows]
             if self.by_head:
                 heads = [head for _, head in cells]
                 pattern = "prompt row head d_head, head d_head d_model -> head prompt row d_model"
                 written = einsum(dz[:, :, heads], attn.W_O[heads], pattern)
             else:
                 written = F.linear(dz.flatten(-2), attn.out.weight)[None]
+            written = as_written(block, self.base, layer, (slice(None), rows), written)
         return written if position is None else written * (rows == position)[:, None]
 
 
@@ -202,7 +212,7 @@ class _Part:
         read[self.reads] = True
         asked: Asked = defaultdict(dict)
         for receiver in self.receivers:
-            moment, part = receiver.moment(config.n_layers), receiver.part
+            moment, part = receiver.moment(config), receiver.part
             mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=read.device)
             at = slice(None) if receiver.position is None else receiver.position % length
             mask[at, slice(None) if receiver.head is None else receiver.head] = True
@@ -217,16 +227,12 @@ class _Part:
 
         At each moment those are recorded that have written by then: the first of `cells`.
         """
-        site, again = self.senders.site, {"nothing": (), "mlps": (1,), "everything": (0, 1)}[self.through]
+        again = {"nothing": frozenset(), "mlps": frozenset({FEEDING}), "everything": EVERYTHING}[self.through]
         given: dict[int, Given] = {}
         change: Cells | None = None
-        for half in range(written_at(site, cells[0][0]), max(asked)):
-            arrived = []
-            if change is not None and half % 2 in again:
-                arrived.append(walk.recomputed(half, change))
-            elif change is not None:
-                arrived.append(walk.kept(half, walk.narrowed(half, change)))
-            if writing := [cell for cell in cells if written_at(site, cell[0]) == half]:
+        for half in range(self.senders.written_at(cells[0][0]), max(asked)):
+            arrived = [] if change is None else [walk.recomputed(half, change, again=again)]
+            if writing := [cell for cell in cells if self.senders.written_at(cell[0]) == half]:
                 arrived.append(walk.kept(half, self.senders.write(writing, walk.rows_at(half + 1), position)))
             change = torch.cat(arrived)
             if parts := asked.get(half + 1):

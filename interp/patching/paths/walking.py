@@ -2,7 +2,7 @@
 
 A walk carries only how far its cells' stream is from the base run's, `change`. Moments count half blocks: 2l is the
 stream into block l, 2l + 1 that into its feed-forward, and the last, 2n, that into the final norm. Half block m leads
-from moment m to moment m + 1.
+from moment m to moment m + 1. All of a parallel block happens in its first half: nothing reads at its odd moment.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.patching.attending import attend
-from interp.patching.plain import PlainRun, sight_of
+from interp.patching.plain import PlainRun, as_written, sight_of
 from interp.sight import Sight
-from interp.tap import UNTAPPED
-from interp.transformer import PreNorm, Transformer
+from interp.transformer import PostNorm, Transformer
 
 Cells = Float[Tensor, "cell prompt row d_model"]
 Further = Float[Tensor, "cell prompt further d_model"]  # those that are carried on, where they may be fewer
@@ -51,6 +50,9 @@ class Recorded:
 # `logits` the change itself.
 Given = Mapping[str, Recorded]
 _NOTHING: Given = {}
+Again = frozenset[str]  # what of a block is recomputed
+ATTENDING, FEEDING = "attention", "feed-forward"
+EVERYTHING: Again = frozenset({ATTENDING, FEEDING})
 
 
 class Walk:
@@ -62,7 +64,7 @@ class Walk:
 
     def __init__(self, model: Transformer, base: PlainRun, rows: Rows, late: Int[Tensor, " further"]):
         self.model, self.base, self.blocks = model, base, model.last.blocks
-        self.rows, self.late = rows, late
+        self.rows, self.late, self.parallel = rows, late, model.last.config.parallel
         self.last_attention = 2 * len(self.blocks) - 2
         self.first = int(rows[0])
         self.sight = sight_of(model, base.batch, self.first)
@@ -74,7 +76,9 @@ class Walk:
     def stream(self, moment: int, rows: Rows | None = None) -> Float[Tensor, "prompt row d_model"]:
         """The base run's, at the rows carried there, or at others."""
         layer, halfway = divmod(moment, 2)
-        kept = self.base.mid[layer] if halfway else self.base.resid[layer]
+        if halfway and self.parallel:  # nothing is left to happen in the block
+            layer, halfway = layer + 1, 0
+        kept = self.base["resid_mid"][layer] if halfway else self.base.resid[layer]
         return kept[:, self.rows_at(moment) if rows is None else rows]
 
     def narrowed(self, half: int, x: Cells) -> Further:
@@ -87,57 +91,86 @@ class Walk:
         """The change after a half block that writes what it writes in the base run, and `change` besides."""
         layer, feeding = divmod(half, 2)
         block = self.blocks[layer]
-        if block.wiring is PreNorm or (feeding and block.mlp is None):
+        if block.wiring is not PostNorm or (feeding and block.mlp is None):
             return change
         rows = self.rows_at(half + 1)
-        norm, out = (block.norm_mlp, self.base.mlp_out) if feeding else (block.norm_attn, self.base.attn_out)
-        after = block.wiring.add(norm, self.stream(half, rows), out[layer][:, rows] + change)
+        norm, site = (block.norm_mlp, "mlp_out") if feeding else (block.norm_attn, "attn_out")
+        after = block.wiring.add(norm, self.stream(half, rows), self.base[site][layer][:, rows] + change)
         return after - self.stream(half + 1)
 
-    def recomputed(self, half: int, change: Cells, given: Given = _NOTHING) -> Further:
-        """The change after a half block that reads the cells' own stream, but for what is given to it."""
+    def recomputed(self, half: int, change: Cells, given: Given = _NOTHING, again: Again = EVERYTHING) -> Further:
+        """The change after a half block that reads the cells' own stream, but for what is given to it.
+
+        Of attention and feed-forward those that are not in `again` write what they write in the base run.
+        """
         layer, feeding = divmod(half, 2)
-        block, x = self.blocks[layer], self.stream(half) + change
-        if not feeding:
-            out = self._attention(layer, block.wiring.read(block.norm_attn, x), given)
-            after = block.wiring.add(block.norm_attn, self.narrowed(half, x), out)
-        elif block.mlp is None:
+        block = self.blocks[layer]
+        if self.parallel:
+            return change if feeding else self._both(layer, change, given, again)
+        if FEEDING not in again if feeding else ATTENDING not in again:
+            return self.kept(half, self.narrowed(half, change))
+        x = self.stream(half) + change
+        if feeding and block.mlp is None:
             return change
+        if feeding:
+            after = block.wiring.add(block.norm_mlp, x, self._fed(layer, x, half, given))
         else:
-            out = block.mlp(block.wiring.read(block.norm_mlp, x), UNTAPPED)
-            if "mlp" in given:
-                given["mlp"].put(out[..., None, :], self.rows_at(half))
-            after = block.wiring.add(block.norm_mlp, x, out)
+            out = block.wiring.write(block.norm_attn, self._attention(layer, x, given))
+            after = block.wiring.add(block.norm_attn, self.narrowed(half, x), out)
         return after - self.stream(half + 1)
+
+    def _both(self, layer: int, change: Cells, given: Given, again: Again) -> Further:
+        """A whole parallel block: attention and feed-forward read the same stream."""
+        half, x = 2 * layer, self.stream(2 * layer) + change
+        after, rows = self.narrowed(half, change), self.rows_at(half + 1)
+        if ATTENDING in again:
+            after = after + self._attention(layer, x, given) - self.base["attn_out"][layer][:, rows]
+        if FEEDING in again and self.blocks[layer].mlp is not None:
+            fed = self._fed(layer, self.narrowed(half, x), half + 1, given)
+            after = after + fed - self.base["mlp_out"][layer][:, rows]
+        return after
+
+    def _fed(self, layer: int, x: Cells, moment: int, given: Given) -> Cells:
+        """What the feed-forward adds, which reads `x` at the rows of `moment`."""
+        out = self.blocks[layer].mlp_out(x)
+        if "mlp" in given:
+            given["mlp"].put(out[..., None, :], self.rows_at(moment))
+        return out
 
     def received(self, half: int, given: Given, start: int) -> Cells:
         """How far the half block writes something else for the cells from `start` on, which only now are given to."""
-        layer, feeding = divmod(half, 2)
-        if not feeding:
-            return self._departing(layer, given, start)
-        plain = self.base.mlp_out[layer][:, self.rows_at(half)]
+        layer, total = half // 2, None
+        if heads := {part: recorded for part, recorded in given.items() if part != "mlp"}:
+            total = self._departing(layer, heads, start)
+        if "mlp" not in given:
+            assert total is not None
+            return total
+        rows = self.rows_at(half + 1)
+        plain = self.base["mlp_out"][layer][:, rows]
         out = plain.expand(given["mlp"].n_cells - start, *plain.shape).clone()
-        given["mlp"].put(out[..., None, :], self.rows_at(half), start)
-        return out - plain
+        given["mlp"].put(out[..., None, :], rows, start)
+        return out - plain if total is None else total + out - plain
 
-    def _attention(self, layer: int, normed: Cells, given: Given) -> Further:
+    def _attention(self, layer: int, x: Cells, given: Given) -> Further:
         """What attention writes: keys and values everywhere, queries where something is carried further."""
-        attn, half = self.blocks[layer].attn, 2 * layer
+        block, half = self.blocks[layer], 2 * layer
+        attn, normed = block.attn, block.wiring.read(block.norm_attn, x)
         sight = self._sight(half)
         q = attn.queries(attn.project_queries(self.narrowed(half, normed)), sight.positions)
         k, v = attn.project_keys_values(normed)
         parts = {"q": q, "k": attn.keys(k, self.sight.positions), "v": v}
-        for part, recorded in given.items():
-            recorded.put(parts[part], self.rows_at(half + (part == "q")))
-        shared = attn.config.n_heads // attn.config.kv_heads
-        serving = slice(None) if shared == 1 else torch.arange(attn.config.n_heads, device=q.device) // shared
-        return attn.out(self._mix(layer, parts, sight, serving).flatten(-2))
+        for part in parts.keys() & given.keys():
+            given[part].put(parts[part], self.rows_at(half + (part == "q")))
+        past_k, past_v = (self.base[f"attn.{part}"][layer][:, : self.first] for part in "kv")
+        z = attend(attn, parts["q"], parts["k"], parts["v"], past_k, past_v, sight)
+        return attn.out(z.flatten(-2))
 
     def _departing(self, layer: int, given: Given, start: int) -> Cells:
         """What heads that are given something write otherwise: no other head changes, as all read the base run."""
         attn, half, base = self.blocks[layer].attn, 2 * layer, self.base
         asking = self.rows_at(half + 1)
-        parts = {"q": base.q[layer][:, asking], "k": base.k[layer][:, self.rows], "v": base.v[layer][:, self.rows]}
+        at = {"q": asking, "k": self.rows, "v": self.rows}
+        parts = {part: base[f"attn.{part}"][layer][:, rows] for part, rows in at.items()}
         n_cells = next(iter(given.values())).n_cells - start
         parts = {part: plain.expand(n_cells, *plain.shape) for part, plain in parts.items()}
         for part, recorded in given.items():
@@ -145,16 +178,13 @@ class Walk:
             recorded.put(parts[part], self.rows_at(half + (part == "q")), start)
         shared = attn.config.n_heads // attn.config.kv_heads
         heads = _asking(given, shared)
-        parts["q"] = parts["q"][..., heads, :]
-        dz = self._mix(layer, parts, self._sight(half), heads // shared) - base.z[layer][:, asking][:, :, heads]
+        past = [base[f"attn.{part}"][layer][:, : self.first] for part in "kv"]
+        k, v, past_k, past_v = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
+        z = attend(attn, parts["q"][..., heads, :], k, v, past_k, past_v, self._sight(half), heads)
+        dz = z - base["attn.z"][layer][:, asking][:, :, heads]
         pattern = "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model"
-        return einsum(dz, attn.W_O[heads], pattern)
-
-    def _mix(self, layer: int, own: dict[str, Tensor], sight: Sight, serving: Tensor | slice) -> Tensor:
-        """The mix of values for the cells' queries; `serving` are the key/value heads of the query heads."""
-        q, k, v = own["q"], own["k"][..., serving, :], own["v"][..., serving, :]
-        past_k, past_v = (past[layer][:, : self.first][..., serving, :] for past in (self.base.k, self.base.v))
-        return attend(self.blocks[layer].attn, q, k, v, past_k, past_v, sight)
+        written = einsum(dz, attn.W_O[heads], pattern)
+        return as_written(self.blocks[layer], base, layer, (slice(None), asking), written)
 
     def _sight(self, half: int) -> Sight:
         """What the queries of a half block see: those in `late` alone once only they are carried further."""
@@ -184,15 +214,14 @@ class Walk:
         if part == "logits":
             return torch.zeros_like(self.base.resid[-1][:, rows, None])
         if part == "mlp":
-            return self.base.mlp_out[layer][:, rows, None]
-        return {"q": self.base.q, "k": self.base.k, "v": self.base.v}[part][layer][:, rows][:, :, heads]
+            return self.base["mlp_out"][layer][:, rows, None]
+        return self.base[f"attn.{part}"][layer][:, rows][:, :, heads]
 
     def _reading(self, layer: int, part: str, x: Cells, rows: Rows, heads: Int[Tensor, " head"]) -> Tensor:
         """Queries and keys (rotated) or values of some heads, or what the feed-forward writes, from the stream `x`."""
         block = self.blocks[layer]
         if part == "mlp":
-            assert block.mlp is not None
-            return block.mlp(block.wiring.read(block.norm_mlp, x), UNTAPPED)[..., None, :]
+            return block.mlp_out(x)[..., None, :]
         projected = block.attn.project_heads(block.wiring.read(block.norm_attn, x), part, heads)
         positions = self.base.batch.positions[:, rows]
         if part == "v":

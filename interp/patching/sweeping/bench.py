@@ -9,10 +9,10 @@ from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction
+from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Part, fill, groups, sizes
 from interp.patching.sweeping.memory import most_rows
-from interp.patching.sweeping.oracle import check_site
-from interp.patching.sweeping.sweep import read_values
+from interp.patching.sweeping.sweep import check_reach, read_values
 from interp.transformer import Transformer
 
 
@@ -20,11 +20,11 @@ class Bench:
     """The cells of one sweep, laid out so that any of them can be measured on any prompt, as often as one likes."""
 
     def __init__(
-        self, model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...], most: int, plain: Tensor, sign: int
+        self, model: Transformer, pairs: Pairs, spot: Spot, by: tuple[str, ...], most: int, plain: Tensor, sign: int
     ):
         self.model, self.pairs, self.by, self.most, self.sign = model, pairs, by, most, sign
         self.plain = plain
-        self.shape = (*sizes(model, pairs, site, by), len(pairs))
+        self.shape = (*sizes(pairs, spot, by), len(pairs))
         self.parts: list[Part] = []
 
     @staticmethod
@@ -32,21 +32,21 @@ class Bench:
         model: Transformer,
         pairs: Pairs,
         metric: Metric,
-        site: str,
+        spot: Spot,
         by: tuple[str, ...],
         direction: Direction,
         budget: int,
     ) -> "Bench":
         """Arguments are those of `sweep`, and so is what it raises."""
-        check_site(model, site, by)
+        check_reach(model, pairs, spot)
         readout = metric.prepare(model, pairs)
-        base, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-        runs = PlainRun.of_both(model, base, source)
+        clean, corrupt = pairs.inputs
+        runs = PlainRun.of_both(model, *((corrupt, clean) if direction == "denoise" else (clean, corrupt)))
         plain = read_values(model, runs[0], [readout])[readout.name]
-        most = most_rows(model, pairs, budget)
-        bench = Bench(model, pairs, site, by, most, plain, 1 if direction == "denoise" else -1)
-        together = groups(model, pairs, most, alone=True)
-        bench.parts = [Part.of(model, runs, group, [readout], site, by) for group in together]
+        most = most_rows(model, pairs, budget, spot)
+        bench = Bench(model, pairs, spot, by, most, plain, 1 if direction == "denoise" else -1)
+        together = groups(model, pairs, spot, most, alone=True)
+        bench.parts = [Part.of(model, runs, group, [readout], by) for group in together]
         return bench
 
     def live(self) -> Bool[Tensor, "*cells prompt"]:

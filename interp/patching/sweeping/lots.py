@@ -6,7 +6,7 @@ A part of a sweep is one group of prompts; all its cells that can have an effect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 import torch
@@ -16,58 +16,74 @@ from torch import Tensor
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
-from interp.patching.sweeping.entering import Entrance, Where
-from interp.patching.sweeping.lanes import Boarding, Lane, travel
-from interp.patching.sweeping.oracle import check_site
+from interp.patching.spots import Spot, last_stack
+from interp.patching.sweeping.entering import Entrance
+from interp.patching.sweeping.journey import travel
+from interp.patching.sweeping.lanes import Boarding, Lane
+from interp.patching.sweeping.mixing import Where
 from interp.transformer import Transformer
 
 
-def sizes(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> list[int]:
+def sizes(pairs: Pairs, spot: Spot, by: tuple[str, ...]) -> list[int]:
     """The table of all cells: one size an axis."""
-    place = check_site(model, site, by)
-    counted = dict(zip(place.axes, place.sizes, strict=True))
-    return [model.config.n_layers, *(counted[axis] or pairs.clean.ids.shape[1] for axis in by[1:])]
+    return [spot.size(axis) or pairs.read_by(spot.counted(axis)).ids.shape[1] for axis in by]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Prompts that are swept together: those with the same first changed position and the same length."""
+    """Prompts that are swept together: those with the same first changed position and the same length.
 
+    `lengths` are those of each stack's texts, the longest where they differ: only in the stack that is not swept.
+    """
+
+    spot: Spot
     prompts: Int[Tensor, " prompt"]
     first: int
-    length: int
-    causal: bool
+    lengths: dict[str, int]
 
-    def wheres(self, site: str, by: tuple[str, ...]) -> Iterator[Where]:
+    @property
+    def length(self) -> int:
+        """Positions of what the swept stack reads."""
+        return self.lengths[self.spot.stack]
+
+    def wheres(self, by: tuple[str, ...]) -> Iterator[Where]:
         """The cells of a layer that can have an effect, a head axis aside."""
-        rows = range(self.first, self.length) if {"position", "query"} & {*by} else [None]
+        across = self.spot.attention == "cross"
+        rows = [None]
+        if axis := next((axis for axis in ("position", "query") if axis in by), None):
+            own = self.spot.counted(axis) == self.spot.stack
+            rows = range(self.first if own else 0, self.lengths[self.spot.counted(axis)])
         # a changed query spreads its attention anew over all keys, also over those that are as they were
-        keys = range(self.length) if "key" in by else [None]
+        keys = range(self.lengths[self.spot.counted("key")]) if "key" in by else [None]
         for row, key in product(rows, keys):
-            if self.causal and row is not None and key is not None and key > row:
+            if self.spot.causal and not across and row is not None and key is not None and key > row:
                 continue
             yield Where("head" in by, row, key)
 
     def first_reached(self, where: Where) -> int:
         """The first position whose stream the patch can change."""
-        if not self.causal:
+        if not self.spot.causal:
             return 0
+        if self.spot.attention == "cross":
+            return self.first if where.position is None or self.spot.of_keys else where.position
         return max(self.first, where.key or 0) if where.position is None else where.position
 
 
-def groups(model: Transformer, pairs: Pairs, most: int, *, alone: bool = False) -> Iterator[Group]:
+def groups(model: Transformer, pairs: Pairs, spot: Spot, most: int, *, alone: bool = False) -> Iterator[Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
     A group's changed positions fill one pass at most; or each prompt is a group `alone`.
     """
-    causal = model.last.config.causal
-    first = pairs.first_changed if causal else torch.zeros_like(pairs.last)
-    keys = torch.stack([first, pairs.last + 1], 1)
+    own = pairs.read_by(spot.stack).lengths
+    first = pairs.first_reached(spot.stack) if spot.causal else torch.zeros_like(own)
+    lengths = {stack: pairs.read_by(stack).lengths for stack in model.config.stacks}
+    onward = 0 if spot.stack == last_stack(model) else pairs.read_by(last_stack(model)).ids.shape[1]
+    keys = torch.stack([first, own], 1)
     for key in keys.unique(dim=0):
         start, length = key.tolist()
         together = (keys == key).all(1).nonzero()[:, 0]
-        for prompts in together.split(1 if alone else max(1, most // (length - start))):
-            yield Group(prompts, start, length, causal)
+        for prompts in together.split(1 if alone else max(1, most // (length - start + onward))):
+            yield Group(spot, prompts, start, {name: int(each[prompts].max()) for name, each in lengths.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +92,7 @@ class Part:
 
     by: tuple[str, ...]
     group: Group
+    base: PlainRun
     entrance: Entrance
     readouts: list[Readout]
     lanes: dict[int, Lane] = field(default_factory=dict)
@@ -86,34 +103,34 @@ class Part:
         runs: tuple[PlainRun, PlainRun],
         group: Group,
         readouts: Sequence[Readout],
-        site: str,
         by: tuple[str, ...],
     ) -> "Part":
-        """The prompts of `group`."""
-        base, source = (run.take(group.prompts, group.length) for run in runs)
+        """The prompts of `group`; the runs are those of the stack that the metrics read."""
+        base, source = (run.take(group.prompts, group.lengths) for run in runs)
         reads = [readout.take(group.prompts) for readout in readouts]
-        return Part(by, group, Entrance(model, base, source, site), reads)
+        return Part(by, group, base, Entrance(model, base, source, group.spot), reads)
 
     def lots(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Lot]":
         """All wanted cells that can have an effect, at most so many rows of them at a time."""
-        entrance, read = self.entrance, int(max(readout.positions.max() for readout in self.readouts))
+        read = int(max(readout.positions.max() for readout in self.readouts))
         if not wanted.any():
             return
-        for where in self.group.wheres(entrance.site, self.by):
+        for where in self.group.wheres(self.by):
             first = self.group.first_reached(where)
             if first > read:
                 continue
-            for layer in range(entrance.model.config.n_layers):
+            for layer in range(self.group.spot.n_layers):
                 asked = wanted[self._at(layer, where, slice(None))]
                 heads = np.flatnonzero(asked).tolist()  # [0] where cells are no heads
-                step = max(1, most // prod(self._lane(first).shape)) if heads else 1
+                step = max(1, most // self._lane(first).rows) if heads else 1
                 for begin in range(0, len(heads), step):
                     yield Lot(self, self._lane(first), layer, where, heads[begin : begin + step])
 
     def _lane(self, first: int) -> Lane:
         """The lane of the cells that change positions from `first` on."""
         if first not in self.lanes:
-            self.lanes[first] = Lane(self.entrance.model, self.entrance.base, first, self.readouts)
+            model, stack = self.entrance.model, self.group.spot.stack
+            self.lanes[first] = Lane.of(model, self.base, stack, first, self.readouts)
         return self.lanes[first]
 
     def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
@@ -146,7 +163,7 @@ class Lot:
     @property
     def rows(self) -> int:
         """Cells x prompts x positions that they add to a pass."""
-        return len(self.heads) * prod(self.lane.shape)
+        return len(self.heads) * self.lane.rows
 
     def board(self) -> Boarding:
         """The cells as they join their lane."""

@@ -1,7 +1,9 @@
 """How much goes through at a time? As much as fills the machine and keeps to the budget."""
 
+from interp.config import NoMLP
 from interp.errors import InputError
 from interp.patching.pairs import Pairs
+from interp.patching.spots import Spot, last_stack
 from interp.transformer import Transformer
 
 BUDGET = 2 << 30  # bytes that a sweep may take, by default
@@ -9,46 +11,58 @@ BUDGET = 2 << 30  # bytes that a sweep may take, by default
 MOST = 2048 * 768
 
 
-def shares(model: Transformer, pairs: Pairs, budget: int) -> tuple[int, int]:
+def shares(model: Transformer, pairs: Pairs, budget: int, spot: Spot | None = None) -> tuple[int, int]:
     """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes.
 
     Raises:
         InputError: not even one prompt and one of its cells fit.
     """
-    config, length = model.last.config, pairs.clean.ids.shape[1]
-    kept = 5 * config.d_model + 2 * (config.n_heads + config.kv_heads) * config.d_head  # of a layer and position
-    alone = 2 * config.n_layers * length * kept * model.last.embed.token.weight.element_size()
-    least = alone + _cell_bytes(model, pairs)
+    kept = 0
+    for name, config in model.config.stacks.items():
+        attentions = 2 if config.cross_attention else 1
+        heads = 2 * attentions * (config.n_heads + config.kv_heads) * config.d_head
+        kept += config.n_layers * pairs.read_by(name).ids.shape[1] * ((3 + 2 * attentions) * config.d_model + heads)
+    alone = 2 * kept * model.last.embed.token.weight.element_size()
+    one_cell = _cell_bytes(model, pairs, spot)
+    least = alone + one_cell
     if budget < least:
+        length = pairs.clean.ids.shape[1]
         raise InputError(
             f"a budget of {budget} bytes is too small for one cell of a prompt of {length} positions: "
             f"expected at least {least} bytes"
         )
     together = 2 * alone  # groups of several prompts are copied out of their run
-    fitting = min(budget // 2, budget - _cell_bytes(model, pairs)) // together
+    fitting = min(budget // 2, budget - one_cell) // together
     return (1, budget - alone) if fitting < 2 else (fitting, budget - min(fitting, len(pairs)) * together)
 
 
 def _row_bytes(model: Transformer, pairs: Pairs) -> int:
     """What a row (of a cell, prompt and position) takes on its way, at the widest."""
-    config = model.last.config
-    wide = 2 * config.d_mlp * (2 if hasattr(config.mlp, "activation") else 0)
-    width = 6 * config.d_model + wide + 2 * (config.n_heads + 2 * config.kv_heads) * config.d_head
-    length = int(pairs.last.max()) + 1
-    return (width + 3 * config.n_heads * length) * model.last.embed.token.weight.element_size()
+    widest = 0
+    for name, config in model.config.stacks.items():
+        wide = 0 if isinstance(config.mlp, NoMLP) else 4 * config.d_mlp
+        width = 6 * config.d_model + wide + 2 * (config.n_heads + 2 * config.kv_heads) * config.d_head
+        seen = {name, "encoder"} if config.cross_attention else {name}
+        longest = max(int(pairs.read_by(each).lengths.max()) for each in seen)
+        widest = max(widest, width + 3 * config.n_heads * longest)
+    return widest * model.last.embed.token.weight.element_size()
 
 
-def _cell_bytes(model: Transformer, pairs: Pairs) -> int:
+def _cell_bytes(model: Transformer, pairs: Pairs, spot: Spot | None) -> int:
     """What one cell of the longest prompt takes."""
-    return positions_changed(model, pairs) * _row_bytes(model, pairs)
+    return positions_changed(model, pairs, spot) * _row_bytes(model, pairs)
 
 
-def positions_changed(model: Transformer, pairs: Pairs) -> int:
-    """The most that one cell can change in any prompt."""
-    return int((pairs.last + 1 - (pairs.first_changed if model.last.config.causal else 0)).max())
+def positions_changed(model: Transformer, pairs: Pairs, spot: Spot | None = None) -> int:
+    """The most that one cell can change in any prompt; an encoder's cells change all of both texts."""
+    stack = last_stack(model) if spot is None else spot.stack
+    lengths = pairs.read_by(stack).lengths
+    changed = lengths - pairs.first_reached(stack) if model.config.stacks[stack].causal else lengths
+    onward = 0 if stack == last_stack(model) else pairs.read_by(last_stack(model)).lengths
+    return int((changed + onward).max())
 
 
-def most_rows(model: Transformer, pairs: Pairs, budget: int) -> int:
+def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: Spot | None = None) -> int:
     """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt."""
     fitting = min(MOST // model.config.d_model, budget // _row_bytes(model, pairs))
-    return max(positions_changed(model, pairs), fitting)
+    return max(positions_changed(model, pairs, spot), fitting)

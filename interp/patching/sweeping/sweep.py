@@ -17,9 +17,10 @@ from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
+from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Part, fill, groups, sizes
 from interp.patching.sweeping.memory import BUDGET, most_rows, shares
-from interp.patching.sweeping.oracle import check_site
+from interp.patching.sweeping.oracle import sweep_by_forward
 from interp.transformer import Transformer
 
 
@@ -32,41 +33,50 @@ def sweep(
     by: Sequence[str] = ("layer", "head"),
     direction: Direction = "denoise",
     *,
+    stack: str | None = None,
+    attention: str = "self",
     budget: int = BUDGET,
 ) -> Sweep:
     """Patch every cell of `site` and measure what each does, exactly.
 
     Args:
-        model: a transformer of one stack with an output layer.
+        model: a transformer with an output layer.
         pairs: clean and corrupted prompts, token for token alike in length; lengths may differ between pairs.
         metrics: what to read, one or several.
-        site: `resid_pre`, `resid_mid`, `resid_post`, `attn_out`, `mlp_out`, `z`, `q`, `k`, `v`, `pattern` or `scores`.
+        site: `resid_pre`, `resid_mid`, `resid_post`, `attn_out`, `mlp_out`, `z`, `q`, `k`, `v`, `pattern` or `scores`;
+            in a decoder with cross-attention `cross_attn_out` and `resid_cross` too.
         by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, and for
-            `pattern` and `scores` `query` and `key`. Positions count in each prompt's own tokens.
+            `pattern` and `scores` `query` and `key`. Positions count in each prompt's own tokens; those of keys and
+            values of cross-attention are the source's.
         direction: `denoise` puts clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
+        stack: `encoder` or `decoder`; by default that which the output layer reads.
+        attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
         budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
 
     Returns:
         Sweep: values `*by prompt`, and the metrics of the unpatched prompts.
 
     Raises:
-        InputError: no such site or axis, a metric that returns no number a prompt, a budget too small for one cell.
+        InputError: no such site or axis, a site that is the same in both prompts whatever they are, a metric that
+            returns no number a prompt, a budget too small for one cell.
     """
-    by = tuple(by)
-    check_site(model, site, by)
+    if model.whole:
+        return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
+    by, spot = tuple(by), Spot.of(model, site, by, stack, attention)
+    check_reach(model, pairs, spot)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     swept_parts, ends = [], []
-    at_once, left = shares(model, pairs, budget)
+    at_once, left = shares(model, pairs, budget, spot)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
         some = pairs.take(prompts)
-        base, source = (some.corrupt, some.clean) if direction == "denoise" else (some.clean, some.corrupt)
-        runs = PlainRun.of_both(model, base, source)
+        given = some.inputs[::-1] if direction == "denoise" else some.inputs
+        runs = PlainRun.of_both(model, *given)
         read = [readout.take(prompts) for readout in readouts]
         own, other = (read_values(model, run, read) for run in runs)
-        swept_parts.append(swept(model, some, runs, read, own, site, by, left))
+        swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt)
+    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, spot.stack, spot.attention)
 
 
 def swept(
@@ -78,24 +88,47 @@ def swept(
     site: str,
     by: tuple[str, ...],
     budget: int,
+    *,
+    stack: str | None = None,
+    attention: str = "self",
 ) -> dict[str, Tensor]:
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
     plain run's value.
     """
-    shape = sizes(model, pairs, site, by)
+    spot = Spot.of(model, site, by, stack, attention)
+    shape = sizes(pairs, spot, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
-    most = most_rows(model, pairs, budget)
-    parts = [Part.of(model, runs, group, readouts, site, by) for group in groups(model, pairs, most)]
+    most = most_rows(model, pairs, budget, spot)
+    parts = [Part.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
     fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(shape, dtype=bool))], most)
-    blank_beyond(values, by, pairs)
+    blank_beyond(values, by, pairs, spot)
     return values
+
+
+def check_reach(model: Transformer, pairs: Pairs, spot: Spot) -> None:
+    """Whether the pairs fit the model and can differ at a site.
+
+    Raises:
+        InputError: a target or source too many or missing; prompts whose targets differ, for what is made of sources.
+    """
+    if (pairs.target is None and pairs.source is None) != (len(model.config.stacks) == 1):
+        raise InputError(
+            "this model reads one text: expected pairs without target and source"
+            if len(model.config.stacks) == 1
+            else "this model has an encoder and a decoder: expected pairs with a target, what the decoder reads for "
+            "both prompts, or a source, what the encoder does"
+        )
+    if pairs.source is not None and (spot.stack == "encoder" or (spot.attention == "cross" and spot.of_keys)):
+        raise InputError(
+            f"{spot.name(0)} is made of the source, which these pairs share: they differ in their targets alone"
+        )
 
 
 def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> dict[str, Tensor]:
     """The metrics of an unpatched run, checked: every metric must give one number a prompt."""
-    final = model.last.norm(plain.resid[-1])
+    final = plain.final
     prompt = torch.arange(len(final), device=final.device)[:, None]
     found = {}
     for readout in readouts:
@@ -119,11 +152,12 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
 
 
-def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs) -> None:
-    """Positions beyond a prompt's own text, and keys that a query cannot see, are missing rather than zero."""
+def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, spot: Spot) -> None:
+    """Positions beyond a prompt's own text are missing rather than zero."""
     for axis in {"position", "query", "key"} & {*by}:
         for table in values.values():
             width = table.shape[by.index(axis)]
-            beyond = torch.arange(width, device=table.device)[:, None] > pairs.last  # position prompt
+            lengths = pairs.read_by(spot.counted(axis)).lengths
+            beyond = torch.arange(width, device=table.device)[:, None] >= lengths  # position prompt
             moved = table.movedim(by.index(axis), -2)
             moved.masked_fill_(beyond, torch.nan)

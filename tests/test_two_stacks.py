@@ -1,0 +1,238 @@
+"""Encoders, decoders and their cross-attention are patched exactly: every cell against one plain forward pass."""
+
+from itertools import product
+
+import pytest
+import torch
+from tiny import TWO_STACKS, pairs_of_two, ragged_pairs, rows, two_stacks, variant
+
+from interp import InputError, TokenBatch, put, run, zero
+from interp.attention import Attention
+from interp.patching import (
+    Pairs,
+    atp_star,
+    attribution_patching,
+    kl_divergence,
+    logit_difference,
+    sweep,
+    sweep_by_forward,
+    top_cells,
+)
+from interp.patching.ablation import ablate, ablate_cells
+from interp.patching.replacing import mean_activation
+from interp.patching.results import Direction
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
+PLACES, HEADS = ("layer", "position"), ("layer", "head")
+STREAMS = [(site, PLACES) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")]
+INSIDE = [
+    *((site, HEADS) for site in ("z", "q", "k", "v")),
+    *((site, PLACES) for site in ("z", "q", "k", "v")),
+    ("pattern", ("layer", "query")),
+    ("pattern", ("layer", "query", "key")),
+    ("scores", ("layer", "key")),
+]
+CROSS = [("resid_cross", PLACES), ("cross_attn_out", PLACES), ("cross_attn_out", ("layer",))]
+PLACED = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
+EVERY = pytest.mark.parametrize("name", TWO_STACKS)
+
+
+@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize(("stack", "attention"), PLACED)
+@EVERY
+def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, stack, attention, differing):
+    model, pairs = two_stacks(name), pairs_of_two(differing)
+    directions: tuple[Direction, ...] = ("denoise", "noise")
+    where = {"stack": stack, "attention": attention}
+    cells = [*(STREAMS if attention == "self" else CROSS), *INSIDE]
+    if differing == "target":
+        if stack == "encoder":
+            with pytest.raises(InputError, match=r"encoder\.0\.attn\.z is made of the source, which these pairs share"):
+                sweep(model, pairs, logit_difference(), **where)
+            return
+        cells = [(site, by) for site, by in cells if attention == "self" or site not in {"k", "v"}]
+    measured = 0
+    for turn, (site, by) in enumerate(cells):
+        if (name, stack, site) in {("mixed", "encoder", "resid_mid"), ("buckets", "decoder", "mlp_out")}:
+            continue
+        arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, directions[turn % 2])
+        fast, plain = sweep(*arguments, **where), sweep_by_forward(*arguments, **where)
+        torch.testing.assert_close(fast.values, plain.values, **CLOSE)
+        torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
+        assert (fast.stack, fast.attention) == (plain.stack, plain.attention)
+        measured += int(fast.effect().nan_to_num().abs().max() > 1e-5)
+    assert measured > len(cells) // 2
+
+
+def test_positions_count_the_text_that_they_lie_in():
+    model, pairs = two_stacks("original"), pairs_of_two("source")  # sources of 4, 4, 3 tokens, targets of 3, 2, 3
+    asked = {"stack": "decoder", "attention": "cross"}
+    queries = sweep(model, pairs, logit_difference(), "q", PLACES, **asked).effect()
+    assert queries[0].isnan().sum(0).tolist() == [0, 1, 0]
+    assert sweep(model, pairs, logit_difference(), "k", PLACES, **asked).effect()[0].isnan().sum(0).tolist() == [
+        0,
+        0,
+        1,
+    ]
+    entries = sweep(model, pairs, logit_difference(), "pattern", ("layer", "query", "key"), **asked).effect()
+    assert entries.shape == (2, 3, 4, 3)
+
+
+def test_a_target_changes_nothing_before_its_first_change_and_a_source_everything():
+    model = two_stacks("original")
+    targets = sweep(model, pairs_of_two("target"), logit_difference(), "resid_pre", PLACES).effect()
+    for prompt, first in enumerate((1, 2, 1)):
+        assert (targets[:, :first, prompt] == 0).all()
+    sources = sweep(model, pairs_of_two("source"), logit_difference(), "resid_post", PLACES, stack="decoder").effect()
+    assert (sources[0].nan_to_num().abs() > 1e-9).sum() == 8  # every position of every target
+
+
+@pytest.mark.parametrize(("stack", "site"), [("encoder", "resid_pre"), ("encoder", "resid_post"), ("decoder", "v")])
+def test_all_that_the_source_tells_carries_the_whole_effect(stack, site):
+    model, pairs = two_stacks("original"), pairs_of_two("source")
+    where = {"stack": stack, "attention": "cross" if site == "v" else "self"}
+    found = sweep(model, pairs, logit_difference(), site, ("layer",), **where)
+    if stack == "encoder":
+        torch.testing.assert_close(found.effect(), found.difference().expand(2, -1), rtol=1e-9, atol=1e-9)
+    assert found.effect().abs().max() > 1e-4
+
+
+def test_a_decoders_cells_make_no_keys_of_the_source_anew(monkeypatch):
+    model, pairs = two_stacks("original"), pairs_of_two("target")
+    seen: list[int] = []
+    plain = Attention.project_keys_values
+    monkeypatch.setattr(Attention, "project_keys_values", lambda self, x: seen.append(x.numel()) or plain(self, x))
+    crossing = [block.cross_attn for block in model.last.blocks]
+    made: list[object] = []
+    for attn in crossing:
+        own = attn.project_keys_values
+        monkeypatch.setattr(attn, "project_keys_values", lambda x, own=own, attn=attn: made.append(attn) or own(x))
+    sweep(model, pairs, logit_difference(), "resid_pre", PLACES)
+    assert made == crossing  # once a layer, for both prompts of all pairs
+
+
+@pytest.mark.parametrize("budget", [80_000, 1 << 30])
+def test_the_budget_changes_no_number(budget):
+    model, pairs = two_stacks("modern"), pairs_of_two("source")
+    asked = {"site": "z", "by": (*HEADS, "position"), "stack": "encoder"}
+    whole, part = (sweep(model, pairs, logit_difference(), **asked, budget=each) for each in (2 << 30, budget))
+    torch.testing.assert_close(part.values, whole.values, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize(("stack", "attention"), PLACED)
+@pytest.mark.parametrize("name", ["original", "mixed"])
+def test_estimates_have_the_slope_of_small_patches(name, stack, attention, differing):
+    if (stack, differing) == ("encoder", "target"):
+        pytest.skip("nothing differs there")
+    model, pairs, step = two_stacks(name), pairs_of_two(differing), 1e-4
+    where, inside = {"stack": stack, "attention": attention}, "attn" if attention == "self" else "cross_attn"
+    sites = {"z": (*HEADS, "position"), "pattern": (*HEADS, "query"), "q": (*HEADS, "position")}
+    found = attribution_patching(model, pairs, logit_difference(), sites, **where)
+    readout, ((source, target), other) = logit_difference().prepare(model, pairs), pairs.inputs[::-1]
+    for site in sites:
+        at = f"{stack}.1.{inside}.{site}"
+        own, theirs = (run(model, a, target=b, capture=at)[at] for a, b in ((source, target), other))
+        change = theirs - own
+        up, down = (
+            readout.of_logits(
+                run(model, source, target=target, edit={at: lambda x, by=by, change=change: x + by * change}).logits
+            )
+            for by in (step, -step)
+        )
+        cells = found[site].effect()[1].nan_to_num().flatten(0, -2).sum(0)
+        torch.testing.assert_close(cells, (up - down) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_other_estimates_and_the_search_reach_every_attention():
+    model, pairs = two_stacks("modern"), pairs_of_two("source")
+    for stack, attention in PLACED:
+        where = {"stack": stack, "attention": attention}
+        fixed = attribution_patching(model, pairs, logit_difference(), {"k": HEADS}, qk_fix=True, **where)["k"]
+        assert fixed.effect().isfinite().all()
+        assert (atp_star(model, pairs, logit_difference(), {"z": HEADS}, **where)["z"].mean() >= 0).all()
+        exact = sweep(model, pairs, logit_difference(), **where).effect().mean(-1)
+        best = top_cells(model, pairs, logit_difference(), "z", 1, **where)
+        assert best.cells[0] == tuple(int(at) for at in torch.unravel_index(exact.abs().argmax(), exact.shape))
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+@pytest.mark.parametrize(("stack", "attention"), PLACED)
+@pytest.mark.parametrize("name", ["original", "mixed"])
+def test_ablations_equal_plain_edited_forwards(name, stack, attention, kind):
+    model, pairs = two_stacks(name), pairs_of_two("source")
+    source, target = pairs.inputs[0]
+    where, inside = {"stack": stack, "attention": attention}, "attn" if attention == "self" else "cross_attn"
+    mean = mean_activation(model, [(source, target)], **where)
+    given = mean if kind == "mean" else None
+    found = ablate(model, pairs, logit_difference(), kind=kind, mean=given, **where)
+    readout = logit_difference().prepare(model, pairs)
+    for layer, head in product(*map(range, found.drop().shape[:2])):
+        edit = zero(head=head) if kind == "zero" else put(mean[layer, head], head=head)
+        plain = run(model, source, target=target, edit={f"{stack}.{layer}.{inside}.z": edit})
+        torch.testing.assert_close(
+            found.values["logit_difference"][layer, head], readout.of_logits(plain.logits), **CLOSE
+        )
+    cells = [(1, 0), (0, 1)]
+    listed = ablate_cells(
+        model, source, logit_difference(pairs.right, pairs.wrong), cells, kind=kind, target=target, mean=given, **where
+    )
+    torch.testing.assert_close(listed.drop(), torch.stack([found.drop()[cell] for cell in cells]), **CLOSE)
+
+
+def test_other_prompts_resampled_are_those_of_the_same_stack():
+    model, source, target = two_stacks("original"), rows((4,), d_vocab=19), rows((3,))
+    donors = rows((5,), d_vocab=19, seed=3), rows((4,), seed=4)
+    metric = logit_difference(torch.tensor([1]), torch.tensor([2]))
+    for stack, length in (("encoder", 4), ("decoder", 3)):
+        found = ablate(model, source, metric, kind="resample", donors=donors, target=target, stack=stack)
+        at = f"{stack}.1.attn.z"
+        theirs = run(model, donors[0], target=donors[1], capture=at)[at][:, :length, 1]
+        logits = run(model, source, target=target, edit={at: put(theirs, head=1)}).logits[0, -1]
+        torch.testing.assert_close(found.values["logit_difference"][1, 1, 0], logits[1] - logits[2], **CLOSE)
+
+
+class TestBadInput:
+    """One clear error each."""
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            ({"stack": "middle"}, "no stack 'middle' in this model: expected encoder or decoder"),
+            ({"stack": "encoder", "attention": "cross"}, "no attention 'cross' in this model's encoder: expected self"),
+            (
+                {"site": "resid_pre", "by": ("layer",), "attention": "cross"},
+                "no patchable site 'resid_pre' in cross-at",
+            ),
+            ({"site": "resid_cross", "by": ("layer",), "stack": "encoder"}, "'resid_cross' in the encoder"),
+            ({"budget": 1_000}, "too small for one cell"),
+        ],
+        ids=str,
+    )
+    def test_places(self, asked, message):
+        with pytest.raises(InputError, match=message):
+            sweep(two_stacks("original"), pairs_of_two("source"), logit_difference(), **asked)
+
+    def test_pairs(self):
+        model, one = two_stacks("original"), variant("alibi")
+        ids = torch.arange(8).reshape(2, 4)
+        with pytest.raises(InputError, match="give target=, what the decoder reads for both prompts, or source="):
+            Pairs.from_ids(model, ids, ids + 1)
+        with pytest.raises(InputError, match="reads one text: expected neither target nor source"):
+            Pairs.from_ids(one, ids, ids + 1, target=ids)
+        with pytest.raises(InputError, match="expected pairs with a target"):
+            sweep(model, ragged_pairs(d_vocab=19), logit_difference())
+        with pytest.raises(InputError, match="expected pairs without target and source"):
+            sweep(one, pairs_of_two("source"), logit_difference())
+        with pytest.raises(InputError, match="expected a target or a source, got both"):
+            ragged_pairs(target=rows((2, 2, 2)), source=rows((2, 2, 2)))
+        with pytest.raises(InputError, match="expected one target for each of 3 pairs, got 2"):
+            ragged_pairs(target=rows((2, 2)))
+
+    def test_one_target_may_serve_all_pairs(self):
+        model, ids = two_stacks("original"), torch.arange(8).reshape(2, 4)
+        answers = torch.tensor([1, 2]), torch.tensor([3, 4])
+        pairs = Pairs.from_ids(model, ids, ids + 1, *answers, target=torch.tensor([2, 5]))
+        assert isinstance(pairs.target, TokenBatch)
+        assert pairs.last.tolist() == [1, 1]
+        assert sweep(model, pairs, logit_difference(), stack="encoder").effect().abs().max() > 1e-4
