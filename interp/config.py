@@ -199,6 +199,8 @@ class StackConfig:
             raise InputError(f"{self.n_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
         if isinstance(self.positions, Rotary) and (dims := self.positions.dims or self.d_head) % 2:
             raise InputError(f"rotary positions turn pairs of dimensions: d_head must be even, got {dims}")
+        if self.parallel and self.cross_attention:
+            raise InputError("cross-attention reads what attention wrote: expected another wiring than parallel")
         if self.local and not {*self.local.layers} <= {*range(self.n_layers)}:
             raise InputError(f"local layers must lie in 0-{self.n_layers - 1}, got {self.local.layers}")
 
