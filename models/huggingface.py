@@ -23,67 +23,11 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
-from models import (
-    bart,
-    bert,
-    bloom,
-    distilbert,
-    electra,
-    gemma,
-    gpt2,
-    gpt_neo,
-    gpt_neox,
-    gptj,
-    llama,
-    marian,
-    mistral,
-    modernbert,
-    olmo2,
-    opt,
-    own,
-    phi,
-    phi3,
-    quantizing,
-    qwen,
-    roberta,
-    smollm3,
-    stablelm,
-    t5,
-    writing,
-)
-from models.family import Family, Piece, layout
+from models import quantizing
+from models.families import FAMILIES, writing
+from models.families.family import Family, Piece, layout
 from models.stored import DTYPES, Stored, folded, read_header, write
 
-FAMILIES: dict[str, Family] = {
-    "bart": bart.FAMILY,
-    "bert": bert.FAMILY,
-    "bloom": bloom.FAMILY,
-    "distilbert": distilbert.FAMILY,
-    "electra": electra.FAMILY,
-    "gemma": gemma.GEMMA,
-    "gemma2": gemma.GEMMA2,
-    "gemma3_text": gemma.GEMMA3,
-    "gpt2": gpt2.FAMILY,
-    "gpt_neo": gpt_neo.FAMILY,
-    "gpt_neox": gpt_neox.FAMILY,
-    "gptj": gptj.FAMILY,
-    "llama": llama.FAMILY,
-    "marian": marian.FAMILY,
-    "mistral": mistral.MISTRAL,
-    "mixtral": mistral.MIXTRAL,
-    "modernbert": modernbert.FAMILY,
-    "olmo2": olmo2.FAMILY,
-    "opt": opt.FAMILY,
-    "phi": phi.FAMILY,
-    "phi3": phi3.FAMILY,
-    "qwen2": qwen.QWEN2,
-    "qwen3": qwen.QWEN3,
-    "roberta": roberta.FAMILY,
-    "smollm3": smollm3.FAMILY,
-    "stablelm": stablelm.FAMILY,
-    "t5": t5.FAMILY,
-    "interp": own.FAMILY,  # last, as it can say everything
-}
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"

@@ -24,8 +24,9 @@ from interp.config import (
     StackConfig,
 )
 from models import directory_of
-from models.family import Family, Fields
-from models.huggingface import FAMILIES, described
+from models.families import FAMILIES
+from models.families.family import Family, Fields
+from models.huggingface import described
 
 # sizes under the names that families have for them: with these, everything else is a family's default
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")

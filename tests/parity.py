@@ -29,7 +29,8 @@ from torch.testing import assert_close
 
 from interp import InputError, Run, TokenBatch, generate, run
 from models import huggingface, load, save
-from models.family import Fields
+from models.families import FAMILIES
+from models.families.family import Fields
 
 transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
 
@@ -298,7 +299,7 @@ class Parity:
 
     def test_configurations_survive_being_written(self, made, variant):
         pair = made(variant)
-        family, config = huggingface.FAMILIES[pair.family], pair.ours.config
+        family, config = FAMILIES[pair.family], pair.ours.config
         again = family.config(family.raw(config))
         assert family.config(family.raw(again)) == again
         assert huggingface._settled(again) == huggingface._settled(config)
@@ -320,7 +321,7 @@ class Parity:
 
     def test_fields_that_nothing_reads_are_refused_or_change_nothing(self, made, variant, tmp_path):
         pair = made(variant)
-        family, raw = huggingface.FAMILIES[pair.family], pair.theirs.config.to_dict()
+        family, raw = FAMILIES[pair.family], pair.theirs.config.to_dict()
         with pytest.raises(InputError, match=r"nothing here reads mystery_factor 2\.0"):
             family.config(raw | {"mystery_factor": 2.0})
         family.config(raw | {"mystery_factor": None})

@@ -14,8 +14,9 @@ from torch.testing import assert_close
 
 from analyses import cli
 from interp import InputError, TokenBatch, Transformer, generate, run
-from models import bart, load, marian, save, t5
-from models.writing import with_generation
+from models import load, save
+from models.families import bart, marian, t5
+from models.families.writing import with_generation
 
 SIZES = {
     "d_model": 66,

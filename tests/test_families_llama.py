@@ -6,7 +6,7 @@ from transformers import CONFIG_MAPPING
 
 from interp import InputError
 from interp.config import Interpolated, Local, NoPositions, Rotary, StackConfig, Stretched
-from models.huggingface import FAMILIES
+from models.families import FAMILIES
 
 SIZES = {
     "num_hidden_layers": 2,

@@ -3,7 +3,7 @@
 from families import PAGE, by_family, page, stated
 from parity import TOLERANCE
 
-from models.huggingface import FAMILIES
+from models.families import FAMILIES
 
 
 def test_every_family_is_checked_against_transformers():

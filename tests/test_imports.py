@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.huggingface import FAMILIES
+from models.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}

@@ -13,7 +13,7 @@ from analyses import cli
 from analyses import listing as page
 from interp import Transformer
 from models import listing, load, save
-from models.huggingface import FAMILIES
+from models.families import FAMILIES
 from models.listing import Found, Parts
 
 

@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from interp import InputError, Transformer, TransformerConfig, generate, run
 from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
 from models import load, save
-from models.family import Fields
-from models.original import original
-from models.own import config as read_config
-from models.own import raw
+from models.families.family import Fields
+from models.families.original import original
+from models.families.own import config as read_config
+from models.families.own import raw
 
 
 def tiny_original() -> Transformer:

@@ -22,7 +22,8 @@ from interp import InputError, TokenBatch, Tokenizer, Transformer, TransformerCo
 from interp.parts import Output
 from interp.places import sites_of
 from interp.tap import Edit
-from models.huggingface import CONFIG, FAMILIES, described, read_json, read_tokenizers, save, weight_files
+from models.families import FAMILIES
+from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files
 from models.lens.bridged import Bridged, Unread, sites
 from models.lens.describing import describe
 from models.lens.hooks import Hooks, candidates, find, same

@@ -8,8 +8,8 @@ from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, Theirs, parts_of, rows
-from models.rotation import rotary, stated
+from models.families.family import Family, Fields, Theirs, parts_of, rows
+from models.families.rotation import rotary, stated
 
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they see near tokens alone
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from interp.config import Sinusoidal, TransformerConfig
 from interp.errors import InputError
-from models import bart
-from models.family import Family, Fields, rows
-from models.writing import start_of, writing_of
+from models.families import bart
+from models.families.family import Family, Fields, rows
+from models.families.writing import start_of, writing_of
 
 
 def config(fields: Fields) -> TransformerConfig:

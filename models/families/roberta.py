@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import Learned, TransformerConfig
-from models import bert
-from models.family import Family, Fields, rows
+from models.families import bert
+from models.families.family import Family, Fields, rows
 
 
 def config(fields: Fields) -> TransformerConfig:

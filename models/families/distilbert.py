@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models import bert
-from models.family import Family, Fields, parts_of, rows
+from models.families import bert
+from models.families.family import Family, Fields, parts_of, rows
 
 EPS = 1e-12  # of all norms; their configuration has no field for it
 

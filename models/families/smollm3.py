@@ -4,8 +4,8 @@ from typing import Any
 
 from interp.config import Gated, Local, NoPositions, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields
-from models.llama import FREQUENCIES, WEIGHTS, common, gated, layer_types, near, stack, window, with_output
+from models.families.family import Family, Fields
+from models.families.llama import FREQUENCIES, WEIGHTS, common, gated, layer_types, near, stack, window, with_output
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.config import Activation, LayerNorm, Learned, Plain, StackConfig, Transform, TransformerConfig
-from models.family import Family, Fields, Theirs, parts_of, rows
+from models.families.family import Family, Fields, Theirs, parts_of, rows
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from interp import config as parts
 from interp.config import TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, Form
+from models.families.family import Family, Fields, Form
 
 KINDS: dict[str, type[Any]] = {
     name: kind for name, kind in vars(parts).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)

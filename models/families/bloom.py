@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import Alibi, LayerNorm, Plain, StackConfig, TransformerConfig
-from models.family import Family, Fields, by_head, parts_of, rows
+from models.families.family import Family, Fields, by_head, parts_of, rows
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -10,8 +10,8 @@ from typing import Any
 
 from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, parts_of, rows
-from models.writing import STRATEGY, ids_of, start_of, writing_of
+from models.families.family import Family, Fields, parts_of, rows
+from models.families.writing import STRATEGY, ids_of, start_of, writing_of
 
 TRAINED = 512  # the length that it was trained with: distances are known at any
 # their names of feed-forwards, the activation in their words and in ours; "gated-gelu" is an approximation of GELU

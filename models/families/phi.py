@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.family import Family, Fields, parts_of, rows
-from models.rotation import rotary, stated
+from models.families.family import Family, Fields, parts_of, rows
+from models.families.rotation import rotary, stated
 
 
 def config(fields: Fields) -> TransformerConfig:

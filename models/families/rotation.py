@@ -5,7 +5,7 @@ from typing import Any
 
 from interp.config import Interpolated, Positions, Rotary, Stretched, Yarn
 from interp.errors import InputError
-from models.family import Fields
+from models.families.family import Fields
 
 
 def rotary(fields: Fields, d_head: int, *, base: float = 10_000.0, share: float | None = None) -> Rotary:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import Local, TransformerConfig
-from models.family import Family, Fields
-from models.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
+from models.families.family import Family, Fields
+from models.families.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
 
 
 def config(fields: Fields) -> TransformerConfig:

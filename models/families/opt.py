@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
-from models.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, parts_of, rows
 
 UNREAD = 2  # rows of the position table before that of position 0
 EPS = 1e-5  # of all norms; their configuration has no field for it

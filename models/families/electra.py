@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from interp.config import TransformerConfig
-from models import bert
-from models.family import Family, Fields, rows
+from models.families import bert
+from models.families.family import Family, Fields, rows
 
 
 def config(fields: Fields) -> TransformerConfig:

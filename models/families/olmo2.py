@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import TransformerConfig
-from models.family import Family, Fields, rows
-from models.llama import FREQUENCIES, WEIGHTS, common, stack, with_output
+from models.families.family import Family, Fields, rows
+from models.families.llama import FREQUENCIES, WEIGHTS, common, stack, with_output
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -4,8 +4,8 @@ from typing import Any
 
 from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, rows
-from models.llama import FREQUENCIES, WEIGHTS, all_near, common, stack, window, with_output, without
+from models.families.family import Family, Fields, rows
+from models.families.llama import FREQUENCIES, WEIGHTS, all_near, common, stack, window, with_output, without
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -7,8 +7,8 @@ from typing import Any
 
 from interp.config import Gated, LayerNorm, Local, Rotary, StackConfig, Transform, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, activation_name, parts_of, rows
-from models.rotation import one_rotary, stated
+from models.families.family import Family, Fields, activation_name, parts_of, rows
+from models.families.rotation import one_rotary, stated
 
 FULL, NEAR = "full_attention", "sliding_attention"  # what their layer_types call the two kinds
 PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained

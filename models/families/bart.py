@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
-from models.family import Family, Fields, one_row, parts_of, rows
-from models.writing import STRATEGY, ids_of, start_of, writing_of
+from models.families.family import Family, Fields, one_row, parts_of, rows
+from models.families.writing import STRATEGY, ids_of, start_of, writing_of
 
 FIRST_ROW = 2
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, Rotary, StackConfig, TransformerConfig
-from models.family import Family, Fields, Theirs, rows
-from models.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
-from models.rotation import one_rotary, stated
+from models.families.family import Family, Fields, Theirs, rows
+from models.families.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
+from models.families.rotation import one_rotary, stated
 
 
 def config(fields: Fields) -> TransformerConfig:

@@ -8,7 +8,7 @@ from typing import Any
 
 from interp.config import TransformerConfig, Writing
 from interp.errors import InputError
-from models.family import Fields
+from models.families.family import Fields
 
 START, ENDS, FIRST, LAST = "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id"
 NEVER = "bad_words_ids"

@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, parts_of, rows
 
 
 def config(fields: Fields) -> TransformerConfig:
