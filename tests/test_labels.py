@@ -126,7 +126,7 @@ def test_models_that_have_learnt_nothing_carry_no_label():
     """Test 11 of the measures: with no effect present, any label at all in at most 5% of models and two errors."""
     corpus = [*islice(stories(None, seed=11), 80)]
     labelled = 0
-    count = 12
+    count = 8
     for seed in range(count):
         model = untrained(load("default"), seed + 100)
         found = label(model, dict.fromkeys(behaviours.MODULES, corpus), documents=8, words=24, seed=seed)
