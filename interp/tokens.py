@@ -214,6 +214,14 @@ class TokenBatch:
         """A batch of one text, as so many."""
         return self._each(lambda value: value.expand(n_texts, -1))
 
+    def rows(self, rows: slice) -> "TokenBatch":
+        """Some of the rows."""
+        return self._each(lambda value: value[rows])
+
+    def reading(self, ids: Int[Tensor, "prompt position"]) -> "TokenBatch":
+        """The same padding and positions with other tokens."""
+        return replace(self, ids=ids)
+
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
         return self._each(lambda value: value.to(device))

@@ -1,0 +1,117 @@
+"""What a training run is told: phases, optimizer, schedule, and how often it looks up from its work."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from interp.errors import InputError
+
+Schedule = Literal["cosine", "linear", "inverse-square-root", "constant"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several."""
+
+    steps: int
+    rows: int  # a step, of all micro-batches and processes together
+    row: int  # tokens a row; of pairs, which are as long as they are, the most on either side
+    mix: Mapping[str, float] = field(default_factory=dict)  # chance of a row to come from each source; empty: alike
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rows"):
+            if getattr(self, name) < 1:
+                raise InputError(f"a phase has at least 1 of its {name}, got {getattr(self, name)}")
+        if self.row < 2:
+            raise InputError(f"a row has a token to read and one to foretell: expected row >= 2, got {self.row}")
+        if any(share < 0 for share in self.mix.values()) or (self.mix and sum(self.mix.values()) <= 0):
+            raise InputError(f"shares of a mix are at least 0 and not all 0, got {dict(self.mix)}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the weights, but for the model and its data.
+
+    The learning rate rises in a line for `warmup` steps, stays for `hold` steps, and then follows `schedule` until the
+    last step, where it is `final` times the peak (cosine, linear); `inverse-square-root` falls as
+    (step / (warmup + hold))^-1/2 (Vaswani 2017, section 5.3).
+
+    Raises:
+        InputError: numbers that cannot be, or a schedule that ends before its warm-up does.
+    """
+
+    phases: tuple[Phase, ...]
+    seed: int = 0
+    learning_rate: float = 1e-3  # the peak
+    schedule: Schedule = "cosine"
+    warmup: int = 100  # steps
+    hold: int = 0  # steps
+    final: float = 0.1  # of the peak
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1  # of matrices; vectors are left alone
+    clip: float = 1.0  # largest norm of all gradients together; 0 for no limit
+    accumulate: int = 1  # micro-batches a step
+    label_smoothing: float = 0.0
+    dropout: float = 0.0  # of embeddings and of what each layer adds to the stream (Vaswani 2017, section 5.4)
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and sums are float32
+    compile: bool = False  # through torch.compile
+    evaluate_every: int = 500  # steps between looks at held-out text; 0 for never
+    evaluate_rows: int = 64  # the most rows of each held-out source that a look reads
+    save_every: int = 500  # steps between states that a run can be resumed from
+    snapshot_at: tuple[int, ...] = ()  # steps after which the model is kept as well
+    sample: str | None = None  # what is continued, so that one sees how it writes, at every look
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise InputError("expected at least one phase")
+        for name, low, high in (
+            ("learning_rate", 0.0, math.inf),
+            ("final", 0.0, 1.0),
+            ("weight_decay", 0.0, math.inf),
+            ("clip", 0.0, math.inf),
+            ("label_smoothing", 0.0, 1.0),
+            ("dropout", 0.0, 1.0),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high or (high == 1.0 and name != "final" and value == 1.0):
+                raise InputError(f"{name} must be from {low:g} to {high:g}, got {value:g}")
+        for name in ("warmup", "hold", "evaluate_every", "save_every"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.accumulate < 1 or any(phase.rows % self.accumulate for phase in self.phases):
+            rows = ", ".join(str(phase.rows) for phase in self.phases)
+            raise InputError(f"accumulate must divide the rows of every phase ({rows}), got {self.accumulate}")
+        if self.warmup + self.hold >= self.steps and self.schedule != "constant":
+            raise InputError(
+                f"the schedule ends before its warm-up does: warmup {self.warmup} and hold {self.hold} leave nothing of "
+                f"{self.steps} steps to fall in; take fewer, or more steps"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def phase(self, step: int) -> Phase:
+        """The phase to which `step`, counted from 0, belongs."""
+        for phase in self.phases:
+            if step < phase.steps:
+                return phase
+            step -= phase.steps
+        raise InputError("the run has no such step")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of `step`, counted from 0."""
+        done = step + 1
+        if done <= self.warmup:
+            return self.learning_rate * done / self.warmup
+        level = self.warmup + self.hold
+        if done <= level or self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "inverse-square-root":
+            return self.learning_rate * math.sqrt(max(level, 1) / done)
+        through = (done - level) / (self.steps - level)  # 0 to 1
+        left = (1 + math.cos(math.pi * through)) / 2 if self.schedule == "cosine" else 1 - through
+        return self.learning_rate * (self.final + (1 - self.final) * left)
