@@ -3,6 +3,8 @@
 Beside position in the stacks' own attention. Queries and keys stand in different texts, so there are no offsets.
 """
 
+from typing import Literal
+
 import torch
 
 from analyses.collecting import summary
@@ -54,14 +56,13 @@ class Collector:
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=dict(reading.counts), **summary(reading))
 
     @staticmethod
-    def _scored(sink: str, totals: Totals) -> list[Scored]:
+    def _scored(sink: Literal["kept", "removed"], totals: Totals) -> list[Scored]:
         rows, order = (
             Totals(*(part[..., measures] for part in (totals.scores, totals.weights, totals.rows)))
             for measures in (slice(_N_OVER_ROWS), slice(_N_OVER_ROWS, None))
         )
         alone = Totals(*(part[:, :-1] for part in (order.scores, order.weights, order.rows)))
-        reading = "removed" if sink == "removed" else "kept"
         return [
-            Scored(rows, MEASURES[:_N_OVER_ROWS], reading, ["uniform"]),
-            Scored(alone, MEASURES[_N_OVER_ROWS:], reading, constant=("no order", 0.0)),
+            Scored(rows, MEASURES[:_N_OVER_ROWS], sink, ["uniform"]),
+            Scored(alone, MEASURES[_N_OVER_ROWS:], sink, constant=("no order", 0.0)),
         ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.cache import Growing
@@ -113,12 +113,21 @@ class Attention(nn.Module):
         self, q: Float[Tensor, "*batch head query d_head"], k: Float[Tensor, "*batch2 head key d_head"], sight: Sight
     ) -> Float[Tensor, "... head query key"]:
         """q·k, scaled, capped, with what positions add; -inf where a query sees no key."""
-        scores = q @ k.transpose(-1, -2) * self.config.score_scale
+        bias = None if self.bias is None else self.bias(sight)
+        return self.entering(q @ k.transpose(-1, -2) * self.config.score_scale, bias, sight.near(self.reach).mask())
+
+    def entering(
+        self,
+        scaled: Float[Tensor, "*batch query key"],
+        bias: Float[Tensor, "*batch2 query key"] | None,
+        seen: Bool[Tensor, "*batch3 query key"] | None,
+    ) -> Float[Tensor, "... query key"]:
+        """Scaled q·k as they enter the softmax: capped, with what positions add, -inf where a key is not `seen`."""
         if (cap := self.config.score_cap) is not None:
-            scores = cap * (scores / cap).tanh()
-        if self.bias is not None:
-            scores = scores + self.bias(sight).to(scores.dtype)
-        return scores.masked_fill(~sight.near(self.reach).mask(), -torch.inf)
+            scaled = cap * (scaled / cap).tanh()
+        if bias is not None:
+            scaled = scaled + bias.to(scaled.dtype)
+        return scaled if seen is None else scaled.masked_fill(~seen, -torch.inf)
 
     def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
         """Keys or values once for each query head that reads them."""

@@ -38,25 +38,13 @@ def attend(
     if past:
         earlier = (rows @ past_k.permute(0, 2, 3, 1)).view(prompts, count, cells, queries, past)
         scores = torch.cat([earlier, scores], -1)
-    pattern = _entering(attn, scores, sight, heads).softmax(-1)
+    bias = None if attn.bias is None else attn.bias(sight)
+    if bias is not None:  # the same for all cells
+        bias = (bias if heads is None else bias[:, heads])[:, :, None]
+    seen = sight.near(attn.reach).mask()
+    pattern = attn.entering(scores, bias, None if bool(seen.all()) else seen[:, :, None]).softmax(-1)
     z = pattern[..., past:] @ v
     if past:
         earlier = pattern[..., :past].reshape(prompts, count, cells * queries, past)
         z = z + (earlier @ past_v.transpose(1, 2)).view_as(z)
     return z.permute(2, 0, 3, 1, 4)
-
-
-def _entering(
-    attn: Attention,
-    scores: Float[Tensor, "prompt head cell query key"],
-    sight: Sight,
-    heads: Int[Tensor, " head"] | None,
-) -> Float[Tensor, "prompt head cell query key"]:
-    """Scaled scores as they enter the softmax: as in `Attention.scores`."""
-    if (cap := attn.config.score_cap) is not None:
-        scores = cap * (scores / cap).tanh()
-    if attn.bias is not None:
-        bias = attn.bias(sight).to(scores.dtype)
-        scores = scores + (bias if heads is None else bias[:, heads])[:, :, None]
-    mask = sight.near(attn.reach).mask()
-    return scores if bool(mask.all()) else scores.masked_fill(~mask[:, :, None], -torch.inf)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.patterns.rows import Pattern, argmax, remove_sink
+from interp.patterns.rows import Pattern, argmax, entropies, remove_sink
 
 MEASURES = ("first-token", "entropy", "diagonal", "monotonicity")
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
@@ -65,7 +65,7 @@ def score(
     n_keys = source.sum(-1)[:, None, None]
     several = rows & (n_keys >= 2)
     at_first = pattern.gather(-1, first[:, None, None, None].expand(*pattern.shape[:-1], 1))[..., 0]
-    entropy = -(pattern * pattern.clamp(min=1e-30).log()).sum(-1) / n_keys.clamp(min=2).log()
+    entropy = entropies(pattern) / n_keys.clamp(min=2).log()
     diagonal = (pattern * crossing.off_diagonal[:, None].to(pattern)).sum(-1)
     eligible = [rows & (not sink_removed), several, several]
     sums = [(value * rows).sum(-1) for value, rows in zip((at_first, entropy, diagonal), eligible, strict=True)]

@@ -15,12 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.patterns import nulls
-from interp.patterns.rows import CHUNK, Pattern, Rows, Sink, argmax
+from interp.patterns.rows import CHUNK, TINY, Pattern, Rows, Sink, argmax, entropies
 from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
 MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
-_TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 
 Scores = Float[Tensor, "prompt head measure"]
 
@@ -101,7 +100,7 @@ class Questions:
         for at in range(0, len(matrices), size):
             some = slice(at, at + size)
             self._near(matrices[some], values.flatten(1, 2)[:, some])
-            values[-1].flatten(0, 1)[some] = _entropies(matrices[some])
+            values[-1].flatten(0, 1)[some] = entropies(matrices[some])
             far.flatten(0, 1)[some] = self._distances(matrices[some])
             squares.flatten(0, 1)[some] = _squares(matrices[some, :, 1:])
             if self.special:
@@ -149,7 +148,7 @@ class Questions:
         first, scale = sink.first, sink.scale
         duplicate -= first * self.of_first[:, None]
         distance.copy_(far)
-        entropy -= first.clamp(min=_TINY).log().mul_(-first)
+        entropy -= first.clamp(min=TINY).log().mul_(-first)
         values *= scale
         # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
         entropy -= torch.where(scale > 0, scale, 1).log()
@@ -275,11 +274,6 @@ def _null_factors(eligible: Tensor, n_copies: Tensor, seen: Sequence[Tensor]) ->
     ):
         mean[..., column], variance[..., column] = (each * eligible[..., column] for each in factors)
     return mean, variance
-
-
-def _entropies(matrices: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
-    """-sum A log A of each row."""
-    return -matrices.clamp(min=_TINY).log_().mul_(matrices).sum(-1)
 
 
 def _squares(matrices: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:

@@ -13,6 +13,8 @@ SINKS: tuple[Literal["kept", "removed"], ...] = ("kept", "removed")  # the two r
 
 CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
 
+TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
+
 Pattern = Float[Tensor, "prompt head query key"]
 
 
@@ -75,6 +77,11 @@ def remove_sink(
     mass = rest.sum(-1)
     kept = mass >= SINK_FLOOR
     return rest / torch.where(kept, mass, torch.inf)[..., None], kept
+
+
+def entropies(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
+    """-sum A log A of each row, in nats."""
+    return -rows.clamp(min=TINY).log_().mul_(rows).sum(-1)
 
 
 def parts(pattern: Pattern) -> Iterator[slice]:
