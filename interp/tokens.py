@@ -224,7 +224,9 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> "TokenBatch":
         """The same batch on another device."""
-        return self._each(lambda value: value.to(device))
+        moved = self._each(lambda value: value.to(device))
+        vars(moved)["padded"] = self.padded  # looked up here: to ask the other device is to wait for it
+        return moved
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         segments = None if self.segments is None else change(self.segments)

@@ -6,11 +6,11 @@ step is the data's position: a run that is resumed reads on where it stopped, wh
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 from torch import Generator, Tensor
 
 from interp.errors import InputError
@@ -50,11 +50,16 @@ class Examples:
         return Examples(self.tokens.to(device), self.targets.to(device), decoded)
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where rows come from."""
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """So many rows of (at most) `row` tokens, drawn with `generator`."""
+        """So many rows of (at most) `row` tokens, drawn with `generator` and nothing else.
+
+        Raises:
+            InputError: there are no such rows.
+        """
         ...
 
 
@@ -64,7 +69,7 @@ class Windows:
     `stream` holds the tokens of all documents, one after the other, each after the tokenizer's prefix.
     """
 
-    def __init__(self, stream: Sequence[int] | Int[Tensor, " token"], prefix: Sequence[int] = ()):
+    def __init__(self, stream: Sequence[int] | Integer[Tensor, " token"], prefix: Sequence[int] = ()):
         self.stream = torch.as_tensor(stream)
         self.prefix = torch.tensor(list(prefix), dtype=torch.long)
 
@@ -77,24 +82,33 @@ class Windows:
         Raises:
             InputError: the text is shorter than a row.
         """
-        places = len(self.stream) - (row - len(self.prefix))
-        if places < 1:
-            raise InputError(
-                f"the text has {len(self.stream)} tokens, fewer than a row of {row}: give more, or shorten the row"
-            )
+        places = len(self.stream) - self._own(row)
         return self._at(torch.randint(places, (rows,), generator=generator), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
-        """The whole text once, a row after the other, in batches of 16 rows; what is left over is not read."""
-        own = row - len(self.prefix)
+        """The whole text once, a row after the other, in batches of 16 rows; what is left over is not read.
+
+        Of more rows than `limit` so many are read, spread over the text.
+
+        Raises:
+            InputError: the text is shorter than a row.
+        """
+        own = self._own(row)
         starts = torch.arange(0, len(self.stream) - own, own)
-        if not len(starts):
+        if limit is not None and len(starts) > limit:
+            starts = starts[torch.arange(limit) * len(starts) // limit]
+        return [self._at(some, row) for some in starts.split(16)]
+
+    def _own(self, row: int) -> int:
+        """Tokens of the text in a row, which the prefix leaves room for."""
+        own = row - len(self.prefix)
+        if own < 1:
+            raise InputError(f"a row of {row} has no room beside the {len(self.prefix)} tokens that begin a text")
+        if len(self.stream) <= own:
             raise InputError(
                 f"the text has {len(self.stream)} tokens, fewer than a row of {row}: give more, or shorten the row"
             )
-        if limit is not None and len(starts) > limit:  # spread over the text
-            starts = starts[torch.arange(limit) * len(starts) // limit]
-        return [self._at(some, row) for some in starts.split(16)]
+        return own
 
     def _at(self, starts: Int[Tensor, " row"], row: int) -> Examples:
         own = row - len(self.prefix)
@@ -113,6 +127,11 @@ class Repeats:
     """
 
     def __init__(self, tokenizer: Tokenizer, shortest: int = 6, longest: int = 40):
+        """Segments of `shortest` to `longest` tokens.
+
+        Raises:
+            InputError: no token may be in a segment twice, so it cannot be longer than the vocabulary.
+        """
         ordinary = [id for id in range(tokenizer.d_vocab) if id not in tokenizer.special_ids]
         if not 2 <= shortest <= longest <= len(ordinary):
             raise InputError(
@@ -147,6 +166,11 @@ class Masked:
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, share: float = 0.15):
+        """Hide a `share` of the tokens of `source`.
+
+        Raises:
+            InputError: the vocabulary has no mask token, or the share is none.
+        """
         if tokenizer.mask_id is None:
             raise InputError('a masked-word model hides words behind a token: expected "[MASK]" in the vocabulary')
         if not 0 < share < 1:
@@ -160,7 +184,7 @@ class Masked:
         return self.hidden(self.source.examples(rows, row, generator), generator)
 
     def hidden(self, examples: Examples, generator: Generator) -> Examples:
-        """The same rows with tokens hidden; at least one in each row."""
+        """The same rows with tokens hidden: at least one in each row that has any but special ones."""
         ids = examples.tokens.ids
         ordinary = examples.tokens.mask & ~torch.isin(ids, self.special)
         wish = torch.rand(ids.shape, generator=generator).masked_fill(~ordinary, 2.0)
@@ -178,17 +202,34 @@ class Pairs:
     """
 
     def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int):
+        """Pairs of ids; `start` is the id that every decoder's text begins with.
+
+        Raises:
+            InputError: there are none, or one has an empty side.
+        """
+        if not pairs:
+            raise InputError("expected pairs to learn from, got none")
+        if empty := next((at for at, pair in enumerate(pairs, 1) if not all(map(len, pair))), None):
+            raise InputError(f"pair {empty} has an empty side: leave it out, or give both a text")
         self.pairs, self.start = pairs, start
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """Pairs drawn at random, padded to the longest."""
+        """Pairs drawn at random, padded to the longest.
+
+        Raises:
+            InputError: one is longer than a row.
+        """
         return self._at(torch.randint(len(self.pairs), (rows,), generator=generator).tolist(), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
-        """Each pair once, in batches of 64."""
+        """Each pair once, in batches of 64; of more than `limit` so many, spread over all.
+
+        Raises:
+            InputError: one is longer than a row.
+        """
         chosen = range(len(self.pairs))
         if limit is not None and len(chosen) > limit:
             chosen = [at * len(self.pairs) // limit for at in range(limit)]
@@ -210,6 +251,11 @@ class Mixed:
     """Rows of several sources in chance proportions."""
 
     def __init__(self, sources: Mapping[str, Source]):
+        """Sources by the names that mixes use.
+
+        Raises:
+            InputError: there are none.
+        """
         if not sources:
             raise InputError("expected something to learn from: no source of rows was given")
         self.sources = dict(sources)
@@ -218,7 +264,8 @@ class Mixed:
         """Rows whose sources are drawn by `mix`; of all sources alike where it is empty.
 
         Raises:
-            InputError: a source that does not exist.
+            InputError: a source that does not exist, rows of several sources that do not fit together, or what
+                the sources raise.
         """
         if unknown := [name for name in mix if name not in self.sources]:
             raise InputError(f"no source {unknown[0]!r} to mix: there are {', '.join(self.sources)}")
@@ -235,6 +282,8 @@ class Mixed:
             return parts[0]
         if any(part.decoded is not None for part in parts):
             raise InputError("pairs of texts are not mixed with other sources: expected one source in the mix")
+        if any(part.tokens.padded for part in parts) or len({part.targets.shape[1] for part in parts}) > 1:
+            raise InputError("only full rows of one length are mixed: expected one source in the mix, or windows")
         order = torch.randperm(rows, generator=generator)  # so that every micro-batch has its share of each
         ids, targets = torch.cat([part.tokens.ids for part in parts]), torch.cat([part.targets for part in parts])
         return Examples(TokenBatch.from_ids(ids[order]), targets[order])

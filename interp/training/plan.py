@@ -3,16 +3,21 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from interp.errors import InputError
 
 Schedule = Literal["cosine", "linear", "inverse-square-root", "constant"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Some steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several."""
+    """Some steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several.
+
+    Raises:
+        InputError: numbers that cannot be.
+    """
 
     steps: int
     rows: int  # a step, of all micro-batches and processes together
@@ -55,7 +60,7 @@ class Plan:
     accumulate: int = 1  # micro-batches a step
     label_smoothing: float = 0.0
     dropout: float = 0.0  # of embeddings and of what each layer adds to the stream (Vaswani 2017, section 5.4)
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and sums are float32
+    precision: Precision = "float32"  # of matrix products; weights and sums are float32
     compile: bool = False  # through torch.compile
     evaluate_every: int = 500  # steps between looks at held-out text; 0 for never
     evaluate_rows: int = 64  # the most rows of each held-out source that a look reads
@@ -66,27 +71,35 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.phases:
             raise InputError("expected at least one phase")
-        for name, low, high in (
-            ("learning_rate", 0.0, math.inf),
-            ("final", 0.0, 1.0),
-            ("weight_decay", 0.0, math.inf),
-            ("clip", 0.0, math.inf),
-            ("label_smoothing", 0.0, 1.0),
-            ("dropout", 0.0, 1.0),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high or (high == 1.0 and name != "final" and value == 1.0):
-                raise InputError(f"{name} must be from {low:g} to {high:g}, got {value:g}")
+        for name, known in (("schedule", get_args(Schedule)), ("precision", get_args(Precision))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name in ("learning_rate", "weight_decay", "clip"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be at least 0 and finite, got {getattr(self, name):g}")
+        for name in ("label_smoothing", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must be from 0 to less than 1, got {getattr(self, name):g}")
+        if not 0 <= self.final <= 1:
+            raise InputError(f"final is a share of the peak: expected 0 to 1, got {self.final:g}")
+        if not all(0 <= beta < 1 for beta in self.betas) or not 0 < self.eps < math.inf:
+            raise InputError(f"betas must be from 0 to less than 1 and eps above 0, got {self.betas} and {self.eps:g}")
+        self._check_steps()
+
+    def _check_steps(self) -> None:
         for name in ("warmup", "hold", "evaluate_every", "save_every"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.accumulate < 1 or any(phase.rows % self.accumulate for phase in self.phases):
             rows = ", ".join(str(phase.rows) for phase in self.phases)
             raise InputError(f"accumulate must divide the rows of every phase ({rows}), got {self.accumulate}")
-        if self.warmup + self.hold >= self.steps and self.schedule != "constant":
+        if beyond := [step for step in self.snapshot_at if not 1 <= step <= self.steps]:
+            raise InputError(f"snapshots are taken after step 1 to {self.steps}, got {beyond[0]}")
+        level = self.warmup if self.schedule == "constant" else self.warmup + self.hold + 1
+        if level > self.steps:
             raise InputError(
-                f"the schedule ends before its warm-up does: warmup {self.warmup} and hold {self.hold} leave nothing of "
-                f"{self.steps} steps to fall in; take fewer, or more steps"
+                f"the schedule ends before its warm-up does: warmup {self.warmup} and hold {self.hold} leave nothing "
+                f"of {self.steps} steps; take fewer, or more steps"
             )
 
     @property
@@ -95,12 +108,16 @@ class Plan:
         return sum(phase.steps for phase in self.phases)
 
     def phase(self, step: int) -> Phase:
-        """The phase to which `step`, counted from 0, belongs."""
+        """The phase to which `step`, counted from 0, belongs.
+
+        Raises:
+            InputError: there is no such step.
+        """
         for phase in self.phases:
             if step < phase.steps:
                 return phase
             step -= phase.steps
-        raise InputError("the run has no such step")
+        raise InputError(f"the run has {self.steps} steps: there is no such step after them")
 
     def rate(self, step: int) -> float:
         """The learning rate of `step`, counted from 0."""

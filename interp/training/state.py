@@ -5,8 +5,7 @@ Everything random is drawn from the seed and the step, so weights, moments and t
 """
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.training.files import replacing
 
 FILE = "state.safetensors"
 
@@ -33,21 +33,11 @@ def write(path: Path, state: State) -> None:
     """Put `state` at `path` in place of the one before.
 
     Raises:
-        InputError: the disk is full or cannot be written; the state before stays.
+        OSError, SafetensorError: the disk is full or cannot be written; the state before stays.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-        save_file(tensors, beside, {"facts": json.dumps(dict(state.facts))})
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())  # what is renamed is on the disk
-        os.replace(beside, path)
-    except (OSError, SafetensorError) as error:
-        kept = f"the last good state is {path}" if path.exists() else "there is no earlier state"
-        raise InputError(f"cannot write {path} ({error}); {kept}") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    with replacing(path) as part:
+        save_file(tensors, part, {"facts": json.dumps(dict(state.facts))})
 
 
 def read(path: Path) -> State:
@@ -66,38 +56,56 @@ def read(path: Path) -> State:
         raise InputError(f"{path} is damaged ({error}): it cannot be resumed from") from error
 
 
-def gather(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and the optimizer's moments by parameter name."""
+def gather(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> dict[str, Tensor]:
+    """Weights and the optimizer's moments by parameter name; `whole` puts together what lies in several processes."""
     names = {id(weight): name for name, weight in model.named_parameters()}
-    tensors = {f"weights/{name}": weight for name, weight in model.named_parameters()}
+    tensors = {f"weights/{name}": whole(weight.detach()) for name, weight in model.named_parameters()}
     for group in optimizer.param_groups:
         for weight in group["params"]:
             for key, moment in optimizer.state[weight].items():
-                tensors[f"moments/{names[id(weight)]}/{key}"] = moment
+                tensors[f"moments/{names[id(weight)]}/{key}"] = whole(moment)
     return tensors
 
 
-def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `gather` took.
+def restore(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    shared_as: Callable[[Tensor, Tensor], Tensor] = lambda value, weight: value,
+) -> None:
+    """Put back what `gather` took; `shared_as` shares a whole tensor out among processes as a weight is.
 
     Raises:
         InputError: the state is of another model.
     """
     parameters = dict(model.named_parameters())
     stored = {name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")}
-    if differing := [name for name in parameters if name not in stored or stored[name].shape != parameters[name].shape]:
-        was = tuple(stored[differing[0]].shape) if differing[0] in stored else "absent"
-        raise InputError(
-            f"the state is of another architecture: {differing[0]} is {tuple(parameters[differing[0]].shape)} here and "
-            f"{was} there; resume with the configuration that it was begun with"
-        )
+    _check_shapes(stored, parameters)
     with torch.no_grad():
         for name, weight in parameters.items():
-            weight.copy_(stored[name])
+            weight.copy_(shared_as(stored[name], weight))
     for name, weight in parameters.items():
         start = f"moments/{name}/"
         if found := {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}:
             optimizer.state[weight] = {
-                key: value.clone() if value.ndim == 0 else torch.empty_like(weight).copy_(value)
+                # a count of steps lies where the optimizer would have made it
+                key: value.to(weight.device, copy=True)
+                if value.ndim == 0
+                else torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
                 for key, value in found.items()
             }
+
+
+def _check_shapes(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    shapes = {name: tuple(value.shape) for name, value in stored.items()}
+    here = {name: tuple(weight.shape) for name, weight in parameters.items()}
+    if differing := [name for name in [*here, *shapes] if here.get(name) != shapes.get(name)]:
+        name = differing[0]
+        raise InputError(
+            f"the state is of another architecture: {name} is {here.get(name, 'absent')} here and "
+            f"{shapes.get(name, 'absent')} there; resume with the configuration that it was begun with"
+        )

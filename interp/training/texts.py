@@ -7,22 +7,23 @@ was made of. It is used again as long as the note holds, so that a second run st
 import gzip
 import hashlib
 import json
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Integer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
 from interp.errors import InputError
 from interp.tokens import Tokenizer
+from interp.training.files import replacing, sweep_beside
 
 START = "<s>"
 MASK = "[MASK]"
@@ -33,7 +34,7 @@ _TOGETHER = 4_000_000  # characters that are tokenized in one go
 
 @dataclass(frozen=True)
 class Document:
-    """A text and what it is called."""
+    """A text and what it is called: of a file, its name without folder and ending."""
 
     name: str
     text: str
@@ -50,7 +51,8 @@ def find(path: Path) -> list[Path]:
     found = sorted(each for each in path.rglob("*") if each.name.endswith(_SUFFIXES) and each.is_file())
     if not found:
         raise InputError(
-            f"no text at {path}: expected a text file, or a directory with {' or '.join('*' + end for end in _SUFFIXES)}"
+            f"no text at {path}: expected a text file, or a directory with "
+            f"{' or '.join('*' + end for end in _SUFFIXES)}"
         )
     return found
 
@@ -125,7 +127,7 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
 class Stream:
     """The tokens of some documents, one after the other, each after the tokenizer's prefix."""
 
-    tokens: Int[Tensor, " token"]  # mapped into memory; two bytes each where the vocabulary allows
+    tokens: Integer[Tensor, " token"]  # mapped into memory; two bytes each where the vocabulary allows
     names: Sequence[str]  # of the documents
     n_characters: int
 
@@ -147,29 +149,32 @@ def tokenize(
         say: told how many documents were read.
 
     Raises:
-        InputError: there are no documents, or the disk is full.
+        InputError: there are no documents, or none has a token, or the disk is full.
     """
-    kind = np.dtype(np.uint16 if tokenizer.d_vocab <= 1 << 16 else np.uint32)
-    digest = hashlib.sha256((tokenizer.backend.to_str() + made_of).encode()).hexdigest()
+    largest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
+    kind = np.dtype(np.uint16 if largest < 1 << 16 else np.int32)
+    digest = hashlib.sha256(repr((tokenizer.backend.to_str(), tokenizer.prefix, made_of)).encode()).hexdigest()
     if (note := _note(path, digest)) is None:
-        note = {"made_of": digest, **_write(documents, tokenizer, path, kind, say)}
-        beside = path.with_name(f".{path.name}.json")
-        beside.write_text(json.dumps(note) + "\n", "utf-8")
-        os.replace(beside, _beside(path))
+        try:
+            note = {"made_of": digest, **_write(documents, tokenizer, path, kind, say)}
+            with replacing(_note_path(path)) as part:
+                part.write_text(json.dumps(note) + "\n", "utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write tokens to {path}: {error.strerror or error}") from error
     tokens = torch.from_file(
         str(path), shared=False, size=note["n_bytes"] // kind.itemsize, dtype=_KINDS[kind.itemsize]
     )
     return Stream(tokens, note["names"], note["n_characters"])
 
 
-def _beside(path: Path) -> Path:
+def _note_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _note(path: Path, digest: str) -> dict | None:
+def _note(path: Path, digest: str) -> dict[str, Any] | None:
     """What the note beside an array says, if the array is whole and was made of the same."""
     try:
-        note = json.loads(_beside(path).read_text("utf-8"))
+        note = json.loads(_note_path(path).read_text("utf-8"))
         return note if note["made_of"] == digest and path.stat().st_size == note["n_bytes"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -177,32 +182,37 @@ def _note(path: Path, digest: str) -> dict | None:
 
 def _write(
     documents: Iterable[Document], tokenizer: Tokenizer, path: Path, kind: np.dtype, say: Callable[[str, int], None]
-) -> dict:
-    names, n_characters, waiting = [], 0, []
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-
-            def flush() -> None:
-                for encoding in tokenizer.backend.encode_batch_fast(waiting, add_special_tokens=False):
+) -> dict[str, Any]:
+    """Write the array, some documents at a time, so that no more text than that is ever held."""
+    names, n_characters = [], 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep_beside(path)
+    with replacing(path) as part:
+        with part.open("wb") as file:
+            for some in _together(documents):
+                texts = [document.text for document in some]
+                for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
                     file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
-                waiting.clear()
-
-            for document in documents:
-                names.append(document.name)
-                n_characters += len(document.text)
-                waiting.append(document.text)
-                if sum(map(len, waiting)) > _TOGETHER:
-                    flush()
-                    say("tokenizing", len(names))
-            flush()
+                names += [document.name for document in some]
+                n_characters += sum(map(len, texts))
+                say("tokenizing", len(names))
             n_bytes = file.tell()
         if not names:
             raise InputError("no text to train on: every document is held out, or there is none")
-        os.replace(beside, path)
-    except OSError as error:
-        raise InputError(f"cannot write tokens to {path}: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
+        if not n_bytes:
+            raise InputError(f"no text to train on: the {len(names)} documents are empty")
+        _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
     return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes}
+
+
+def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents of some million characters at a time."""
+    waiting, length = [], 0
+    for document in documents:
+        waiting.append(document)
+        length += len(document.text)
+        if length > _TOGETHER:
+            yield waiting
+            waiting, length = [], 0
+    if waiting:
+        yield waiting

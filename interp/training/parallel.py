@@ -1,0 +1,157 @@
+"""Several processes that train one model: each reads its share of a step's rows, and all take the same step.
+
+Which rows a step reads is a function of seed and step alone, so every process draws them all and takes its own; no data
+is sent. The gradient is of the mean over all processes' targets, however unequally these are spread.
+"""
+
+import copy
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from interp.errors import InputError
+from interp.training.plan import Plan
+from interp.transformer import Block, Transformer
+
+Parallel = Literal["ddp", "fsdp"]
+_SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that train together, this one among them; by default it is alone.
+
+    "ddp": each has the whole model, and gradients are averaged. "fsdp": gradients and the optimizer's moments are
+    shared out (FSDP2, a block at a time); each keeps the whole weights beside, to be looked at and saved.
+    """
+
+    kind: Parallel | None = None
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and tells; one does."""
+        return self.rank == 0
+
+    def check(self, plan: Plan) -> None:
+        """Every process has as many rows of each micro-batch as the others.
+
+        Raises:
+            InputError: they cannot be shared out evenly.
+        """
+        for phase in plan.phases:
+            if phase.rows % (plan.accumulate * self.size):
+                raise InputError(
+                    f"{phase.rows} rows a step cannot be shared out evenly among {self.size} processes in "
+                    f"{plan.accumulate} micro-batches each: expected a multiple of {plan.accumulate * self.size}"
+                )
+
+    def learning(self, model: Transformer) -> Transformer:
+        """What learns in place of `model`: itself, or a copy that is shared out among the processes."""
+        if self.kind is None:
+            return model
+        for weight in model.parameters():
+            dist.broadcast(weight.data, 0)
+        return model if self.kind == "ddp" else _shared_out(copy.deepcopy(model))
+
+    def calling(self, learning: Transformer) -> Callable[..., Any]:
+        """What is called in place of `learning`, so that gradients meet."""
+        if self.kind != "ddp":
+            return learning
+        return DistributedDataParallel(learning)
+
+    def alone(self, calling: Callable[..., Any]) -> AbstractContextManager:
+        """Within, gradients are added up in each process and do not meet yet."""
+        return calling.no_sync() if isinstance(calling, DistributedDataParallel) else nullcontext()
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Each process's `values`, added up in place, in every process."""
+        if self.kind is not None:
+            dist.all_reduce(values)
+        return values
+
+    def publish(self, learning: Transformer, model: Transformer) -> None:
+        """Give `model` the weights of what learns in its place. Every process has to call this."""
+        if learning is not model:
+            with torch.no_grad():
+                for weight, shared in zip(model.parameters(), learning.parameters(), strict=True):
+                    weight.copy_(whole(shared.detach()))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be shared out, put together in every process, all of which have to call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shared_as(value: Tensor, weight: Tensor) -> Tensor:
+    """`value`, whole in every process, shared out as `weight` is."""
+    if not isinstance(weight, DTensor):
+        return value
+    return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
+
+
+def _shared_out(model: Transformer) -> Transformer:
+    """FSDP2, a block at a time; the rest, and all where blocks have weights in common, together."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 (not there before torch 2.6)
+    except ImportError as error:
+        raise InputError('sharing weights out needs torch 2.6 or later: update it, or choose "ddp"') from error
+    for weight in model.parameters():
+        weight.data = weight.data.contiguous()  # FSDP2 takes no matrix that lies turned
+    blocks = [block for block in model.modules() if isinstance(block, Block)]
+    owners = Counter(id(weight) for block in blocks for weight in block.parameters())
+    if all(count == 1 for count in owners.values()):
+        for block in blocks:
+            fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+@contextmanager
+def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]:
+    """The processes that torchrun has started; or this one alone, where `parallel` is None.
+
+    Where the processes know of each other already (`torch.distributed.init_process_group`), that is taken as it is. A
+    model on a GPU is moved to the one of its process.
+
+    Raises:
+        InputError: processes without a way to share the work, or a way without processes.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if parallel is None:
+        if started > 1:
+            raise InputError(
+                f'{started} processes were started, and each would train for itself: choose parallel "ddp" or "fsdp"'
+            )
+        yield Processes()
+        return
+    if parallel not in {"ddp", "fsdp"}:
+        raise InputError(f'processes share the work by "ddp" or "fsdp", got {parallel!r}')
+    begun = not dist.is_initialized()
+    if begun:
+        _begin(model)
+    try:
+        yield Processes(parallel, dist.get_rank(), dist.get_world_size())
+    finally:
+        if begun:
+            dist.destroy_process_group()
+
+
+def _begin(model: Transformer) -> None:
+    if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
+        raise InputError(f"there are no processes to share the work ({missing[0]} is not set): start them by torchrun")
+    if model.device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        model.to(device)
+    dist.init_process_group("nccl" if model.device.type == "cuda" else "gloo")

@@ -1,0 +1,161 @@
+"""One step of learning: examples to losses, losses to gradients, gradients to weights."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from interp.places import matching
+from interp.tap import UNTAPPED, Tap
+from interp.training.examples import IGNORED, Examples, Mixed
+from interp.training.parallel import Processes, whole
+from interp.training.plan import Plan
+from interp.transformer import Transformer
+
+Losses = Callable[[Examples], Tensor]
+
+
+def optimizer_of(model: nn.Module, plan: Plan) -> torch.optim.AdamW:
+    """AdamW that decays matrices and leaves vectors alone."""
+    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
+    others = [weight for weight in model.parameters() if weight.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=plan.learning_rate,
+        betas=plan.betas,
+        eps=plan.eps,
+        fused=True,
+    )
+
+
+def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Callable[..., Any] | None = None) -> Losses:
+    """The cross-entropy of all targets of some examples, summed, in nats.
+
+    Args:
+        model: what foretells.
+        plan: precision, and what only learning wants: dropout and label smoothing, which is of Szegedy 2016,
+            section 7: of the target's probability a share is spread evenly over the whole vocabulary.
+        learning: whether these are wanted.
+        calling: what is called in place of the model, if not itself.
+    """
+    smoothing = plan.label_smoothing if learning else 0.0
+    tap = _dropout(model, plan.dropout) if learning and plan.dropout else UNTAPPED
+    forward = model if calling is None else calling
+
+    def loss(examples: Examples) -> Tensor:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"):
+            logits = forward(examples.tokens, tap, examples.decoded)
+        assert logits is not None
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            examples.targets.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+
+    return loss
+
+
+def _dropout(model: Transformer, share: float) -> Tap:
+    """Dropout as an edit of the places where Vaswani 2017 has it: embeddings, and what each layer adds."""
+    places = matching(model, ["*.embed", "*attn_out", "*.mlp_out"])
+    return Tap(edit={name: lambda value: F.dropout(value, share) for name in places})
+
+
+@contextmanager
+def kernels(device: torch.device) -> Iterator[None]:
+    """Attention by plain products on a processor: up to 1.5 times as fast there as its fused kernel's gradient."""
+    if device.type != "cpu":
+        yield
+        return
+    allowed = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # sums in bfloat16's own kernels, as autocast does
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
+
+
+def held_out_losses(
+    losses: Losses, held_out: Mapping[str, Sequence[Examples]], device: torch.device
+) -> dict[str, float]:
+    """Cross-entropy a target, in nats, of examples that are never learnt from."""
+    found = {}
+    with torch.no_grad(), kernels(device):
+        for name, batches in held_out.items():
+            total = sum(torch.stack([losses(batch.to(device)) for batch in batches]).tolist()) if batches else 0.0
+            found[f"held_out/{name}"] = total / max(sum(batch.n_targets for batch in batches), 1)
+    return found
+
+
+def seed_of(*parts: int) -> int:
+    """A seed that tells these numbers from all others."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step saw. Losses and norm lie on the device still: to read them is to wait for it."""
+
+    losses: Sequence[Tensor]  # of each micro-batch of this process; together a target's of the step
+    norm: Tensor  # of the gradient, before it was clipped
+    n_targets: int  # of all processes
+    n_tokens: int  # of all processes
+
+
+class Learner:
+    """What learns, what it learns from, and the steps that it takes.
+
+    `learning` is the model itself, or stands for it where weights are shared out among processes.
+    """
+
+    def __init__(self, model: Transformer, data: Mixed, plan: Plan, processes: Processes):
+        self.data, self.plan, self.processes = data, plan, processes
+        self.learning = processes.learning(model)
+        self.optimizer = optimizer_of(self.learning, plan)
+        self._calling = processes.calling(self.learning)
+        losses = summed_loss(self.learning, plan, learning=True, calling=self._calling)
+        # pairs of texts are of many widths, windows of few
+        dynamic = None if len(model.config.stacks) > 1 else False
+        self._losses = torch.compile(losses, dynamic=dynamic) if plan.compile else losses
+        self.learning.train()
+
+    def step(self, step: int) -> Step:
+        """The update of `step`, counted from 0."""
+        phase = self.plan.phase(step)
+        generator = Generator().manual_seed(seed_of(self.plan.seed, step))
+        examples = self.data.examples(phase.rows, phase.row, phase.mix, generator)
+        rank = self.processes.rank
+        torch.manual_seed(seed_of(self.plan.seed, step, 1, *([rank] if rank else [])))  # what dropout draws
+        n_targets = max(examples.n_targets, 1)
+        losses = self._gradients(examples, n_targets)
+        norm = nn.utils.clip_grad_norm_(self.learning.parameters(), self.plan.clip or math.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Step(losses, whole(norm.detach()), n_targets, examples.tokens.ids.numel())
+
+    def _gradients(self, examples: Examples, n_targets: int) -> list[Tensor]:
+        """Add up the gradient of the mean over all targets; the share of it that each micro-batch is."""
+        size, rank, device = self.processes.size, self.processes.rank, self.learning.device
+        rows, found = len(examples) // (self.plan.accumulate * size), []
+        for number in range(self.plan.accumulate):
+            first = (number * size + rank) * rows
+            part = examples.part(slice(first, first + rows)).to(device)
+            last = number + 1 == self.plan.accumulate
+            with nullcontext() if last else self.processes.alone(self._calling), kernels(device):
+                loss = self._losses(part) / n_targets
+                (loss * size if size > 1 else loss).backward()  # the mean is taken over processes
+            found.append(loss.detach())
+        return found

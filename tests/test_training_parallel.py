@@ -1,0 +1,139 @@
+"""Several processes take the steps of one: the same batches, the gradient of the mean over all targets, one state."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from learners import BOTH, DECODER, STACK, ended, leftovers, model, plan, process, sources, weights
+
+from interp import InputError
+from interp.config import Buckets
+from interp.training import Pairs, Phase, Plan, Windows, record, state, train
+from models import load, save
+
+PAIRS = {"pairs": Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2])], start=0)}
+BIASED = replace(DECODER, decoder=replace(STACK, positions=Buckets(5, 7)))  # blocks have weights in common
+
+
+def ours(steps=12, **changes):
+    # far above the rounding of gradients, which Adam would scale up where they are next to nothing
+    return plan(steps, **{"eps": 1e-3, "evaluate_every": 6, "snapshot_at": (), **changes})
+
+
+def together(out, how, the_plan, *, made=DECODER, rows=None, resume=False, n_processes=2, **more):
+    """The same training in several processes; the weights of the state that they leave."""
+    meeting = out.parent / f"{out.name}-{how}-{resume}-meeting"
+
+    def work(rank):
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=n_processes)
+        learning = model(made, seed=rank)  # the first one's weights are everyone's
+        train(learning, rows or sources(), the_plan, out, save=save, parallel=how, resume=resume, **more)
+        dist.barrier()
+        assert not learning.training
+        torch.testing.assert_close(weights(learning), in_state(out), atol=0, rtol=0)
+        dist.destroy_process_group()
+
+    children = [process(lambda rank=rank: work(rank)) for rank in range(n_processes)]
+    assert [ended(child) for child in children] == [0] * n_processes
+    assert not leftovers(out)
+    return in_state(out)
+
+
+def in_state(out):
+    found = state.read(out / state.FILE).tensors
+    return {name.removeprefix("weights/"): value for name, value in found.items() if name.startswith("weights/")}
+
+
+def alone(out, the_plan, *, made=DECODER, rows=None, **more):
+    learning = model(made)
+    train(learning, rows or sources(), the_plan, out, save=save, **more)
+    return weights(learning)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_two_processes_take_the_steps_of_one(tmp_path, how):
+    held = {"text": Windows(torch.arange(2, 31).repeat(3), [0]).every(9)}
+    close(
+        together(tmp_path / "two", how, ours(), held_out=held, measures=size),
+        alone(tmp_path / "one", ours(), held_out=held, measures=size),
+    )
+    close(weights(load(tmp_path / "two")), in_state(tmp_path / "one"))
+    one, two = record.read(tmp_path / "one"), record.read(tmp_path / "two")
+    assert [line.keys() for line in one] == [line.keys() for line in two]
+    for name in ("loss", "held_out/text", "size"):
+        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-6)
+
+
+def size(seen):
+    return {"size": sum(float(weight.detach().square().sum()) for weight in seen.parameters())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_micro_batches_and_clipping_are_of_all_processes(tmp_path, how):
+    the_plan = ours(accumulate=2, clip=0.05)
+    expected = alone(tmp_path / "one", the_plan)
+    close(together(tmp_path / "two", how, the_plan), expected)
+    assert any(not torch.allclose(expected[n], w, atol=1e-5) for n, w in alone(tmp_path / "x", ours(clip=0.0)).items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("made", "rows"), [(BOTH, PAIRS), (BIASED, None)], ids=["encoder-decoder", "weights in common"]
+)
+def test_every_kind_of_model_is_shared_out(tmp_path, how, made, rows):
+    the_plan = ours() if rows is None else Plan((Phase(8, 6, 9),), warmup=2, eps=1e-3)
+    kept = {"rows": rows, "made": made}
+    one = alone(tmp_path / "one", the_plan, **{**kept})
+    close(together(tmp_path / "two", how, the_plan, **kept), one)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_processes(tmp_path):
+    """Two shared out, then one alone, then two side by side: each goes on from the state that the one before left."""
+    the_plan, out = ours(15), tmp_path / "parts"
+    expected = alone(tmp_path / "whole", the_plan)
+
+    def stop(progress):
+        if progress.step == 6:
+            os._exit(3)
+
+    with pytest.raises(AssertionError):
+        together(out, "fsdp", the_plan, tell=stop)
+    assert state.read(out / state.FILE).facts["step"] == 5
+    child = process(
+        lambda: alone(out, the_plan, resume=True, tell=lambda told: os._exit(3) if told.step == 12 else None)
+    )
+    assert ended(child) == 3
+    assert state.read(out / state.FILE).facts["step"] == 10
+    close(together(out, "ddp", the_plan, resume=True), expected)
+
+
+def test_rows_that_cannot_be_shared_out_are_refused(tmp_path):
+    from interp.training.parallel import Processes
+
+    with pytest.raises(InputError, match=r"4 rows a step cannot be shared out evenly among 3 processes.*multiple of 3"):
+        Processes("ddp", 0, 3).check(ours())
+    with pytest.raises(InputError, match="among 4 processes in 2 micro-batches each: expected a multiple of 8"):
+        Processes("fsdp", 0, 4).check(ours(accumulate=2))
+
+
+def test_processes_that_would_each_train_for_themselves_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r'2 processes were started.*choose parallel "ddp" or "fsdp"'):
+        alone(tmp_path, ours())
+
+
+def test_sharing_without_processes_says_how_they_are_started(tmp_path, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match=r"RANK is not set.*torchrun"):
+        alone(tmp_path, ours(), parallel="ddp")
