@@ -1,11 +1,10 @@
 """What does each attention head of a transformer do, and how sure are we?
 
-from interp import run, sites
-from models import load
-
-model = load("default")
-out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
-out["decoder.0.attn.pattern"]  # prompt head query key
+>>> from interp import run, sites
+>>> from models import load
+>>> model = load("default")
+>>> out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
+>>> out["decoder.0.attn.pattern"]  # prompt head query key
 """
 
 from interp.annotation import AnnotatedText, Mention
@@ -17,6 +16,7 @@ from interp.patching import Pairs, Sweep, logit_difference, sweep
 from interp.places import Site, sites
 from interp.running import Run, run
 from interp.tokens import TokenBatch, Tokenizer
+from interp.training import Phase, Plan, train
 from interp.transformer import Transformer
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "InputError",
     "Mention",
     "Pairs",
+    "Phase",
+    "Plan",
     "Run",
     "Site",
     "StackConfig",
@@ -40,5 +42,6 @@ __all__ = [
     "scale",
     "sites",
     "sweep",
+    "train",
     "zero",
 ]

@@ -39,7 +39,7 @@ def load(
     """
     if not dtype.is_floating_point:
         raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
-    place = _device(device)
+    place = device_of(device)
     if isinstance(name, str) and name.startswith(LENS):
         from models import lens  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
 
@@ -49,7 +49,12 @@ def load(
     return read(directory_of(name), dtype, place, quantize)
 
 
-def _device(device: str | torch.device) -> torch.device:
+def device_of(device: str | torch.device) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        InputError: there is no such device here.
+    """
     try:
         if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
             raise NotImplementedError("models run on cpu, cuda, mps or xpu")

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from interp import InputError, Transformer, TransformerConfig, generate, run
 from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
-from models import load, save
+from interp.initialise import initialise
+from models import load, recipes, save
 from models.families.family import Fields
 from models.families.original import original
 from models.families.own import config as read_config
@@ -63,6 +64,27 @@ def test_embeddings_are_scaled_and_told_positions_as_the_paper_says():
     angle = position / 10_000 ** (2 * (dimension // 2) / 15)
     expected = weight + torch.where(dimension % 2 == 0, angle.sin(), angle.cos())
     assert_close(embedded, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_recipe_is_the_papers_model_and_its_training():
+    recipe = recipes.read("original")
+    sizes = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_mlp": 256, "n_ctx": 64}
+    assert recipe.model.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
+        51, **sizes, target_start=0, target_end=1
+    )
+    plan = recipe.plan
+    assert (plan.betas, plan.eps, plan.dropout, plan.label_smoothing) == ((0.9, 0.98), 1e-9, 0.1, 0.1)
+    for step in (1, 17, plan.warmup, plan.warmup + 1, plan.steps):  # section 5.3, equation 3
+        assert plan.rate(step - 1) == pytest.approx(64**-0.5 * min(step**-0.5, step * plan.warmup**-1.5))
+
+
+def test_embeddings_drawn_for_it_are_as_large_as_the_sines():
+    built = Transformer(original(997, n_layers=1, d_model=64, n_heads=4, d_mlp=128, n_ctx=50))
+    initialise(built, 0, "glorot")
+    scaled = built.stack("encoder").embed.token.weight * 64**0.5
+    assert_close(scaled.std(), torch.tensor(1.0), atol=0.02, rtol=0)  # of a sine: 0.71
+    up = next(weight for name, weight in built.named_parameters() if name.endswith("up.weight"))
+    assert_close(up.std(), torch.tensor((2 / (64 + 128)) ** 0.5), atol=0, rtol=0.05)
 
 
 def test_heads_that_do_not_share_the_width():

@@ -1,0 +1,184 @@
+"""What a recipe learns from, made ready: tokens from the cache, sources of rows, and examples that are held out."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from interp import InputError, Tokenizer
+from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows, texts
+from interp.training.examples import Source
+from models.recipes.pairs import Paired
+from models.recipes.texts import Generated, Running, Text, digest_of
+from models.recipes.vocabulary import start_of
+
+Say = Callable[[str, int], None]
+_HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Random segments that come twice, of lengths between these; the tokens are drawn from the whole vocabulary."""
+
+    shortest: int = 6
+    longest: int = 40
+
+
+Kind = Running | Repeated | Paired
+KINDS: dict[str, type[Any]] = {"text": Text, "generated": Generated, "repeats": Repeated, "pairs": Paired}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Sources of rows, held-out examples, and facts about both, each by the name that the recipe gives them."""
+
+    sources: dict[str, Source] = field(default_factory=dict)
+    held_out: dict[str, Sequence[Examples]] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def read_texts(data: Mapping[str, Kind], side: int = 0) -> Iterator[str]:
+    """Every text that is learnt from, in the order of the recipe; of pairs the sources (0) or the targets (1)."""
+    for kind in data.values():
+        if isinstance(kind, Paired):
+            yield from (pair[side] for pair in kind.sides[0])
+        elif isinstance(kind, Running):
+            yield from (document.text for document in kind.documents(held_out=False))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Makes one source after another ready.
+
+    Raises:
+        InputError: a text that is shorter than a row, a pair that is longer, a full disk.
+    """
+
+    plan: Plan
+    cache: Path
+    digests: Mapping[str, str]
+    tokenizer: Tokenizer
+    target: Tokenizer | None = None  # where pairs are learnt from
+    hidden: float | None = None  # the share of hidden tokens, of a masked-word model
+    say: Say = lambda stage, count: None
+
+    def ready(self, data: Mapping[str, Kind]) -> Ready:
+        """All of them."""
+        ready = Ready()
+        for name, kind in data.items():
+            if isinstance(kind, Paired):
+                self._pairs(ready, name, kind)
+            elif isinstance(kind, Repeated):
+                self._repeats(ready, name, kind)
+            else:
+                self._running(ready, name, kind)
+        return ready
+
+    @property
+    def row(self) -> int:
+        """The longest row of any phase, which held-out rows have."""
+        return max(phase.row for phase in self.plan.phases)
+
+    def _running(self, ready: Ready, name: str, kind: Running) -> None:
+        stream = self._stream(name, kind, held_out=False)
+        prefix = self.tokenizer.prefix
+        source, row = Windows(stream.tokens, prefix), self._longest(name)
+        if row and len(source) <= row - len(prefix):
+            raise InputError(
+                f"[data.{name}]: the text has {len(source):,} tokens, fewer than a row of {row}: give more, or shorten "
+                "the row"
+            )
+        ready.sources[name] = learnt = self._hiding(source)
+        facts = {"documents": len(stream.names), "characters": stream.n_characters, "tokens": len(source)}
+        if kind.held_out:
+            left_out = self._stream(name, kind, held_out=True)
+            try:
+                examples = Windows(left_out.tokens, prefix).every(self.row, self.plan.evaluate_rows)
+            except InputError as error:
+                raise InputError(f"[data.{name}], held out: {error}, or set held_out = 0") from error
+            ready.held_out[name] = self._hidden(learnt, examples)
+            facts |= {"held_out": list(left_out.names), "held_out_characters": left_out.n_characters}
+            facts |= {"held_out_tokens": len(left_out.tokens)}
+        ready.facts[name] = {"digest": self.digests[name], **facts}
+
+    def _stream(self, name: str, kind: Running, *, held_out: bool) -> texts.Stream:
+        made_of = f"{self.digests[name]} {'held out' if held_out else 'learnt from'}"
+        place = f"{name}-{digest_of([self.tokenizer.backend.to_str(), made_of])[:16]}.tokens"
+        self.say(f"tokenizing {name}", 0)
+        try:
+            return texts.tokenize(
+                kind.documents(held_out=held_out),
+                self.tokenizer,
+                self.cache / place,
+                made_of,
+                lambda stage, count: self.say(f"{stage} {name}", count),
+            )
+        except InputError as error:
+            raise InputError(f"[data.{name}]{', held out' if held_out else ''}: {error}") from error
+
+    def _repeats(self, ready: Ready, name: str, kind: Repeated) -> None:
+        try:
+            source = self._hiding(Repeats(self.tokenizer, kind.shortest, kind.longest))
+        except InputError as error:
+            raise InputError(f"[data.{name}]: {error}") from error
+        generator = torch.Generator().manual_seed(_HELD_OUT_SEED)
+        ready.sources[name] = source
+        ready.held_out[name] = [source.examples(max(self.plan.evaluate_rows, 1), self.row, generator)]
+        ready.facts[name] = {"digest": self.digests[name]}
+
+    def _pairs(self, ready: Ready, name: str, kind: Paired) -> None:
+        assert self.target is not None
+        start, learnt, left_out = start_of(self.target), *map(self._encoded, kind.sides)
+        row = min((phase.row for phase in self.plan.phases if learns(phase.mix, name)), default=self.row)
+        longest = max(len(text) for pair in [*learnt, *left_out] for text in pair)
+        if longest > row:
+            raise InputError(
+                f"[data.{name}]: a text of {longest} tokens is longer than a row of {row}: lengthen the row, or leave "
+                "it out"
+            )
+        ready.sources[name] = Pairs(learnt, start)
+        facts: dict[str, Any] = {"pairs": len(learnt)}
+        if left_out:
+            ready.held_out[name] = Pairs(left_out, start).every(row, self.plan.evaluate_rows)
+            facts["held_out"] = len(left_out)
+        ready.facts[name] = {"digest": self.digests[name], **facts}
+
+    def _encoded(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        target = self.target
+        assert target is not None
+        return [(self.tokenizer.encode(read), [*target.pieces(written).ids, *target.suffix]) for read, written in pairs]
+
+    def _longest(self, name: str) -> int:
+        """The longest row that is drawn from a source; 0 where none is."""
+        return max((phase.row for phase in self.plan.phases if learns(phase.mix, name)), default=0)
+
+    def _hiding(self, source: Source) -> Source:
+        return source if self.hidden is None else Masked(source, self.tokenizer, self.hidden)
+
+    def _hidden(self, source: Source, examples: Sequence[Examples]) -> Sequence[Examples]:
+        if not isinstance(source, Masked):
+            return examples
+        generator = torch.Generator().manual_seed(_HELD_OUT_SEED)
+        return [source.hidden(each, generator) for each in examples]
+
+
+def learns(mix: Mapping[str, float], name: str) -> bool:
+    """Whether a phase with this mix draws rows from a source."""
+    return not mix or mix.get(name, 0.0) > 0
+
+
+def digests(data: Mapping[str, Kind]) -> dict[str, str]:
+    """What tells each source's data from others.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = {}
+    for name, kind in data.items():
+        try:
+            found[name] = digest_of([kind.shortest, kind.longest]) if isinstance(kind, Repeated) else kind.digest()
+        except InputError as error:
+            raise InputError(f"[data.{name}]: {error}") from error
+    return found

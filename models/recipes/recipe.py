@@ -1,0 +1,220 @@
+"""A recipe: everything that decides a model, from its parts to the last step of its training."""
+
+import hashlib
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from interp import InputError, Tokenizer, Transformer
+from interp.initialise import initialise
+from interp.training import Plan, Progress, state, train
+from models import device_of
+from models.huggingface import save
+from models.recipes import tables as files
+from models.recipes.architecture import Architecture
+from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests, read_texts
+from models.recipes.texts import digest_of
+from models.recipes.vocabulary import Vocabulary, start_of
+
+RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained, and facts about what it was made of."""
+
+    model: Transformer
+    data: Mapping[str, Mapping[str, Any]]  # by source: digest, documents, tokens, what was held out
+    tokenizer: str  # a digest
+    begun: int  # the step that was gone on from
+    seconds: float  # of training, from there
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a TOML file says, checked; `read` makes one."""
+
+    name: str  # what messages call it
+    model: Architecture
+    tokenizer: Vocabulary
+    target_tokenizer: Vocabulary | None  # of a decoder beside an encoder, where it differs
+    data: Mapping[str, Kind]
+    plan: Plan
+    hidden: float  # the share of hidden tokens, of a masked-word model
+    tables: Mapping[str, Any]  # as they were given, with what was put in place of the file's
+
+    @property
+    def vocabularies(self) -> tuple[Vocabulary, ...]:
+        """What tokenizes for each stack, in the order of stacks."""
+        both = self.tokenizer, self.target_tokenizer or self.tokenizer
+        return both[: len(self.model.stacks)]
+
+    def train(
+        self,
+        out: Path,
+        *,
+        device: str = "cpu",
+        cache: Path | None = None,
+        resume: bool = False,
+        measures: Callable[[Transformer], Mapping[str, float]] | None = None,
+        tell: Callable[[Progress], None] = lambda progress: None,
+        say: Say = lambda stage, count: None,
+    ) -> Trained:
+        """Follow the recipe, and leave model, tokenizer, state, metrics and `recipe.toml` in the directory `out`.
+
+        Args:
+            out: a new directory, or where `resume` is set the one that an earlier run was begun in.
+            device: where the model is trained.
+            cache: keeps tokenizers and token arrays, by what they were made of, so that runs share them; by default
+                `data` in `out`.
+            resume: go on from the last state in `out`.
+            measures: called with the model at every look.
+            tell: called as training goes.
+            say: called while data is made ready, with the stage and how many documents were read.
+
+        Raises:
+            InputError: no text, too little of it, `out` holds another run; and as `interp.train`.
+        """
+        place = device_of(device)
+        begun = self._begun(out, resume=resume)
+        found = digests(self.data)
+        cache = cache or out / "data"
+        say("making the tokenizer", 0)
+        read, written = self._tokenizers(found, cache)
+        model = self._built(read, written)
+        hidden = self.hidden if self.model.kind == "encoder" else None
+        ready = Preparation(self.plan, cache, found, read, written, hidden, say).ready(self.data)
+        model.to(place)
+        self._write(out)
+        say("training", 0)
+        since = time.perf_counter()
+        made_of = self._made_of(model, ready)
+        train(
+            model,
+            ready.sources,
+            self.plan,
+            out,
+            save=save,
+            held_out=ready.held_out,
+            measures=measures,
+            made_of=made_of,
+            resume=resume,
+            tell=tell,
+        )
+        return Trained(model, ready.facts, made_of["tokenizer"], begun, time.perf_counter() - since)
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as tables, defaults spelled out, from which the same run can be made again."""
+        names = {kind: name for name, kind in KINDS.items()}
+        plan = asdict(self.plan)
+        phases = plan.pop("phases")
+        whole = {
+            "model": self.tables["model"],
+            "tokenizer": asdict(self.tokenizer),
+            "target_tokenizer": None if self.target_tokenizer is None else asdict(self.target_tokenizer),
+            "data": {name: {"kind": names[type(kind)], **asdict(kind)} for name, kind in self.data.items()},
+            "training": plan | ({"hidden": self.hidden} if self.model.kind == "encoder" else {}),
+            "phases": phases,
+        }
+        return _plain(whole)
+
+    def _begun(self, out: Path, *, resume: bool) -> int:
+        """The step to go on from. What can be refused before the long work is refused here."""
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out} is a file: --out must name a directory")
+        if not resume:
+            if (out / state.FILE).exists():
+                raise InputError(f"{out} holds a run already: --resume goes on with it, or choose another --out")
+            return 0
+        found = state.read(out / state.FILE)
+        _same(out / RECIPE, self.resolved())
+        return int(found.facts["step"])
+
+    def _tokenizers(self, found: Mapping[str, str], cache: Path) -> tuple[Tokenizer, Tokenizer | None]:
+        """What tokenizes for the first stack and, where there is an encoder and a decoder, for the last."""
+        digest, paired = digest_of(dict(found)), len(self.model.stacks) > 1
+        mask = self.model.kind == "encoder"
+        apart = self.target_tokenizer is not None
+
+        def texts(*sides: int) -> Any:
+            return lambda: (text for side in sides for text in read_texts(self.data, side))
+
+        both = (0, 1) if paired and not apart else (0,)
+        with _named("[tokenizer]"):
+            read = self.tokenizer.made(texts(*both), f"{digest} {both}", cache, mask=mask, paired=paired)
+        if self.target_tokenizer is None:
+            return read, read if paired else None
+        with _named("[target_tokenizer]"):
+            return read, self.target_tokenizer.made(texts(1), f"{digest} (1,)", cache, paired=True)
+
+    def _built(self, read: Tokenizer, written: Tokenizer | None) -> Transformer:
+        """The untrained model."""
+        sizes = dict(zip(self.model.stacks, [each.d_vocab for each in (read, written) if each], strict=True))
+        start = end = None
+        if written is not None:
+            if not written.suffix:
+                raise InputError("a text that is written ends in a token of its own: the tokenizer adds none")
+            start, end = start_of(written), written.suffix[-1]
+        with _named(f"{self.name}: [model]"):
+            config = self.model.config(sizes, start, end)
+        model = Transformer(config, read, None if written is read else written)
+        initialise(model, self.plan.seed, self.model.initial)
+        return model
+
+    def _made_of(self, model: Transformer, ready: Ready) -> dict[str, Any]:
+        """Facts that a run which is resumed must share."""
+        whole = asdict(model.config)
+        stacks = {name: whole[name] for name in model.config.stacks}
+        both = [each.backend.to_str() for each in (model.tokenizer, model.target_tokenizer) if each is not None]
+        return {
+            **stacks,
+            "model": {name: value for name, value in whole.items() if name not in stacks},
+            "hidden": self.hidden,
+            "tokenizer": hashlib.sha256("".join(both).encode()).hexdigest(),
+            "data": {name: facts["digest"] for name, facts in ready.facts.items()},
+            "order of sources": list(ready.sources),  # rows are drawn in it
+        }
+
+    def _write(self, out: Path) -> None:
+        beside = out / f".{RECIPE}.{os.getpid()}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            beside.write_text(tomli_w.dumps(self.resolved()), "utf-8")
+            os.replace(beside, out / RECIPE)
+        except OSError as error:
+            raise InputError(f"cannot write {out / RECIPE}: {error.strerror or error}; choose another --out") from error
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """As TOML has it: what is absent left out, sequences as lists."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items() if each is not None}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _same(file: Path, now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that was begun with another recipe; data is told apart later, by its bytes."""
+    if not file.is_file():
+        return
+    was, here = files.flat(tomllib.loads(file.read_text("utf-8"))), files.flat(now)
+    if changed := [key for key in {**was, **here} if was.get(key) != here.get(key)]:
+        key, more = changed[0], f", and {len(changed) - 1} more" if changed[1:] else ""
+        raise InputError(
+            f"{file.parent} was begun with another recipe: {key} was {was.get(key, 'absent')} and is now "
+            f"{here.get(key, 'absent')}{more}; resume with {file}, or choose another --out"
+        )

@@ -1,0 +1,130 @@
+"""Which tokens a model reads and writes: byte-level BPE of the training text, single characters, words, or a file."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from interp import InputError, Tokenizer
+from interp.training import texts
+from models.huggingface import read_tokenizer
+
+END = "</s>"  # after a text that is written for another
+UNKNOWN = "<unk>"
+_CHARACTER = Regex(r"[\s\S]")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a recipe says of a tokenizer: one of the three.
+
+    Raises:
+        InputError: none of them, or more than one.
+    """
+
+    d_vocab: int | None = None  # byte-level BPE of the training text, of so many tokens
+    file: str | None = None  # a tokenizer.json
+    level: Literal["characters", "words"] | None = None  # all that are in the training text; words are between spaces
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(given) or 'none of them'}")
+
+    def ready(self) -> Tokenizer | None:
+        """The tokenizer of a file; None where one has yet to be made.
+
+        Raises:
+            InputError: there is no such file, or it is damaged.
+        """
+        if self.file is None:
+            return None
+        path = Path(self.file)
+        found = read_tokenizer(path.parent, path.name)
+        if found is None:
+            raise InputError(f"no tokenizer at {path}: expected a tokenizer.json")
+        return found
+
+    def made(
+        self, read: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
+    ) -> Tokenizer:
+        """The tokenizer: from its file, from the cache, or made of the texts.
+
+        Args:
+            read: gives the training texts.
+            digest: tells these texts from others.
+            cache: where it is kept.
+            mask: whether there is to be a token to hide words behind.
+            paired: texts end in `</s>` and do not begin with `<s>`: they are read by an encoder, or written after it.
+
+        Raises:
+            InputError: too little text for such a vocabulary; the disk is full.
+        """
+        if (found := self.ready()) is not None:
+            return found
+        facts = [self.d_vocab, self.level, mask, paired, digest]
+        place = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
+        if not place.is_file():
+            backend = self._of(read(), mask=mask, paired=paired)
+            beside = place.with_name(f".{place.name}.{os.getpid()}")
+            try:
+                cache.mkdir(parents=True, exist_ok=True)
+                beside.write_text(backend.to_str(), "utf-8")
+                os.replace(beside, place)
+            except OSError as error:
+                raise InputError(f"cannot write the tokenizer to {place}: {error.strerror or error}") from error
+            finally:
+                beside.unlink(missing_ok=True)
+        return Tokenizer(Backend.from_file(str(place)))
+
+    def _of(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
+        if self.d_vocab is not None:
+            backend = texts.train_tokenizer(read, self.d_vocab - paired, mask=mask).backend
+            if paired:
+                backend.add_special_tokens([END])
+        else:
+            backend = _level(read, characters=self.level == "characters", mask=mask, paired=paired)
+        template, token = (f"$A {END}", END) if paired else (f"{texts.START} $A", texts.START)
+        around = processors.TemplateProcessing(template, special_tokens=[(token, backend.token_to_id(token))])
+        if self.d_vocab is None:
+            backend.post_processor = around
+        elif paired:
+            backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
+        return backend
+
+
+def _level(read: Iterable[str], *, characters: bool, mask: bool, paired: bool) -> Backend:
+    """All characters or words that the texts have, the commonest first."""
+    cut = pre_tokenizers.Split(_CHARACTER, "isolated") if characters else pre_tokenizers.WhitespaceSplit()
+    counts: Counter[str] = Counter()
+    for text in read:
+        counts.update(text if characters else text.split())
+    special = [texts.START, *([END] if paired else []), *([texts.MASK] if mask else []), UNKNOWN]
+    if not counts:
+        raise InputError("no text to make a vocabulary of")
+    own = [each for each, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if each not in special]
+    backend = Backend(models.WordLevel({each: at for at, each in enumerate([*special, *own])}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = cut
+    if characters:
+        backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(special)
+    return backend
+
+
+def start_of(tokenizer: Tokenizer) -> int:
+    """The id that a decoder's input begins with, where it writes for an encoder.
+
+    Raises:
+        InputError: the vocabulary has no such token.
+    """
+    found = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
+    if found is None:
+        raise InputError(f'a decoder begins with a token of its own: expected "{texts.START}" in the vocabulary')
+    return found

@@ -1,0 +1,152 @@
+"""Values spelled out as plain tables, of JSON or TOML: every field by its name and of its kind, or one line says which.
+
+A part is a table that names its kind, {"kind": "Rotary", "base": 10000.0}, or that name alone where all fields of the
+kind have a default. Fields that are absent have their default.
+"""
+
+import dataclasses
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from interp.errors import InputError
+
+_UNFIT = object()
+
+
+def nearest(name: str, among: Iterable[str]) -> str:
+    """The one of some names that is most like `name`."""
+    return get_close_matches(name, [*among], n=1, cutoff=0.0)[0]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads dataclasses from tables; every refusal says where in `source` it is, what was expected and what came."""
+
+    source: str  # what is read, for messages: "config.json"
+    kinds: Mapping[str, type[Any]]  # the dataclasses that a table may be, by the name of their kind
+    table: str = "an object"  # what a table is called there
+
+    def part(self, value: Any, place: str) -> Any:
+        """What a table that names its kind spells out.
+
+        Raises:
+            InputError: no such kind; a field that it does not have, lacks, or that has a wrong value.
+        """
+        table = {"kind": value} if isinstance(value, str) and value in self.kinds else value
+        named = table.get("kind") if isinstance(table, Mapping) else None
+        kind = self.kinds.get(str(named))
+        if kind is None or not isinstance(table, Mapping):
+            close = f'"{named}", to which {nearest(named, self.kinds)} is nearest' if isinstance(named, str) else None
+            raise InputError(
+                f'{self.source}: {place} must be {self.table} with a "kind", one of {", ".join(self.kinds)}; '
+                f"got {close or repr(value)}"
+            )
+        given = {name: each for name, each in table.items() if name != "kind"}
+        return self.fields(kind, given, place, f"{place}, a {named},")
+
+    def fields(self, kind: type[Any], given: Mapping[str, Any], place: str, called: str | None = None) -> Any:
+        """A dataclass from a table of its fields.
+
+        Args:
+            kind: the dataclass.
+            given: values by field.
+            place: where the table stands, for messages.
+            called: what the table is called where a field is unknown or lacking; its place by default.
+
+        Raises:
+            InputError: as `part`.
+        """
+        hints, called = get_type_hints(kind), called or place
+        self.known(given, hints, called)
+        self.complete(kind, given, called)
+        values = {name: self.fitting(each, hints[name], f"{place}.{name}") for name, each in given.items()}
+        with self.inside(place):
+            return kind(**values)
+
+    def known(self, given: Iterable[str], names: Collection[str], called: str) -> None:
+        """Refuse what is not one of `names`; the nearest is named."""
+        for name in given:
+            if name not in names:
+                instead = f"the nearest is {nearest(name, names)}" if names else "it has no fields"
+                raise InputError(f"{self.source}: {called} has no {name}; {instead}")
+
+    def complete(self, kind: type[Any], given: Collection[str], called: str) -> None:
+        """Refuse where a field without a default is absent."""
+        needed = [
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        ]
+        if lacking := [name for name in needed if name not in given]:
+            raise InputError(f"{self.source}: {called} lacks {', '.join(sorted(lacking))}")
+
+    def fitting(self, value: Any, expected: Any, place: str) -> Any:
+        """`value` as one of the kinds that are expected at its place.
+
+        Raises:
+            InputError: it is none of them.
+        """
+        for kind in _alternatives(expected):
+            found = self._one(value, kind, place)
+            if found is not _UNFIT:
+                return found
+        raise InputError(f"{self.source}: {place} must be {_said(expected)}, got {value!r}")
+
+    def _one(self, value: Any, kind: Any, place: str) -> Any:
+        """`value` as one kind; `_UNFIT` where it is of another."""
+        found: Any = _UNFIT
+        if get_origin(kind) is Literal:
+            found = value if isinstance(value, str) and value in get_args(kind) else _UNFIT
+        elif get_origin(kind) is tuple and isinstance(value, list):
+            each, *rest = get_args(kind)
+            if rest == [...] or len(value) == 1 + len(rest):
+                found = tuple(self.fitting(one, each, place) for one in value)
+        elif get_origin(kind) is Mapping and isinstance(value, Mapping):
+            of = get_args(kind)[1]
+            found = {name: self.fitting(each, of, f"{place}.{name}") for name, each in value.items()}
+        elif kind is dict and isinstance(value, Mapping):
+            found = dict(value)
+        elif kind in self.kinds.values() and self._names(value) == kind.__name__:
+            found = self.part(value, place)
+        elif kind in {int, float, bool, str, types.NoneType} and type(value) is kind:
+            found = value
+        elif kind is float and type(value) is int:
+            found = float(value)
+        return found
+
+    @contextmanager
+    def inside(self, place: str) -> Iterator[None]:
+        """Say where in the source it is that a value refuses its fields."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self.source}: {place}: {error}") from error
+
+    @staticmethod
+    def _names(value: Any) -> Any:
+        return value.get("kind") if isinstance(value, Mapping) else value
+
+
+def _alternatives(expected: Any) -> tuple[Any, ...]:
+    return get_args(expected) if get_origin(expected) in {Union, types.UnionType} else (expected,)
+
+
+def _said(expected: Any) -> str:
+    """A kind as a person names it."""
+    *most, last = [_said_one(kind) for kind in _alternatives(expected)]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _said_one(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{each}"' for each in get_args(kind))
+    if get_origin(kind) is tuple:
+        each, *rest = get_args(kind)
+        return f"a list of {'' if rest == [...] else f'{1 + len(rest)} of '}{_said(each)}"
+    if get_origin(kind) is Mapping:
+        return f"a table of {_said(get_args(kind)[1])} by name"
+    return {types.NoneType: "null", dict: "a table"}.get(kind) or kind.__name__

@@ -1,0 +1,133 @@
+"""Pairs of texts made by a rule, with the truth about which part of the one each part of the other comes from.
+
+A model that translates has its alignment in nobody's books; these have it by construction, so that cross-attention can
+be scored against it. A pair is the same whenever it is asked for, by seed and index.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import count as count_from
+from types import MappingProxyType
+
+from interp.tokens import Span
+
+_FIRST, _LAST = date(1600, 1, 1), date(2099, 12, 31)
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
+    *("eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"),
+    *("nineteenth", "twentieth"),
+)
+_TENS = {2: "twenty", 3: "thirty"}
+
+# How people write a date. The year has its four digits and the month its name, so that none can be read in
+# two ways; the year stands at the end, in the middle and at the start, so that no fixed place has it.
+FORMATS = (
+    "{weekday}, {day} {month} {year}",
+    "{month} {day_th}, {year}",
+    "the {day_word} of {month}, {year}",
+    "{wd} {day} {mon} {year}",
+    "{mon} {day}, {year}",
+    "{day} {month} {year}, a {weekday}",
+    "{month} {day}, {year} ({wd})",
+    "{day_th} of {mon} {year}, {weekday}",
+    "{year}, {month} {day}",
+    "{year} {mon} {day}, {wd}",
+    "in {year}, on {weekday}, {day_th} {month}",
+    "in {year}, on the {day_word} of {month}",
+)
+_FIELD = re.compile(r"\{(\w+)\}")
+_PART = {"day": "day", "day_th": "day", "day_word": "day", "month": "month", "mon": "month", "year": "year"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the target and what tells it in the source, in characters: from the first to after the last."""
+
+    name: str
+    source: Span
+    target: Span
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source text, the target text that is to be made of it, and how they belong together, in the target's order."""
+
+    source: str
+    target: str
+    parts: tuple[Part, ...]
+
+
+def dates(count: int | None, seed: int = 0) -> Iterator[Pair]:
+    """The first `count` pairs of a seed: a date as people write it, and as ISO 8601 does; endless if it is None."""
+    for index in count_from() if count is None else range(count):
+        yield dated(seed, index)
+
+
+def dated(seed: int, index: int) -> Pair:
+    """One pair: "Tuesday, 3 March 1987" and "1987-03-03", from any day of 1600 to 2099, in any of `FORMATS`."""
+    rng = random.Random(f"date-{seed}-{index}")
+    day = _FIRST + timedelta(rng.randrange((_LAST - _FIRST).days + 1))
+    return written(day, rng.choice(FORMATS))
+
+
+def written(day: date, format: str) -> Pair:
+    """A day in one of `FORMATS`, and in ISO 8601."""
+    values = {
+        "weekday": (weekday := WEEKDAYS[day.weekday()]),
+        "wd": weekday[:3],
+        "day": str(day.day),
+        "day_th": f"{day.day}{_ending(day.day)}",
+        "day_word": _ordinal(day.day),
+        "month": (month := MONTHS[day.month - 1]),
+        "mon": month[:3],
+        "year": str(day.year),
+    }
+    source, found = "", {}
+    for at, piece in enumerate(_FIELD.split(format)):  # text and names of fields in turn
+        text = values[piece] if at % 2 else piece
+        if at % 2 and piece in _PART:
+            found[_PART[piece]] = (len(source), len(source) + len(text))
+        source += text
+    target = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
+    return Pair(source, day.isoformat(), tuple(Part(name, found[name], span) for name, span in target.items()))
+
+
+def reversals(count: int | None, seed: int = 0) -> Iterator[Pair]:
+    """The first `count` pairs of a seed: some letters, and the same from the last to the first."""
+    for index in count_from() if count is None else range(count):
+        yield reversal(seed, index)
+
+
+def reversal(seed: int, index: int) -> Pair:
+    """One pair: "hedge" and "egdeh", of three to ten letters from a to h; each letter is a part."""
+    rng = random.Random(f"reversal-{seed}-{index}")
+    text = "".join(rng.choices("abcdefgh", k=rng.randint(3, 10)))
+    places = range(len(text))
+    parts = (Part("letter", (at, at + 1), (to, to + 1)) for to, at in zip(places, reversed(places), strict=True))
+    return Pair(text, text[::-1], tuple(parts))
+
+
+def _ending(number: int) -> str:
+    return "th" if 10 < number < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+def _ordinal(number: int) -> str:
+    """A day of the month in words."""
+    tens, ones = divmod(number, 10)
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    return f"{_TENS[tens]}-{_ORDINALS[ones - 1]}" if ones else f"{_TENS[tens].removesuffix('y')}ieth"
+
+
+TASKS: MappingProxyType[str, Callable[[int | None, int], Iterator[Pair]]] = MappingProxyType(
+    {"dates": dates, "reversals": reversals}
+)
+"""The tasks by name; each gives so many pairs of a seed."""
