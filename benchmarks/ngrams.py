@@ -1,0 +1,101 @@
+"""What does counting five words in a row foretell? An interpolated Kneser-Ney model, to set beside a trained one.
+
+Modified Kneser-Ney smoothing as Chen & Goodman (1999, section 3) define it, after Kneser & Ney (1995):
+
+    p(w | h) = (c(h w) - D(c(h w))) / sum_v c(h v) + g(h) p(w | h')    h' is h without its first token
+    g(h)     = sum_v D(c(h v)) / sum_v c(h v)                          what was taken off; 1 where h was never seen
+    p(w)     = the same with no h before it, and 1 / d_vocab in place of the next shorter p
+
+In the longest n-grams c counts occurrences; in all shorter ones it counts the different tokens that came before. D is
+one number each for c = 1, 2 and 3 or more, estimated level by level from how many n-grams have which c.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from interp import InputError
+
+Ids = Int[np.ndarray, " token"]
+_FALLBACK = (0.5, 1.0, 1.5)  # discounts where there is nothing to estimate them from, as in KenLM (Heafield 2013)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The different n-grams of one length. One is its context's place among those a token shorter, and its token."""
+
+    keys: Int[np.ndarray, " gram"]  # place of the context * d_vocab + token, ascending
+    counts: Int[np.ndarray, " gram"]
+    discounts: Float[np.ndarray, " count"]  # of counts 0, 1, 2, and 3 or more
+    totals: Float[np.ndarray, " context"]
+    left: Float[np.ndarray, " context"]  # g(h)
+
+    @staticmethod
+    def of(keys: np.ndarray, counts: np.ndarray, d_vocab: int, n_contexts: int) -> "_Level":
+        taken_off = discounts(counts)
+        context = keys // d_vocab
+        totals = np.bincount(context, counts, n_contexts)
+        lost = np.bincount(context, taken_off[np.minimum(counts, 3)], n_contexts)
+        # only what nothing ever stood before, the text's very beginning, leaves a context without a count
+        return _Level(keys, counts, taken_off, totals, np.where(totals > 0, lost / np.maximum(totals, 1), 1.0))
+
+
+def discounts(counts: Int[np.ndarray, " gram"]) -> Float[np.ndarray, " count"]:
+    """What is taken off counts of 0, 1, 2, and 3 or more (Chen & Goodman 1999, equation 17)."""
+    n = np.bincount(np.minimum(counts, 5), minlength=6)[1:5]
+    found = [0.0]
+    for k, fallback in enumerate(_FALLBACK, 1):
+        known = n[0] > 0 and n[k - 1] > 0
+        value = k - (k + 1) * n[0] / (n[0] + 2 * n[1]) * n[k] / n[k - 1] if known else 0.0
+        found.append(value if 0 < value <= k else fallback)
+    return np.array(found)
+
+
+class KneserNey:
+    """Counts of all n-grams up to `order` in one running text; any vocabulary, memory by the text's length.
+
+    Documents are one after the other in it, told apart by whatever token stands between them.
+    """
+
+    def __init__(self, tokens: Ids, d_vocab: int, order: int = 5):
+        """Count. 14 million tokens take a minute on one core and 2 GB on the way.
+
+        Raises:
+            InputError: the text has no n-gram of that order.
+        """
+        if not 1 <= order <= len(tokens):
+            raise InputError(f"a text of {len(tokens)} tokens has no {order}-grams: give more text, or a lower order")
+        self.d_vocab, self.order = d_vocab, order
+        counted: list[tuple[np.ndarray, np.ndarray]] = []  # the different n-grams of each length, and their counts
+        places = np.zeros(len(tokens) + 1, dtype=np.int64)  # of the n-gram that ends at each token; of length 0, one
+        for length in range(1, order + 1):
+            keys, first, longer, counts = np.unique(
+                places[:-1] * d_vocab + tokens[length - 1 :], return_index=True, return_inverse=True, return_counts=True
+            )
+            if counted:  # how many of these end in each n-gram a token shorter: as many tokens came before it
+                shorter, _ = counted[-1]
+                counted[-1] = shorter, np.bincount(places[1:][first], minlength=len(shorter))
+            counted.append((keys, counts))
+            places = longer
+        sizes = [1, *(len(keys) for keys, _ in counted[:-1])]
+        self.levels = [_Level.of(*each, d_vocab, n) for each, n in zip(counted, sizes, strict=True)]
+
+    def probabilities(self, tokens: Ids) -> Float[np.ndarray, " token"]:
+        """The probability of each token of a text after the `order` - 1 before it, or as many as there are."""
+        found = np.full(len(tokens), 1 / self.d_vocab)
+        context = np.zeros(len(tokens), dtype=np.int64)  # places of what stands before each token; -1 for never seen
+        for level in self.levels:
+            (asked,) = np.nonzero(context >= 0)
+            asked = asked[level.totals[context[asked]] > 0]
+            before = context[asked]
+            keys = before * self.d_vocab + tokens[asked]
+            at = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
+            seen = level.keys[at] == keys
+            counts = np.where(seen, level.counts[at], 0)
+            own = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
+            found[asked] = own + level.left[before] * found[asked]
+            context = np.full(len(tokens), -1)
+            followed = seen & (asked + 1 < len(tokens))
+            context[asked[followed] + 1] = at[followed]
+        return found

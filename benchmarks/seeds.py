@@ -1,0 +1,75 @@
+"""Do other seeds give the same behaviours? Runs of one recipe side by side, as their records end.
+
+    interp train small --out runs/seed-0 --set training.seed=0    # and so on
+    python -m benchmarks.seeds runs/seed-0 runs/seed-1 runs/seed-2
+
+Prints a Markdown table, a row a run: step, loss of training and of what was held out, the best head of each measure
+with its value, and how much of random repeats the model goes on with rightly. The numbers are those of the run's last
+looks (`metrics.jsonl`); where it did not record what its heads did, the model it ended with is measured now.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analyses.forming import measures
+from interp import InputError
+from interp.training import record
+from models import load
+
+HEADS = ("previous-token", "induction", "antecedent")
+
+
+def ended(run: Path) -> dict[str, Any]:
+    """What a run said last of each thing, `heads/...` and `model/...` among it.
+
+    Raises:
+        InputError: the directory is no run, or there is nothing to tell what its heads do.
+    """
+    found: dict[str, Any] = {}
+    for line in record.read(run):
+        found |= line
+    if "step" not in found:
+        raise InputError(f"{run} is no training run: expected metrics.jsonl, as interp train writes it into its --out")
+    if not any(name.startswith("heads/") for name in found):
+        snapshots = sorted(each for each in run.glob("steps/*") if each.name.isdecimal())
+        model = run if (run / "config.json").is_file() else (snapshots or [run])[-1]
+        found |= measures(load(model))
+    return found
+
+
+def row(run: Path, numbers: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """One line of the table."""
+    cells = [run.resolve().name, f"{numbers['step']:,}"]
+    cells += [f"{numbers[name]:.3f}" if name in numbers else "" for name in columns]
+    for measure in HEADS:
+        start = f"heads/{measure}/"
+        own = {name.removeprefix(start): value for name, value in numbers.items() if name.startswith(start)}
+        best = max(own, key=lambda head: own[head], default=None)
+        cells.append("" if best is None else f"{own[best]:.3f} ({best})")
+    cells.append(f"{numbers['model/copying']:.3f}" if "model/copying" in numbers else "")
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(runs: Sequence[Path]) -> str:
+    """A row a run."""
+    found = [ended(run) for run in runs]
+    columns = ["loss", *dict.fromkeys(name for each in found for name in each if name.startswith("held_out/"))]
+    titles = ["run", "step", *columns, *HEADS, "copying"]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    return "\n".join([*lines, *(row(run, each, columns) for run, each in zip(runs, found, strict=True))])
+
+
+def main() -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(description="Training runs of one recipe and several seeds, side by side.")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="what interp train wrote")
+    try:
+        print(table(parser.parse_args().runs))
+    except InputError as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

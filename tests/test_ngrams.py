@@ -1,0 +1,109 @@
+"""The n-gram baseline against the formula written out with dictionaries, on text small enough to check every number."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from benchmarks.ngrams import KneserNey, discounts
+from interp import InputError
+
+D_VOCAB = 13
+
+
+def text(length: int, seed: int) -> np.ndarray:
+    """Tokens of very different frequency, some of which never come, and each likely to follow the one before."""
+    rng = np.random.default_rng(seed)
+    shares = 1 / np.arange(1, D_VOCAB) ** 1.5
+    drawn = rng.choice(D_VOCAB - 1, length, p=shares / shares.sum())
+    return np.where(rng.random(length) < 0.4, (np.roll(drawn, 1) + 1) % (D_VOCAB - 1), drawn)
+
+
+class Written:
+    """Modified Kneser-Ney, a dictionary a length."""
+
+    def __init__(self, tokens: list[int], order: int, d_vocab: int = D_VOCAB):
+        grams = {n: [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)] for n in range(1, order + 1)}
+        self.counts: dict[int, dict[tuple[int, ...], int]] = {order: dict(Counter(grams[order]))}
+        for n in range(1, order):
+            before = defaultdict(set)
+            for gram in grams[n + 1]:
+                before[gram[1:]].add(gram[0])
+            self.counts[n] = {gram: len(them) for gram, them in before.items()}
+        self.taken_off = {n: self._discounts(list(counts.values())) for n, counts in self.counts.items()}
+        self.order, self.d_vocab = order, d_vocab
+
+    @staticmethod
+    def _discounts(counts: list[int]) -> list[float]:
+        n1, n2, n3, n4 = (counts.count(k) for k in (1, 2, 3, 4))
+        found = [0.0, 0.5, 1.0, 1.5]
+        if n1:
+            y = n1 / (n1 + 2 * n2)
+            for k, (these, those) in enumerate(((n1, n2), (n2, n3), (n3, n4)), 1):
+                if these and 0 < (value := k - (k + 1) * y * those / these) <= k:
+                    found[k] = value
+        return found
+
+    def __call__(self, context: tuple[int, ...], token: int) -> float:
+        context = context[-(self.order - 1) :] if self.order > 1 else ()
+        shorter = self(context[1:], token) if context else 1 / self.d_vocab
+        n = len(context) + 1
+        follow = {gram[-1]: count for gram, count in self.counts[n].items() if gram[:-1] == context}
+        if not follow:
+            return shorter
+        total, off = sum(follow.values()), self.taken_off[n]
+        count = follow.get(token, 0)
+        left = sum(off[min(each, 3)] for each in follow.values())
+        return (count - off[min(count, 3)]) / total + left / total * shorter
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_every_probability_is_that_of_the_formula(order: int):
+    train, other = text(600, 0), text(60, 1)
+    other[-3:] = D_VOCAB - 1  # a token that was never seen
+    written = Written(train.tolist(), order)
+    wanted = [written(tuple(other[:at].tolist()), int(token)) for at, token in enumerate(other)]
+    np.testing.assert_allclose(KneserNey(train, D_VOCAB, order).probabilities(other), wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 4, 7])
+def test_probabilities_of_all_tokens_add_up_to_one_after_any_context(before: int):
+    train = text(600, 0)
+    model = KneserNey(train, D_VOCAB)
+    starts = [train[:before], *(train[at : at + before] for at in range(100, 600, 50))]
+    starts += [np.full(before, D_VOCAB - 1), text(before, 5) if before else train[:0]]
+    for context in starts:
+        p = [model.probabilities(np.append(context, token))[-1] for token in range(D_VOCAB)]
+        assert min(p) > 0
+        assert sum(p) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_token_counts_by_the_contexts_it_came_in_and_not_by_how_often_it_came():
+    san, francisco, glasses = 0, 1, 2  # "Francisco" comes often, but after one token only (Kneser & Ney 1995)
+    train = np.array([san, francisco] * 20 + [san, glasses, 3, glasses, 4, glasses, 5, glasses, 6, glasses])
+    p = KneserNey(train, D_VOCAB, 2).probabilities(np.array([7, francisco, 7, glasses]))
+    assert (train == francisco).sum() > (train == glasses).sum()
+    assert p[3] > p[1]
+
+
+def test_discounts_come_from_how_many_n_grams_have_which_count():
+    counts = np.repeat([1, 2, 3, 4, 9], [8, 4, 2, 1, 5])
+    y = 8 / (8 + 2 * 4)
+    np.testing.assert_allclose(discounts(counts), [0, 1 - 2 * y * 4 / 8, 2 - 3 * y * 2 / 4, 3 - 4 * y * 1 / 2])
+
+
+def test_where_no_n_gram_has_a_count_its_discount_is_the_customary_one():
+    np.testing.assert_array_equal(discounts(np.array([7, 8, 9])), [0, 0.5, 1, 1.5])
+
+
+def test_the_vocabulary_may_be_of_any_size():
+    far = 1_000_003
+    train, other = far * text(600, 0), far * text(60, 1)
+    written = Written(train.tolist(), 5, far * D_VOCAB)
+    wanted = [written(tuple(other[:at].tolist()), int(token)) for at, token in enumerate(other)]
+    np.testing.assert_allclose(KneserNey(train, far * D_VOCAB).probabilities(other), wanted, rtol=1e-12, atol=0)
+
+
+def test_a_text_shorter_than_its_n_grams_is_refused():
+    with pytest.raises(InputError, match="4 tokens has no 5-grams"):
+        KneserNey(np.arange(4), D_VOCAB)
