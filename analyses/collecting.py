@@ -9,7 +9,7 @@ from analyses.tables import Collected, Heads
 from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Transformer
 
-_UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
+UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
 @runtime_checkable
@@ -81,7 +81,7 @@ def refuse_unread(counts: Mapping[str, int], name: str) -> None:
         InputError: more than nine tenths of the tokens counted are unknown.
     """
     unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
-    if tokens and unknown > _UNREADABLE * tokens:
+    if tokens and unknown > UNREADABLE * tokens:
         raise InputError(
             f"{unknown:,} of the {tokens:,} tokens of {name} are unknown to this model's tokenizer: "
             "give a text that it was made for"

@@ -200,12 +200,18 @@ def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, An
 
 def gains(scored: Scored, n_heads: int) -> np.ndarray:
     """Value less strictest baseline (head measure), without an interval; NaN where nothing counts."""
+    own, against = values(scored, n_heads)
+    return own - against
+
+
+def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every head's value (head measure) and the strictest baseline's (measure); NaN where nothing counts."""
     totals = scored.totals.finish()
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     against, against_weights, _ = strictest(scored, scores, weights, n_heads)
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
-        return values - against.sum(0) / against_weights.sum(0)
+        own = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
+        return own, against.sum(0) / against_weights.sum(0)
 
 
 def strictest(

@@ -22,6 +22,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import behaviours, cli, report
 from analyses.collecting import collect
+from analyses.commands import measuring
 from analyses.corpora import Corpus
 from analyses.experiments import section
 from analyses.figures.style import begin
@@ -522,7 +523,7 @@ def test_generate_continues_as_the_author_says(capsys):
 
 
 def test_an_interrupted_command_ends_with_one_line(here, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(measuring, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(SystemExit) as ended:
         cli.main(["report"])
     assert ended.value.code == 130

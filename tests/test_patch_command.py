@@ -13,6 +13,8 @@ from pages import outside_addresses, page_of
 from worded import ROWS, table, worded
 
 from analyses import cli, figures, patching
+from analyses.commands import patching as commands
+from analyses.commands.options import Metric
 from analyses.patching.cells import _estimates
 from interp import InputError, Transformer, TransformerConfig
 from interp.patching import Pairs, logit_difference, sweep
@@ -31,7 +33,7 @@ def pairs(model) -> Pairs:
 @pytest.fixture
 def here(tmp_path, monkeypatch, model):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_load", lambda *_: model)
+    monkeypatch.setattr(commands, "opened", lambda *_: model)
     return tmp_path
 
 
@@ -252,8 +254,8 @@ def test_a_page_says_what_was_left_out_and_refused(here):
 
 def test_a_page_escapes_what_a_prompt_says(here, monkeypatch):
     hostile = "<script>alert(1)</script>"
-    monkeypatch.setattr(cli, "_load", lambda *_: worded(hostile, "<img/src=x>"))
-    monkeypatch.setattr(cli, "_title", lambda _: f"a {hostile}")
+    monkeypatch.setattr(commands, "opened", lambda *_: worded(hostile, "<img/src=x>"))
+    monkeypatch.setattr(commands, "title", lambda _: f"a {hostile}")
     prompts = ["--clean", f"{hostile} saw", "--corrupt", "<img/src=x> saw", "--answer", "She", "--wrong", "He"]
     assert not command(*prompts, "--by-position")
     page = page_of(here / "patch")
@@ -318,7 +320,7 @@ def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, min
     from models import load
 
     encoder = load(str(minilm))
-    monkeypatch.setattr(cli, "_load", lambda *_: encoder)
+    monkeypatch.setattr(commands, "opened", lambda *_: encoder)
     assert "no output layer" in refusal(capsys, *ONE)
     assert not os.listdir(here)
 
@@ -329,7 +331,7 @@ def test_an_unknown_metric_names_the_known(model, pairs):
 
 
 def test_the_command_s_metrics_are_the_table_s():
-    assert [each.value for each in cli.Metric] == list(patching.METRICS)
+    assert [each.value for each in Metric] == list(patching.METRICS)
 
 
 def test_real_pronouns_follow_the_name(tmp_path, stories):
@@ -355,7 +357,7 @@ def two(here, monkeypatch, model) -> Transformer:
     stacks = {"encoder": replace(stack, causal=False, n_heads=2), "decoder": replace(stack, cross_attention=True)}
     torch.manual_seed(0)
     built = Transformer(TransformerConfig(**stacks, target_start=4), model.tokenizer)
-    monkeypatch.setattr(cli, "_load", lambda *_: built)
+    monkeypatch.setattr(commands, "opened", lambda *_: built)
     return built
 
 

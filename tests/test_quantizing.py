@@ -11,6 +11,8 @@ from tiny import model, token_ids
 from torch.testing import assert_close
 
 from analyses import cli
+from analyses.commands.options import Dtype
+from analyses.commands.running import opened
 from interp import InputError, Pairs, TokenBatch, Transformer, logit_difference, run, sweep
 from interp.patching import sweep_by_forward
 from models import load, quantizing, save
@@ -132,4 +134,4 @@ def test_the_command_line_says_what_is_missing(directory, monkeypatch, capsys):
 
 @torchao
 def test_the_command_line_rounds_weights(directory):
-    assert rounded(cli._load(str(directory), "cpu", cli.Dtype.INT8))
+    assert rounded(opened(str(directory), "cpu", Dtype.INT8))

@@ -6,6 +6,7 @@ Nothing is computed here, no model is run, and no plotting state is changed.
 from analyses.figures.attention import attention_over_words, best_heads, literal
 from analyses.figures.compare import compared_gains, gains_by_depth
 from analyses.figures.estimates import estimate_panels, point_name
+from analyses.figures.forming import forming
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.labels import attention_against_effect, label_map
@@ -20,6 +21,7 @@ from analyses.figures.sweeps import (
     sweep_figures,
     top_cells,
 )
+from analyses.figures.three import three_attentions
 
 __all__ = [
     "Quantity",
@@ -33,6 +35,7 @@ __all__ = [
     "effect_grid",
     "entry_maps",
     "estimate_panels",
+    "forming",
     "gain_intervals",
     "gains_by_depth",
     "head_grid",
@@ -45,5 +48,6 @@ __all__ = [
     "point_name",
     "probes_by_layer",
     "sweep_figures",
+    "three_attentions",
     "top_cells",
 ]
