@@ -68,7 +68,17 @@ def all_figures() -> list[Figure]:
         figures.effect_grid(effects_table(), "repeat"),
         figures.best_heads({"L0.H0": pattern}, title="What does it look at?"),
         figures.attention_over_words(["a", "b", "c", "d"], pattern, title="Who looks at whom?"),
+        three(),
     ]
+
+
+def three() -> Figure:
+    """Five tokens become three: the encoder's, the decoder's and cross-attention's patterns, told apart by a number."""
+    shapes = {"encoder L0.H1": (5, 5), "decoder L1.H0": (3, 3), "cross-attention L0.H2": (3, 5)}
+    patterns = {name: np.full(shape, 0.1 * at) for at, (name, shape) in enumerate(shapes.items(), 1)}
+    aligned = [("year", (0, 2), (3, 5)), ("day", (2, 3), (0, 1))]
+    texts = {"source": [*"3 87", "</s>"], "read": ["<s>", *"87"], "written": [*"873"]}
+    return figures.three_attentions(patterns, **texts, aligned=aligned)
 
 
 @pytest.fixture(scope="module")
@@ -248,3 +258,32 @@ def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_
     assert [len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection)] == [14, 1]
     assert [text.get_text() for text in ax.texts] == ["L0.H1"]
     assert ax.get_title(loc="left") == "relation:obj:dependent→head\nρ = −1.00, 15 heads"
+
+
+def test_three_attentions_are_drawn_with_their_tokens_and_cells_of_one_size():
+    figure = three()
+    maps = {ax.get_title(loc="left"): ax for ax in figure.axes if ax.images}
+    size = figure.get_size_inches()
+    cells = set()
+    for name, (rows, columns), value in (
+        ("encoder L0.H1", (["3", "␣", "8", "7", "</s>"], ["3", "␣", "8", "7", "</s>"]), 0.1),
+        ("decoder L1.H0", (["<s>", "8", "7"], ["<s>", "8", "7"]), 0.2),
+        ("cross-attention L0.H2", (["8", "7", "3"], ["3", "␣", "8", "7", "</s>"]), 0.3),
+    ):
+        ax = maps[name]
+        shown = np.asarray(ax.images[0].get_array())
+        np.testing.assert_allclose(shown, np.full((len(rows), len(columns)), value))
+        assert [label.get_text() for label in ax.get_yticklabels()] == rows
+        assert [label.get_text() for label in ax.get_xticklabels()] == columns
+        place = ax.get_position()
+        cells |= {round(place.width * size[0] / len(columns), 6), round(place.height * size[1] / len(rows), 6)}
+    assert len(maps) == 3
+    assert len(cells) == 1
+
+
+def test_what_belongs_together_is_outlined_in_cross_attention_alone():
+    boxes = {ax.get_title(loc="left"): [*ax.patches] for ax in three().axes if ax.images}
+    (year, day), none, also_none = boxes["cross-attention L0.H2"], boxes["encoder L0.H1"], boxes["decoder L1.H0"]
+    assert not none
+    assert not also_none
+    assert [each.get_bbox().extents.tolist() for each in (year, day)] == [[2.5, -0.5, 4.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]

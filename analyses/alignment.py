@@ -1,0 +1,198 @@
+"""Does a head of cross-attention look at the part of the source that is being written, where the truth is known?
+
+The pairs of `models.tasks` say which part of the source each part of the target comes from. A row of cross-attention is
+of the token that it helps to write: the row in which the decoder has read everything before that token.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy import floating
+from numpy.typing import NDArray
+from torch import Tensor
+
+from analyses.attending import patterns
+from analyses.examples import Head
+from analyses.tables import Collected, Heads, Scored
+from interp import InputError, TokenBatch, Tokenizer, Transformer
+from interp.patterns import Totals, group_of
+from interp.patterns.rows import SINKS, Pattern, argmax
+from interp.tokens import Span
+from models.tasks import Pair
+
+BEHAVIOUR = "alignment"
+ANY = "any part"  # all rows that have a part, together
+TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.every`
+_TOGETHER = 64  # pairs
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair as a figure shows it: a head of each kind, and the alignment that is known.
+
+    patterns   `query key` by the head's name: of the encoder, of the decoder, and of cross-attention
+    source     the encoder's tokens
+    read       what the decoder has read last in each row
+    written    what it is to write there
+    aligned    name, rows and columns of each part in the cross-attention's pattern, from the first to after the last
+    """
+
+    patterns: dict[str, Float[NDArray[floating], "query key"]]
+    source: list[str]
+    read: list[str]
+    written: list[str]
+    aligned: list[tuple[str, Span, Span]]
+
+
+def measure(model: Transformer, pairs: Iterable[Pair], *, corpus: str = "pairs", seed: int = 0) -> pd.DataFrame:
+    """One row a head of cross-attention and part: how often its most attended token is in the part that is written.
+
+    The baseline is the best fixed place, counted from the source's start or from its end and chosen for each part with
+    the truth in hand. The interval resamples targets. `seed` is of the resampling.
+
+    Raises:
+        InputError: no pairs, pairs of different tasks, or a model that is not an encoder with a decoder and tokenizer.
+    """
+    pairs, (_, _, heads) = list(pairs), _kinds(model)
+    kinds = {tuple(_names(pair)) for pair in pairs}
+    if len(kinds) != 1:
+        raise InputError(f"expected pairs that have the same parts, got {len(pairs)} of {len(kinds)} kinds")
+    names = [*_names(pairs[0]), ANY]
+    source_tokenizer, _ = _tokenizers(model)
+    width = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
+    totals = Totals.empty(heads.count + 2 * width, len(names))
+    for first in range(0, len(pairs), _TOGETHER):
+        some = pairs[first : first + _TOGETHER]
+        pattern, source = _read(model, heads, some)
+        hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, some))
+        totals.add(torch.tensor([group_of(pair.target) for pair in some]), hits, rows)
+    baselines = [f"place {at}" for at in range(width)] + [f"place {-1 - at}" for at in range(width)]
+    scored = [Scored(totals, names, SINKS[0], baselines)]
+    documents = len({pair.target for pair in pairs})
+    return Collected(heads, BEHAVIOUR, corpus, scored, {"texts": len(pairs)}, documents).table(seed=seed)
+
+
+def score(
+    pattern: Pattern, sought: Bool[Tensor, "prompt part query key"]
+) -> tuple[Float[Tensor, "prompt head part2"], Float[Tensor, "prompt head part2"]]:
+    """Rows whose highest key is one of those sought, and rows in which any is; the last part is all parts together."""
+    asked = sought.any(-1)[:, None]
+    best = argmax(pattern)[:, :, None, :, None]
+    hits = torch.take_along_dim(sought[:, None].to(pattern.device), best, -1)[..., 0].sum(-1).double()
+    rows = asked.sum(-1).expand(hits.shape).to(hits)
+    return torch.cat([hits, hits.sum(-1, keepdim=True)], -1), torch.cat([rows, rows.sum(-1, keepdim=True)], -1)
+
+
+def chosen(model: Transformer, pairs: Sequence[Pair], part: str = ANY) -> list[Head]:
+    """A head of each kind that is worth drawing: of the encoder, of the decoder, and of cross-attention.
+
+    In cross-attention it is the one that looks most often at the part that is written; in the others the one whose
+    rows have the highest peaks on average, of rows that see several keys.
+    """
+    *selves, cross = _kinds(model)
+    table = measure(model, pairs)
+    best = table.loc[table.loc[table["measure"] == part, "value"].idxmax()]
+    return [
+        *(_most_peaked(model, heads, pairs) for heads in selves),
+        Head(cross.stack, int(best["layer"]), int(best["head"])),
+    ]
+
+
+def example(model: Transformer, pair: Pair, heads: Sequence[Head]) -> Example:
+    """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
+    source_tokenizer, target_tokenizer = _tokenizers(model)
+    source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
+    found = {}
+    for (title, kind), head in zip(zip(TITLES, _kinds(model), strict=True), heads, strict=True):
+        pattern, _ = _read(model, kind, [pair])
+        chosen = pattern[0, head.layer * kind.n_heads + head.head]
+        found[f"{title} L{head.layer}.H{head.head}"] = chosen.double().cpu().numpy()
+    aligned = [
+        (
+            part.name,
+            _extent(_columns(target_tokenizer, pair.target, part.target)),
+            _extent(_columns(source_tokenizer, pair.source, part.source)),
+        )
+        for part in pair.parts
+    ]
+    written = [target_tokenizer.label(id) for id in target]
+    start = target_tokenizer.label(model.config.target_start or 0)
+    return Example(found, [source_tokenizer.label(id) for id in source], [start, *written[:-1]], written, aligned)
+
+
+def _names(pair: Pair) -> list[str]:
+    """What the pair's parts are called, each once."""
+    return list(dict.fromkeys(part.name for part in pair.parts))
+
+
+def _kinds(model: Transformer) -> list[Heads]:
+    found = Heads.every(model)
+    if len(found) != 3:
+        raise InputError("alignment is between two texts: expected a model with an encoder and a decoder")
+    return found
+
+
+def _tokenizers(model: Transformer) -> tuple[Tokenizer, Tokenizer]:
+    if model.tokenizer is None or model.target_tokenizer is None:
+        raise InputError("this model has no tokenizer, so it cannot read pairs: give its directory a tokenizer.json")
+    return model.tokenizer, model.target_tokenizer
+
+
+def _read(model: Transformer, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
+    """Every head's pattern while the right target is being written, and the source."""
+    source_tokenizer, target_tokenizer = _tokenizers(model)
+    sources = [source_tokenizer.encode(pair.source) for pair in pairs]
+    if heads.stack == "encoder":
+        tokens, pattern, _ = patterns(model, heads, sources)
+        return pattern, tokens
+    start = model.config.target_start or 0
+    read = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
+    _, pattern, source = patterns(model, heads, read, sources)
+    assert source is not None
+    return pattern, source
+
+
+def _sought(model: Transformer, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:
+    """Where the truth is: rows that write a token of a part, and the source's tokens of that part."""
+    source_tokenizer, target_tokenizer = _tokenizers(model)
+    n_keys = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
+    n_queries = max(len(target_tokenizer.encode(pair.target)) for pair in pairs)
+    names = _names(pairs[0])
+    found = torch.zeros(len(pairs), len(names), n_queries, n_keys, dtype=torch.bool)
+    for row, pair in enumerate(pairs):
+        for part in pair.parts:
+            queries = torch.tensor(_columns(target_tokenizer, pair.target, part.target))
+            keys = torch.tensor(_columns(source_tokenizer, pair.source, part.source))
+            found[row, names.index(part.name), queries[:, None], keys] = True
+    return found
+
+
+def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
+    """Which of the text's tokens, special ones counted, stand for any of its characters from `span`."""
+    before = len(tokenizer.prefix)
+    pieces = enumerate(tokenizer.pieces(text).spans, before)
+    return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
+
+
+def _extent(columns: Sequence[int]) -> Span:
+    return columns[0], columns[-1] + 1
+
+
+def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:
+    """Patterns that look at one place whatever is written: from the start, then from the end; the nearest there is."""
+    last = source.lengths[:, None] - 1
+    steps = torch.arange(width, device=source.ids.device)
+    key: Int[Tensor, "prompt place"] = torch.cat([steps.minimum(last), (last - steps).clamp(min=0)], 1)
+    seen = torch.nn.functional.one_hot(key, source.ids.shape[1]).float()
+    return seen[:, :, None].expand(-1, -1, n_queries, -1)
+
+
+def _most_peaked(model: Transformer, heads: Heads, pairs: Sequence[Pair]) -> Head:
+    total = torch.zeros(heads.count)
+    for pair in pairs[:_TOGETHER]:  # one at a time: no padding
+        pattern, _ = _read(model, heads, [pair])
+        total += pattern[0, :, 1:].amax(-1).mean(-1).cpu()
+    return Head(heads.stack, *divmod(int(total.argmax()), heads.n_heads))
