@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from interp.parts import RootMeanSquare
 from interp.transformer import Transformer
 
-Initial = Literal["normal", "glorot"]
+Initial = Literal["normal", "unit", "glorot"]
 
 
 def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> None:
@@ -18,15 +18,17 @@ def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> No
         model: its weights are drawn in place.
         seed: of the draws.
         initial: "normal" draws from N(0, 0.02²), layers that write into the stream scaled by (2 n_layers)^-1/2 (Radford
-            2019). "glorot" draws from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from N(0, 1 / d_model):
-            a narrow model whose norms follow each sum learns from these and not from the others, which leave queries
-            and keys too small to tell anything apart, and tokens smaller than their positions.
+            2019). "unit" draws embeddings from N(0, 1) and matrices from N(0, 1 / (3 inputs)), writers scaled alike: at
+            first a token outweighs what layers add to it, so that heads which match and copy tokens form in a fraction
+            of the steps. "glorot" draws from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from
+            N(0, 1 / d_model): a narrow model whose norms follow each sum learns from these and not from "normal", which
+            leaves queries and keys too small to tell anything apart, and tokens smaller than their positions.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                std = _normal(name, model) if initial == "normal" else _glorot(name, weight)
+                std = _spread(name, weight, initial) * (1.0 if initial == "glorot" else _depth(name, model))
                 weight.copy_(torch.randn(weight.shape, generator=generator) * std)
         for module in model.modules():
             if isinstance(module, RootMeanSquare):
@@ -37,14 +39,21 @@ def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> No
                 nn.init.zeros_(module.bias)
 
 
-def _normal(name: str, model: Transformer) -> float:
-    writes = name.endswith(("attn.out.weight", "down.weight"))
-    return 0.02 * ((2 * model.config.n_layers) ** -0.5 if writes else 1.0)
-
-
-def _glorot(name: str, weight: Tensor) -> float:
+def _spread(name: str, weight: Tensor, initial: Initial) -> float:
     outputs, inputs = weight.shape[-2:]
-    return inputs**-0.5 if ".embed." in name else (2 / (inputs + outputs)) ** 0.5
+    embeds = ".embed." in name
+    match initial:
+        case "normal":
+            return 0.02
+        case "unit":
+            return 1.0 if embeds else (3 * inputs) ** -0.5
+        case "glorot":
+            return inputs**-0.5 if embeds else (2 / (inputs + outputs)) ** 0.5
+
+
+def _depth(name: str, model: Transformer) -> float:
+    """What layers add to the stream is added 2 n_layers times."""
+    return (2 * model.config.n_layers) ** -0.5 if name.endswith(("attn.out.weight", "down.weight")) else 1.0
 
 
 def untrained(model: Transformer, seed: int) -> Transformer:
