@@ -332,6 +332,14 @@ class TestTheFigure:
         assert [to_hex(line.get_color()) for line in coloured] == [BLUE]
         assert np.max(coloured[0].get_ydata()) == 0.8
 
+    def test_heads_that_crowd_at_the_top_are_all_named_in_sight(self, tmp_path):
+        table = self.table(tmp_path)
+        heads = table["layer"].notna() & (table["step"] == table["step"].max())
+        figure = figures.forming(table.assign(value=table["value"].mask(heads, 1.0)), {})
+        ax = figure.axes[-1]
+        assert len(ax.texts) == min(3, int(heads[table["run"] == "b"].sum()))
+        assert all(text.xy[1] <= ax.get_ylim()[1] and text.get_annotation_clip() is False for text in ax.texts)
+
     def test_the_band_is_the_phase_change(self, tmp_path):
         figure = figures.forming(self.table(tmp_path), {"a": (2200, 2300), "b": None})
         extents = [

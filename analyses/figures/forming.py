@@ -162,8 +162,10 @@ def _write(ax: Axes, names: Sequence[_Name], last: float) -> None:
     low, high = ax.get_ylim()
     least = (high - low) * _TEXT * 1.2 / 72 / (_PANEL * 0.8)
     ranked = sorted(names)
-    for name, place in zip(ranked, _apart([min(max(each.value, low), high) for each in ranked], least), strict=True):
-        offset: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
+    places = _apart([min(max(each.value, low), high) for each in ranked], least)
+    above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it in sight
+    for name, place in zip(ranked, (each - above for each in places), strict=True):
+        offset: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "annotation_clip": False}
         text = ax.annotate(name.text, (last, place), **offset, va="center", fontsize=_TEXT, color=name.colour)
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
