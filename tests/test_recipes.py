@@ -117,6 +117,8 @@ def test_a_table_that_is_not_there_is_named(lacking, tmp_path):
 
 
 def test_what_is_no_recipe_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"no file runs/nowhere\.toml: .* default, original, small"):
+        recipes.read("runs/nowhere.toml")
     with pytest.raises(InputError, match=r'no recipe "defualt": .* \(the nearest is default\)'):
         recipes.read("defualt")
     (tmp_path / "broken.toml").write_text("[model\n")

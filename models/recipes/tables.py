@@ -27,6 +27,8 @@ def file_of(name: str | Path) -> Path:
         return Path(name)
     if str(name) in shipped():
         return _FOLDER / f"{name}.toml"
+    if Path(name).suffix or len(Path(name).parts) > 1:
+        raise InputError(f"no file {name}: expected a TOML file, or the name of a recipe: {', '.join(shipped())}")
     raise InputError(
         f'no recipe "{name}": expected a TOML file, or one of {", ".join(shipped())} '
         f"(the nearest is {nearest(str(name), shipped())})"
