@@ -12,7 +12,7 @@ report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
 
 test: $(READY)  ## the test suite; `make test SLOW=1` runs the slow tests too
-	$(BIN)/python -m pytest --numprocesses auto $(if $(SLOW),,-m "not slow")
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(if $(SLOW),,-m "not slow")
 
 lint: $(READY)
 	$(BIN)/ruff check .

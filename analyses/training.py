@@ -19,6 +19,7 @@ from analyses import forming
 from analyses.output import RUN, versions
 from interp import AnnotatedText, InputError, Transformer
 from interp.training import Plan, Progress, state
+from interp.training.parallel import Parallel
 from models import weights_digest
 from models.recipes import Recipe, Trained, assignment, read
 from models.recipes.pairs import Paired
@@ -37,6 +38,7 @@ def train(
     device: str = "cpu",
     cache: Path | None = None,
     measured: bool = True,
+    parallel: Parallel | None = None,
     command: str = "",
 ) -> None:
     """Follow the recipe `name` into the directory `out`, and tell how it goes.
@@ -49,6 +51,7 @@ def train(
         device: where the model is trained.
         cache: where tokenizers and token arrays are kept; by default in `out`.
         measured: whether heads are measured at every look.
+        parallel: how processes that torchrun started share the work; the first alone tells and writes.
         command: what was typed, for `run.json`.
 
     Raises:
@@ -62,11 +65,19 @@ def train(
             cache=cache,
             resume=resume,
             measures=_measures(recipe) if measured else None,
+            parallel=parallel,
             tell=tell,
             say=say,
         )
+    if not leads():
+        return
     facts = {"made_by": MAKER, "command": command, **_facts(recipe, trained, out)}
     _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+def leads() -> bool:
+    """Whether this process is the first of those that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def interrupted(out: Path, command: str) -> str:
@@ -128,7 +139,7 @@ def _told(plan: Plan) -> Iterator[tuple[Callable[[str, int], None], Callable[[Pr
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    shown = console.is_terminal
+    shown = console.is_terminal and leads()
     lines = console if shown else Console(file=sys.stdout, soft_wrap=True)
     with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not shown) as bar:
         task = bar.add_task("reading", total=None, now="")

@@ -114,4 +114,5 @@ def test_loading_needs_little_more_memory_than_the_weights(dtype, times, tmp_pat
     python("-c", BUILD, str(tmp_path))
     n_bytes = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
     found = python("-m", "benchmarks.loading", "--measure", "interp", dtype, "{}", "--directory", str(tmp_path))
-    assert times * 0.95 < json.loads(found)["peak"] / n_bytes <= times * 1.15
+    # what the libraries themselves take differs from run to run by a tenth of these small weights; a copy is a whole
+    assert times * 0.95 < json.loads(found)["peak"] / n_bytes <= times + 0.25

@@ -1,6 +1,9 @@
 """`interp train`: what it leaves, what it tells, and how a run is gone on with."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,6 +145,40 @@ def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, 
     assert error.count("\n") == 1
     assert message in error
     assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe):
+    alone = ["--set", "training.dropout=0", "--set", "phases.0.rows=4", "--no-measures"]
+    assert run(recipe, "--out", "alone", *alone) == 0
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, "-m", "analyses.cli", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    assert [line.split(":")[0] for line in told if line.startswith(("step", "wrote"))] == [
+        *(f"step {step} of 6" for step in (2, 4, 6)),
+        "wrote shared",
+    ]
+    torch.testing.assert_close(weights("shared"), weights("alone"), rtol=0, atol=1e-4)
+    assert json.loads(Path("shared/run.json").read_text())["steps"] == 6
+
+
+@pytest.mark.slow
+def test_a_compiled_run_that_was_killed_goes_on_to_the_same_weights(recipe):
+    start = [sys.executable, "-m", "analyses.cli", "train", recipe, "--no-measures", "--set", "training.compile=true"]
+    start += ["--set", "phases.0.steps=80", "--set", "training.evaluate_every=0"]
+    subprocess.run([*start, "--out", "whole"], check=True, capture_output=True, timeout=300)
+    with subprocess.Popen([*start, "--out", "parts"], stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not Path("parts/state.safetensors").exists():
+            time.sleep(0.01)
+        process.kill()
+    assert state.read(Path("parts/state.safetensors")).facts["step"] < 80
+    subprocess.run([*start, "--out", "parts", "--resume"], check=True, capture_output=True, timeout=300)
+    assert all(torch.equal(one, weights("whole")[name]) for name, one in weights("parts").items())
+
+
+def test_processes_without_torchrun_are_one_line(recipe, capsys):
+    assert run(recipe, "--out", "run", "--parallel", "ddp") == 2
+    assert "start them by torchrun" in capsys.readouterr().err
 
 
 def test_a_recipe_that_is_not_there_is_one_line(capsys):

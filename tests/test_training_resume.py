@@ -84,19 +84,6 @@ def test_thirty_kills_lose_nothing(tmp_path):
     same(weights_in(tmp_path / "parts"), expected)
 
 
-@pytest.mark.slow
-def test_a_compiled_run_loses_nothing(tmp_path):
-    ours = plan(30, compile=True, dropout=0.1, snapshot_at=())
-    expected = go(tmp_path / "whole", ours)
-
-    def stop(progress):
-        if progress.step == 20:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert ended(process(lambda: go(tmp_path / "parts", ours, tell=stop))) == -signal.SIGKILL
-    same(go(tmp_path / "parts", ours, resume=True), expected)
-
-
 def weights_in(out):
     found = state.read(out / state.FILE).tensors
     return {name.removeprefix("weights/"): value for name, value in found.items() if name.startswith("weights/")}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.commands.options import Device, Dtype, DtypeOption, Model, Seed
+from analyses.commands.options import Device, Dtype, DtypeOption, Model, Parallel, Seed
 from analyses.commands.running import INTERRUPTED, end, one_line, opened, typed
 
 
@@ -46,6 +46,14 @@ def train(
     measures: Annotated[
         bool, typer.Option("--measures/--no-measures", help="Measure heads whenever held-out text is looked at.")
     ] = True,
+    parallel: Annotated[
+        Parallel | None,
+        typer.Option(
+            help="How processes share the work, as in: torchrun --standalone --nproc-per-node 2 -m analyses.cli train "
+            "RECIPE --parallel ddp.",
+            show_default="one process",
+        ),
+    ] = None,
 ) -> None:
     """Train a model by a recipe: text, tokenizer, model and plan in one TOML file."""
     command = typed()
@@ -61,14 +69,16 @@ def train(
                 device=device,
                 cache=cache,
                 measured=measures,
+                parallel=None if parallel is None else parallel.value,
                 command=command,
             )
         except KeyboardInterrupt:
             end(training.interrupted(out, command), INTERRUPTED)
-    typer.echo(
-        f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml; see what its heads do with "
-        f"interp report --model {shlex.quote(str(out))}"
-    )
+        if training.leads():
+            typer.echo(
+                f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml; see what its heads do "
+                f"with interp report --model {shlex.quote(str(out))}"
+            )
 
 
 def generate(

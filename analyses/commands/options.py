@@ -41,6 +41,13 @@ class Directions(StrEnum):
     BOTH = "both"
 
 
+class Parallel(StrEnum):
+    """How processes share a training."""
+
+    DDP = "ddp"
+    FSDP = "fsdp"
+
+
 class Dtype(StrEnum):
     """Number formats that a model can be loaded in."""
 

@@ -15,6 +15,7 @@ import tomli_w
 from interp import InputError, Tokenizer, Transformer
 from interp.initialise import initialise
 from interp.training import Plan, Progress, state, train
+from interp.training.parallel import Parallel
 from models import device_of
 from models.huggingface import save
 from models.recipes import tables as files
@@ -64,6 +65,7 @@ class Recipe:
         cache: Path | None = None,
         resume: bool = False,
         measures: Callable[[Transformer], Mapping[str, float]] | None = None,
+        parallel: Parallel | None = None,
         tell: Callable[[Progress], None] = lambda progress: None,
         say: Say = lambda stage, count: None,
     ) -> Trained:
@@ -76,6 +78,7 @@ class Recipe:
                 `data` in `out`.
             resume: go on from the last state in `out`.
             measures: called with the model at every look.
+            parallel: how processes that torchrun started share the work; each makes the data ready for itself.
             tell: called as training goes.
             say: called while data is made ready, with the stage and how many documents were read.
 
@@ -106,6 +109,7 @@ class Recipe:
             measures=measures,
             made_of=made_of,
             resume=resume,
+            parallel=parallel,
             tell=tell,
         )
         return Trained(model, ready.facts, made_of["tokenizer"], begun, time.perf_counter() - since)
