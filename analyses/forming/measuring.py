@@ -169,25 +169,29 @@ def in_context(model: Transformer, rows: Sequence[Examples]) -> float | None:
 
     None where a row is too short to have both.
     """
-    late, early = (_loss(model, rows, stretch) for stretch in (LATE, EARLY))
-    return None if late is None or early is None else late - early
-
-
-def _loss(model: Transformer, rows: Sequence[Examples], stretch: tuple[int, int]) -> float | None:
-    """Mean cross-entropy of the targets in one stretch of the rows."""
-    total, count = 0.0, 0
+    totals = {stretch: [0.0, 0] for stretch in (LATE, EARLY)}  # of losses, and of targets
     for examples in rows:
         width = min(examples.targets.shape[1], ROW)
-        first, last = (round(at * width / ROW) for at in stretch)
         size = max(1, _LOGITS // (width * model.config.d_vocab))
         for at in range(0, len(examples), size):
             part = examples.part(slice(at, at + size)).to(model.device)
-            logits = run(model, part.tokens.ids[:, :last]).logits[:, first:].float()
-            targets = part.targets[:, first:last]
-            flat = logits.flatten(0, 1), targets.flatten()
-            total += float(F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum"))
-            count += int((targets != IGNORED).sum())
-    return total / count if count else None
+            logits = run(model, part.tokens.ids[:, : _places(LATE, width).stop]).logits
+            for stretch, total in totals.items():
+                places = _places(stretch, width)
+                targets = part.targets[:, places]
+                flat = logits[:, places].float().flatten(0, 1), targets.flatten()
+                total[0] += float(F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum"))
+                total[1] += int((targets != IGNORED).sum())
+    if not all(count for _, count in totals.values()):
+        return None
+    late, early = (total / count for total, count in totals.values())
+    return late - early
+
+
+def _places(stretch: tuple[int, int], width: int) -> slice:
+    """A stretch of a whole row, in a row of `width` in proportion."""
+    first, last = (round(at * width / ROW) for at in stretch)
+    return slice(first, last)
 
 
 def copying(model: Transformer, length: int, seed: int) -> float:
