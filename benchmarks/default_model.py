@@ -112,7 +112,7 @@ def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
     """The tokens of the novels that were trained on, and of those left out."""
     halves: tuple[list[Path], list[Path]] = [], []
     for path in texts.find(novels):
-        halves[texts.held_out(path.name.removesuffix(".gz").removesuffix(".txt"), share)].append(path)
+        halves[texts.held_out(texts.name_of(path), share)].append(path)
     with tempfile.TemporaryDirectory() as folder:
         return [
             texts.tokenize(texts.read(half, unwrap=True), tokenizer, Path(folder) / str(at), str(at)).tokens.long()

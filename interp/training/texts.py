@@ -74,7 +74,12 @@ def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
                 f"{path} cannot be read, or is cut short ({error}): fetch it again, or leave it out"
             ) from error
         text = text.replace("\r\n", "\n")
-        yield Document(path.name.removesuffix(".gz").removesuffix(".txt"), unwrapped(text) if unwrap else text)
+        yield Document(name_of(path), unwrapped(text) if unwrap else text)
+
+
+def name_of(path: Path) -> str:
+    """What the document in a file is called."""
+    return path.name.removesuffix(".gz").removesuffix(".txt")
 
 
 def unwrapped(text: str) -> str:

@@ -1,7 +1,6 @@
 """A recipe: everything that decides a model, from its parts to the last step of its training."""
 
 import hashlib
-import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ import tomli_w
 from interp import InputError, Tokenizer, Transformer
 from interp.initialise import initialise
 from interp.training import Plan, Progress, state, train
+from interp.training.files import replacing
 from interp.training.parallel import Parallel
 from models import device_of
 from models.huggingface import save
@@ -187,11 +187,9 @@ class Recipe:
         }
 
     def _write(self, out: Path) -> None:
-        beside = out / f".{RECIPE}.{os.getpid()}"
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            beside.write_text(tomli_w.dumps(self.resolved()), "utf-8")
-            os.replace(beside, out / RECIPE)
+            with replacing(out / RECIPE) as part:
+                part.write_text(tomli_w.dumps(self.resolved()), "utf-8")
         except OSError as error:
             raise InputError(f"cannot write {out / RECIPE}: {error.strerror or error}; choose another --out") from error
 

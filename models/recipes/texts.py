@@ -49,13 +49,13 @@ class Text:
 
     def digest(self) -> str:
         """SHA-256 of names and bytes, and of how they are divided."""
-        each = [(_name(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
+        each = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
         return digest_of([each, self.unwrap, self.held_out])
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides."""
         files = self.files()
-        out = [file for file in files if texts.held_out(_name(file), self.held_out)]
+        out = [file for file in files if texts.held_out(texts.name_of(file), self.held_out)]
         if not self.held_out or 0 < len(out) < len(files):
             chosen = [file for file in files if (file in out) is held_out]
             yield from texts.read(chosen, unwrap=self.unwrap)
@@ -111,11 +111,6 @@ def check_count(count: int) -> None:
 def digest_of(facts: object) -> str:
     """SHA-256 of what fits into JSON."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _name(file: Path) -> str:
-    """What `texts.read` calls the document in `file`."""
-    return file.name.removesuffix(".gz").removesuffix(".txt")
 
 
 def _bytes(file: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from interp import InputError, Tokenizer
 from interp.training import texts
+from interp.training.files import replacing
 from models.huggingface import read_tokenizer
 
 END = "</s>"  # after a text that is written for another
@@ -73,15 +73,11 @@ class Vocabulary:
         place = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
         if not place.is_file():
             backend = self._of(read(), mask=mask, paired=paired)
-            beside = place.with_name(f".{place.name}.{os.getpid()}")
             try:
-                cache.mkdir(parents=True, exist_ok=True)
-                beside.write_text(backend.to_str(), "utf-8")
-                os.replace(beside, place)
+                with replacing(place) as part:
+                    part.write_text(backend.to_str(), "utf-8")
             except OSError as error:
                 raise InputError(f"cannot write the tokenizer to {place}: {error.strerror or error}") from error
-            finally:
-                beside.unlink(missing_ok=True)
         return Tokenizer(Backend.from_file(str(place)))
 
     def _of(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
