@@ -8,6 +8,7 @@ from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, one_row, parts_of, rows
+from models.families.sizes import Sizes
 from models.families.writing import STRATEGY, ids_of, start_of, writing_of
 
 FIRST_ROW = 2
@@ -32,23 +33,23 @@ def config(fields: Fields) -> TransformerConfig:
     )
 
 
+def sizes_of(name: str, vocabulary: str = "vocab_size") -> Sizes:
+    """Where the sizes of the encoder or the decoder stand."""
+    heads, inner = f"{name}_attention_heads", f"{name}_ffn_dim"
+    return Sizes(n_layers=f"{name}_layers", d_model="d_model", n_heads=heads, d_mlp=inner, d_vocab=vocabulary)
+
+
 def stack_of(fields: Fields, name: str, vocabulary: str = "vocab_size", **settings: Any) -> StackConfig:
     """The encoder or the decoder."""
-    width = fields.size("d_model")
+    sizes = sizes_of(name, vocabulary).read(fields)
     return StackConfig(
-        n_layers=fields.size(f"{name}_layers"),
-        d_model=width,
-        n_heads=fields.size(f"{name}_attention_heads"),
-        d_head=fields.head_width("d_model", f"{name}_attention_heads"),
-        d_mlp=fields.size(f"{name}_ffn_dim"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size(vocabulary),
+        **sizes,
         causal=name == "decoder",
         cross_attention=name == "decoder",
         norm=LayerNorm(),
         wiring="post",
         mlp=Plain(fields.activation("activation_function", "gelu")),
-        embedding_scale=math.sqrt(width) if fields.flag("scale_embedding", False) else 1.0,
+        embedding_scale=math.sqrt(sizes["d_model"]) if fields.flag("scale_embedding", False) else 1.0,
         **settings,
     )
 
@@ -63,20 +64,13 @@ def raw_stacks(config: TransformerConfig) -> dict[str, Any]:
     activation, _ = parts_of(config.last)
     found: dict[str, Any] = {
         "is_encoder_decoder": True,
-        "vocab_size": next(iter(config.stacks.values())).d_vocab,
-        "max_position_embeddings": config.n_ctx,
-        "d_model": config.d_model,
         "activation_function": activation,
         "scale_embedding": config.last.embedding_scale != 1,
         "tie_word_embeddings": config.output == "tied",
         **ids_of(config),
     }
-    for name, stack in config.stacks.items():
-        found |= {
-            f"{name}_layers": stack.n_layers,
-            f"{name}_attention_heads": stack.n_heads,
-            f"{name}_ffn_dim": stack.d_mlp,
-        }
+    for name, stack in reversed(config.stacks.items()):  # of what both say, the first stack's counts
+        found |= sizes_of(name).written(stack)
     return found
 
 

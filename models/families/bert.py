@@ -4,10 +4,14 @@ The output layer for masked words is read where it is stored; heads for sentence
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from interp.config import Activation, LayerNorm, Learned, Plain, StackConfig, Transform, TransformerConfig
 from models.families.family import Family, Fields, Theirs, parts_of, rows
+from models.families.sizes import Sizes
+
+SIZES = Sizes()
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -19,14 +23,10 @@ def config(fields: Fields) -> TransformerConfig:
 def encoder(fields: Fields, first_position: int = 0) -> StackConfig:
     """The stack, which some later families share."""
     fields.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False, pruned_heads={})
+    sizes = SIZES.read(fields)
+    sizes["n_ctx"] -= first_position  # theirs counts rows of the table
     return StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=fields.size("hidden_size"),
-        n_heads=fields.size("num_attention_heads"),
-        d_head=fields.head_width("hidden_size", "num_attention_heads"),
-        d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings") - first_position,
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=False,
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-12)),
         wiring="post",
@@ -62,12 +62,7 @@ def raw_encoder(config: TransformerConfig) -> dict[str, Any]:
     activation, eps = parts_of(stack)
     first = stack.positions.first if isinstance(stack.positions, Learned) else 0
     return {
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx + first,
-        "hidden_size": stack.d_model,
-        "intermediate_size": stack.d_mlp,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **SIZES.written(replace(stack, n_ctx=stack.n_ctx + first)),
         "hidden_act": activation,
         "layer_norm_eps": eps,
         "type_vocab_size": stack.n_token_types,

@@ -1,31 +1,23 @@
 """Bloom (Le Scao 2022): heads lower their scores with distance (ALiBi), a norm after the embedding, q, k, v by head."""
 
+from dataclasses import replace
 from typing import Any
 
 from interp.config import Alibi, LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, by_head, parts_of, rows
+from models.families.sizes import Sizes
+
+SIZES = Sizes(n_layers="n_layer", d_model="hidden_size", n_heads="n_head", d_mlp=None, n_ctx="seq_length")
+OLDER = {"n_layers": "num_hidden_layers", "d_model": "n_embed", "n_heads": "num_attention_heads"}  # fields' other names
+TRAINED = 2048  # the context that it was trained with; nothing in the model ends there
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
     fields.only(apply_residual_connection_post_layernorm=False, slow_but_exact=False)
-    # fields have two names each
-    width, heads, layers = (
-        theirs if fields.get(theirs) is not None else older
-        for theirs, older in (
-            ("hidden_size", "n_embed"),
-            ("n_head", "num_attention_heads"),
-            ("n_layer", "num_hidden_layers"),
-        )
-    )
+    sizes = replace(SIZES, **{ours: older for ours, older in OLDER.items() if fields.get(getattr(SIZES, ours)) is None})
     decoder = StackConfig(
-        n_layers=fields.size(layers),
-        d_model=fields.size(width),
-        n_heads=fields.size(heads),
-        d_head=fields.head_width(width, heads),
-        d_mlp=4 * fields.size(width),
-        n_ctx=fields.size("seq_length", 2048),  # as trained; nothing in the model ends there
-        d_vocab=fields.size("vocab_size"),
+        **sizes.read(fields, d_mlp=4 * fields.size(sizes.d_model), n_ctx=TRAINED),
         causal=True,
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         positions=Alibi(),
@@ -42,11 +34,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "bloom",
         "architectures": ["BloomForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "seq_length": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "n_layer": stack.n_layers,
-        "n_head": stack.n_heads,
+        **SIZES.written(stack),
         "layer_norm_epsilon": eps,
         "tie_word_embeddings": config.output == "tied",
     }

@@ -5,7 +5,9 @@ from typing import Any
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families import bert
 from models.families.family import Family, Fields, parts_of, rows
+from models.families.sizes import Sizes
 
+SIZES = Sizes(n_layers="n_layers", d_model="dim", n_heads="n_heads", d_mlp="hidden_dim")
 EPS = 1e-12  # of all norms; their configuration has no field for it
 
 
@@ -14,13 +16,7 @@ def config(fields: Fields) -> TransformerConfig:
     fields.only(pruned_heads={})
     activation = fields.activation("activation", "gelu")
     stack = StackConfig(
-        n_layers=fields.size("n_layers"),
-        d_model=fields.size("dim"),
-        n_heads=fields.size("n_heads"),
-        d_head=fields.head_width("dim", "n_heads"),
-        d_mlp=fields.size("hidden_dim"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **SIZES.read(fields),
         causal=False,
         norm=LayerNorm(EPS),
         wiring="post",
@@ -37,12 +33,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "distilbert",
         "architectures": ["DistilBertModel" if config.output == "none" else "DistilBertForMaskedLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "dim": stack.d_model,
-        "hidden_dim": stack.d_mlp,
-        "n_layers": stack.n_layers,
-        "n_heads": stack.n_heads,
+        **SIZES.written(stack),
         "activation": activation,
     }
 

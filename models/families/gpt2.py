@@ -4,20 +4,16 @@ from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, columns, parts_of, rows
+from models.families.sizes import Sizes
+
+SIZES = Sizes(n_layers="n_layer", d_model="n_embd", n_heads="n_head", d_mlp="n_inner", n_ctx="n_positions")
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
     fields.only(scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, add_cross_attention=False)
-    width = fields.size("n_embd")
     decoder = StackConfig(
-        n_layers=fields.size("n_layer"),
-        d_model=width,
-        n_heads=fields.size("n_head"),
-        d_head=fields.head_width("n_embd", "n_head"),
-        d_mlp=fields.size("n_inner", 4 * width),
-        n_ctx=fields.size("n_positions"),
-        d_vocab=fields.size("vocab_size"),
+        **SIZES.read(fields, d_mlp=4 * fields.size("n_embd")),
         causal=True,
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         mlp=Plain(fields.activation("activation_function", "gelu_new")),
@@ -33,12 +29,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": stack.d_vocab,
-        "n_positions": stack.n_ctx,
-        "n_embd": stack.d_model,
-        "n_layer": stack.n_layers,
-        "n_head": stack.n_heads,
-        "n_inner": stack.d_mlp,
+        **SIZES.written(stack),
         "activation_function": activation,
         "layer_norm_epsilon": eps,
         "scale_attn_weights": stack.scale is None,

@@ -5,20 +5,17 @@ from typing import Any
 from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, parts_of, rows
+from models.families.sizes import Sizes
+
+SIZES = Sizes(n_layers="num_layers", n_heads="num_heads")
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    width, n_layers = fields.size("hidden_size"), fields.size("num_layers")
-    local, window = local_layers(fields.get("attention_types"), n_layers), fields.size("window_size", 256)
+    sizes = SIZES.read(fields, d_mlp=4 * fields.size("hidden_size"))
+    local, window = local_layers(fields.get("attention_types"), sizes["n_layers"]), fields.size("window_size", 256)
     decoder = StackConfig(
-        n_layers=n_layers,
-        d_model=width,
-        n_heads=fields.size("num_heads"),
-        d_head=fields.head_width("hidden_size", "num_heads"),
-        d_mlp=fields.size("intermediate_size", 4 * width),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         mlp=Plain(fields.activation("activation_function", "gelu_new")),
@@ -52,12 +49,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "gpt_neo",
         "architectures": ["GPTNeoForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "num_layers": stack.n_layers,
-        "num_heads": stack.n_heads,
-        "intermediate_size": stack.d_mlp,
+        **SIZES.written(stack),
         "attention_types": [[["local" if layer in local else "global"], 1] for layer in range(stack.n_layers)],
         "window_size": 256 if reach is None else reach + 1,
         "activation_function": activation,

@@ -5,25 +5,22 @@ from typing import Any
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, by_head, parts_of, rows
 from models.families.rotation import rotary, stated
+from models.families.sizes import Sizes
+
+SIZES = Sizes()
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    d_head = fields.head_width("hidden_size", "num_attention_heads")
+    sizes = SIZES.read(fields)
     decoder = StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=fields.size("hidden_size"),
-        n_heads=fields.size("num_attention_heads"),
-        d_head=d_head,
-        d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-5)),
         wiring="parallel" if fields.flag("use_parallel_residual", True) else "pre",
         positions=rotary(
             fields,
-            d_head,
+            sizes["d_head"],
             base=fields.number("rotary_emb_base", 10_000.0),
             share=fields.number("rotary_pct", 0.25),
         ),
@@ -40,12 +37,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "intermediate_size": stack.d_mlp,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **SIZES.written(stack),
         "hidden_act": activation,
         "layer_norm_eps": eps,
         "use_parallel_residual": stack.wiring == "parallel",

@@ -5,22 +5,18 @@ from typing import Any
 from interp.config import LayerNorm, Plain, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, parts_of, rows
+from models.families.sizes import Sizes
+
+SIZES = Sizes(n_layers="n_layer", d_model="n_embd", n_heads="n_head", d_mlp="n_inner", n_ctx="n_positions")
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    width, d_head = fields.size("n_embd"), fields.head_width("n_embd", "n_head")
-    turning = fields.size("rotary_dim", 64)
-    if turning > d_head:
-        raise InputError(f"config.json: rotary_dim {turning} is more than the {d_head} dimensions of a head")
+    sizes, turning = SIZES.read(fields, d_mlp=4 * fields.size("n_embd")), fields.size("rotary_dim", 64)
+    if turning > sizes["d_head"]:
+        raise InputError(f"config.json: rotary_dim {turning} is more than the {sizes['d_head']} dimensions of a head")
     decoder = StackConfig(
-        n_layers=fields.size("n_layer"),
-        d_model=width,
-        n_heads=fields.size("n_head"),
-        d_head=d_head,
-        d_mlp=fields.size("n_inner", 4 * width),
-        n_ctx=fields.size("n_positions"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
         norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
         wiring="parallel_one_norm",
@@ -39,12 +35,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "gptj",
         "architectures": ["GPTJForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "n_positions": stack.n_ctx,
-        "n_embd": stack.d_model,
-        "n_layer": stack.n_layers,
-        "n_head": stack.n_heads,
-        "n_inner": stack.d_mlp,
+        **SIZES.written(stack),
         "rotary_dim": stack.positions.dims if isinstance(stack.positions, Rotary) else None,
         "activation_function": activation,
         "layer_norm_epsilon": eps,

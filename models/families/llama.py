@@ -10,7 +10,9 @@ from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, Theirs, parts_of, rows
 from models.families.rotation import rotary, stated
+from models.families.sizes import Sizes
 
+SIZES = Sizes()
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they see near tokens alone
 
 
@@ -35,9 +37,9 @@ def stack(
 
     Where the file has no such field, rotations have `base` and `share`, norms `eps`, layers `head_dim` and `kv_heads`.
     """
-    heads = fields.size("num_attention_heads")
     given, shared = fields.get("head_dim") or head_dim, fields.raw.get("num_key_value_heads", kv_heads)
     d_head = fields.size("head_dim", given) if given else fields.head_width("hidden_size", "num_attention_heads")
+    sizes = SIZES.read(fields, d_head=d_head)
     if "attention_bias" not in own:
         fields.only(attention_bias=False)
     parts = {
@@ -47,15 +49,9 @@ def stack(
         "attention_bias": False,
     }
     return StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=fields.size("hidden_size"),
-        n_heads=heads,
-        d_head=d_head,
-        d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
-        n_kv_heads=fields.size("num_key_value_heads", heads if shared is None else shared),
+        n_kv_heads=fields.size("num_key_value_heads", sizes["n_heads"] if shared is None else shared),
         **(parts | own),
     )
 
@@ -109,12 +105,7 @@ def common(config: TransformerConfig) -> dict[str, Any]:
     stack = config.last
     activation, eps = parts_of(stack)
     return {
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "intermediate_size": stack.d_mlp,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **SIZES.written(stack),
         "num_key_value_heads": stack.kv_heads,
         "head_dim": stack.d_head,
         "hidden_act": activation,

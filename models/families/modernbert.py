@@ -9,7 +9,9 @@ from interp.config import Gated, LayerNorm, Local, Rotary, StackConfig, Transfor
 from interp.errors import InputError
 from models.families.family import Family, Fields, activation_name, parts_of, rows
 from models.families.rotation import one_rotary, stated
+from models.families.sizes import Sizes
 
+SIZES = Sizes()
 FULL, NEAR = "full_attention", "sliding_attention"  # what their layer_types call the two kinds
 PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained
 
@@ -17,17 +19,11 @@ PADDING = 50_283  # their default, which no smaller vocabulary has; it says whic
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
     norm = LayerNorm(fields.number("norm_eps", 1e-5), fields.flag("norm_bias", False))
-    d_head = fields.head_width("hidden_size", "num_attention_heads")
-    (full, near), layers = rotaries(fields, d_head), local_layers(fields)
+    sizes = SIZES.read(fields)
+    (full, near), layers = rotaries(fields, sizes["d_head"]), local_layers(fields)
     reach = fields.size("local_attention", 128) // 2
     encoder = StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=fields.size("hidden_size"),
-        n_heads=fields.size("num_attention_heads"),
-        d_head=d_head,
-        d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=False,
         norm=norm,
         positions=full,
@@ -83,12 +79,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "model_type": "modernbert",
         "architectures": ["ModernBertModel" if config.output == "none" else "ModernBertForMaskedLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "intermediate_size": stack.d_mlp,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **SIZES.written(stack),
         "hidden_activation": activation,
         "norm_eps": eps,
         "norm_bias": isinstance(stack.norm, LayerNorm) and stack.norm.bias,

@@ -4,25 +4,23 @@ from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, parts_of, rows
+from models.families.sizes import Sizes
 
+SIZES = Sizes(d_mlp="ffn_dim")
 UNREAD = 2  # rows of the position table before that of position 0
 EPS = 1e-5  # of all norms; their configuration has no field for it
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    width = fields.size("hidden_size")
+    sizes, bias = SIZES.read(fields), fields.flag("enable_bias", True)
     # of OPT-350m alone: embeddings narrower than the stream, brought to its width after positions are added
-    fields.only(word_embed_proj_dim=width, layer_norm_elementwise_affine=True, _remove_final_layer_norm=False)
+    fields.only(
+        word_embed_proj_dim=sizes["d_model"], layer_norm_elementwise_affine=True, _remove_final_layer_norm=False
+    )
     bias = fields.flag("enable_bias", True)
     decoder = StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=width,
-        n_heads=fields.size("num_attention_heads"),
-        d_head=fields.head_width("hidden_size", "num_attention_heads"),
-        d_mlp=fields.size("ffn_dim"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
         norm=LayerNorm(EPS),
         wiring="pre" if fields.flag("do_layer_norm_before", True) else "post",
@@ -40,13 +38,8 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
+        **SIZES.written(stack),
         "word_embed_proj_dim": stack.d_model,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
-        "ffn_dim": stack.d_mlp,
         "activation_function": activation,
         "do_layer_norm_before": stack.wiring == "pre",
         "enable_bias": stack.attention_bias,

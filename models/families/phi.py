@@ -5,25 +5,22 @@ from typing import Any
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, parts_of, rows
 from models.families.rotation import rotary, stated
+from models.families.sizes import Sizes
+
+SIZES = Sizes()
 
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    heads, d_head = fields.size("num_attention_heads"), fields.head_width("hidden_size", "num_attention_heads")
-    fields.only(head_dim=d_head)
+    sizes = SIZES.read(fields)
+    fields.only(head_dim=sizes["d_head"])
     decoder = StackConfig(
-        n_layers=fields.size("num_hidden_layers"),
-        d_model=fields.size("hidden_size"),
-        n_heads=heads,
-        d_head=d_head,
-        d_mlp=fields.size("intermediate_size"),
-        n_ctx=fields.size("max_position_embeddings"),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=True,
-        n_kv_heads=fields.size("num_key_value_heads", heads),
+        n_kv_heads=fields.size("num_key_value_heads", sizes["n_heads"]),
         norm=LayerNorm(fields.number("layer_norm_eps", 1e-5)),
         wiring="parallel_one_norm",
-        positions=rotary(fields, d_head, share=0.5),
+        positions=rotary(fields, sizes["d_head"], share=0.5),
         mlp=Plain(fields.activation("hidden_act", "gelu_new")),
         qk_norm="head" if fields.flag("qk_layernorm", False) else None,
     )
@@ -38,12 +35,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         "model_type": "phi",
         "architectures": ["PhiForCausalLM"],
-        "vocab_size": stack.d_vocab,
-        "max_position_embeddings": stack.n_ctx,
-        "hidden_size": stack.d_model,
-        "intermediate_size": stack.d_mlp,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **SIZES.written(stack),
         "num_key_value_heads": stack.kv_heads,
         "hidden_act": activation,
         "layer_norm_eps": eps,

@@ -11,8 +11,10 @@ from typing import Any
 from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, parts_of, rows
+from models.families.sizes import Sizes
 from models.families.writing import STRATEGY, ids_of, start_of, writing_of
 
+SIZES = Sizes(n_layers="num_layers", d_model="d_model", n_heads="num_heads", d_mlp="d_ff", n_ctx="n_positions")
 TRAINED = 512  # the length that it was trained with: distances are known at any
 # their names of feed-forwards, the activation in their words and in ours; "gated-gelu" is an approximation of GELU
 SHAPES: dict[str, tuple[str, Activation]] = {
@@ -28,15 +30,9 @@ SHAPES: dict[str, tuple[str, Activation]] = {
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    layers, width = fields.size("num_layers"), fields.size("d_model")
+    sizes = SIZES.read(fields, d_head=fields.size("d_kv"), n_ctx=TRAINED)
     encoder = StackConfig(
-        n_layers=layers,
-        d_model=width,
-        n_heads=fields.size("num_heads"),
-        d_head=fields.size("d_kv"),
-        d_mlp=fields.size("d_ff"),
-        n_ctx=fields.size("n_positions", TRAINED),
-        d_vocab=fields.size("vocab_size"),
+        **sizes,
         causal=False,
         norm=RMSNorm(fields.number("layer_norm_epsilon", 1e-6), in_float32="length"),
         positions=Buckets(
@@ -46,13 +42,13 @@ def config(fields: Fields) -> TransformerConfig:
         attention_bias=False,
         scale=1.0,
     )
-    n_decoding = fields.size("num_decoder_layers", layers)
+    n_decoding = fields.size("num_decoder_layers", sizes["n_layers"])
     tied = fields.flag("tie_word_embeddings", True)
     return TransformerConfig(
         encoder=encoder,
         decoder=replace(encoder, n_layers=n_decoding, causal=True, cross_attention=True),
         output="tied" if tied else "untied",
-        output_scale=width**-0.5 if fields.flag("scale_decoder_outputs", tied) else 1.0,
+        output_scale=sizes["d_model"] ** -0.5 if fields.flag("scale_decoder_outputs", tied) else 1.0,
         shared_embedding=True,
         target_start=start_of(fields),
         writing=writing_of(fields),
@@ -96,14 +92,9 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
-        "vocab_size": encoder.d_vocab,
-        "n_positions": encoder.n_ctx,
-        "d_model": encoder.d_model,
+        **SIZES.written(encoder),
         "d_kv": encoder.d_head,
-        "d_ff": encoder.d_mlp,
-        "num_layers": encoder.n_layers,
         "num_decoder_layers": decoder.n_layers,
-        "num_heads": encoder.n_heads,
         "relative_attention_num_buckets": buckets and buckets.n_buckets,
         "relative_attention_max_distance": buckets and buckets.max_distance,
         "layer_norm_epsilon": eps,
