@@ -1,0 +1,27 @@
+"""Which part of a model writes an answer? Read from the residual stream and from the weights, with nothing changed.
+
+The stream is a sum, so a logit is one too once the final norm's scale is held at its value: `direct_logit_attribution`
+gives each term's share, `attribution_by_source` a head's share by the position it was read from, `logit_lens` what the
+sum says after each layer. All are of the direct path only: what a head does through later layers is the business of
+`interp.patching`.
+"""
+
+from interp.attribution.direct import (
+    DirectAttribution,
+    attribution_by_source,
+    direct_logit_attribution,
+    head_results,
+)
+from interp.attribution.lens import LogitLens, logit_lens
+from interp.attribution.reading import Answer, Positions
+
+__all__ = [
+    "Answer",
+    "DirectAttribution",
+    "LogitLens",
+    "Positions",
+    "attribution_by_source",
+    "direct_logit_attribution",
+    "head_results",
+    "logit_lens",
+]

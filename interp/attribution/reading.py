@@ -1,0 +1,134 @@
+"""What is asked of which tokens: answers as directions of the final stream, and the positions where it is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.composition import wide
+from interp.config import NoNorm, StackConfig
+from interp.errors import InputError
+from interp.parts import Output
+from interp.patching.spots import one_stack
+from interp.running import Tokens, as_batch
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer
+
+Answer = str | Sequence[str] | int | Int[Tensor, "*prompt"]
+Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a direction is read: prompts, one column of each, and the direction after the final norm."""
+
+    batch: TokenBatch
+    columns: Int[Tensor, " prompt"]
+    direction: Float[Tensor, "prompt d_model"]
+    stack: str
+    bias: Float[Tensor, " prompt"] | None  # what the output layer adds
+
+    @staticmethod
+    def of(
+        model: Transformer,
+        tokens: Tokens,
+        right: Answer | None,
+        wrong: Answer | None,
+        direction: Tensor | None,
+        position: Positions,
+    ) -> "Reading":
+        """The arguments of `direct_logit_attribution`, checked."""
+        name, _ = one_stack(model, "direct attribution")
+        config: StackConfig = model.last.config
+        if config.wiring == "post" and not isinstance(config.norm, NoNorm):
+            raise InputError(
+                "this model's norms come after its sums: each rescales all that was written before, so its stream is "
+                "no sum of what its layers write and there is no direct attribution; patch or ablate instead"
+            )
+        if (right is None) == (direction is None) or (wrong is not None and right is None):
+            raise InputError("expected either answers (right, and wrong to compare with) or a direction")
+        batch = as_batch(model, tokens)
+        n_prompts, bias = len(batch.ids), None
+        if direction is None:
+            if model.output is None:
+                raise InputError("this model has no output layer, so answers have no logits: give a direction")
+            if model.config.transform is not None:
+                raise InputError(
+                    "this model transforms its final stream before the output layer, so that no logit is a sum of what "
+                    "its layers write: give a direction of that stream, or patch or ablate instead"
+                )
+            assert right is not None
+            read, bias = _answer_direction(model.output, answer_ids(model, right, n_prompts))
+            if wrong is not None:
+                less, less_bias = _answer_direction(model.output, answer_ids(model, wrong, n_prompts))
+                read, bias = read - less, None if bias is None or less_bias is None else bias - less_bias
+        else:
+            read = wide(direction.to(model.device))
+            if read.shape not in {(config.d_model,), (n_prompts, config.d_model)}:
+                raise InputError(
+                    f"a direction has shape ({config.d_model},) or ({n_prompts}, {config.d_model}), "
+                    f"got {tuple(read.shape)}"
+                )
+            read = read.expand(n_prompts, -1)
+        columns = columns_of(batch, position)
+        if columns.shape[1] != 1:
+            raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
+        return Reading(batch, columns[:, 0], read, name, bias)
+
+    def take(self, site: Float[Tensor, "prompt position ..."]) -> Float[Tensor, "prompt ..."]:
+        """What a site holds where the direction is read."""
+        return wide(site[torch.arange(len(self.columns), device=self.columns.device), self.columns])
+
+    def dot(
+        self, site: Float[Tensor, "prompt position d_model"], e: Float[Tensor, "prompt d_model"]
+    ) -> Float[Tensor, " prompt"]:
+        """How far a site lies along `e`."""
+        return (self.take(site) * e).sum(-1)
+
+
+def _answer_direction(
+    output: Output, answers: Int[Tensor, " prompt"]
+) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
+    """How the output layer reads one token a prompt, before any cap: a direction, and what it adds."""
+    return wide(output.weight)[answers] * output.scale, None if output.bias is None else wide(output.bias)[answers]
+
+
+def answer_ids(model: Transformer, answer: Answer, n_prompts: int) -> Int[Tensor, " prompt"]:
+    """One token a prompt."""
+    if isinstance(answer, int | Tensor):
+        ids = torch.as_tensor(answer)
+    elif model.tokenizer is None:
+        raise InputError("this model has no tokenizer: give answers as ids")
+    elif isinstance(answer, str):
+        ids = torch.tensor(model.tokenizer.id(answer))
+    else:
+        ids = torch.tensor([model.tokenizer.id(each) for each in answer])
+    if ids.shape not in {(), (n_prompts,)}:
+        raise InputError(f"expected one answer, or one for each of the {n_prompts} prompts; got {tuple(ids.shape)}")
+    if int(ids.min()) < 0 or int(ids.max()) >= model.config.d_vocab:
+        raise InputError(
+            f"answers must lie in 0-{model.config.d_vocab - 1}, the model's vocabulary; got {ids.tolist()}"
+        )
+    return ids.long().expand(n_prompts).to(model.device)
+
+
+def columns_of(batch: TokenBatch, position: Positions) -> Int[Tensor, "prompt position"]:
+    """Columns of the batch at which each prompt's own positions stand, whichever side it is padded on."""
+    if isinstance(position, Tensor):
+        wanted = position.to(batch.ids.device).reshape(-1, 1)
+        if len(wanted) != len(batch.ids):
+            raise InputError(f"expected one position for each of {len(batch.ids)} prompts, got {len(wanted)}")
+    else:
+        several = [-1 if position is None else position] if position is None or isinstance(position, int) else position
+        wanted = torch.tensor(several, dtype=torch.long, device=batch.ids.device).expand(len(batch.ids), -1)
+    lengths = batch.lengths[:, None]
+    outside = (wanted < -lengths) | (wanted >= lengths)
+    if bool(outside.any()) or not wanted.numel():
+        prompt = int(outside.any(1).int().argmax())
+        raise InputError(
+            f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
+        )
+    first = batch.mask.int().argmax(1, keepdim=True)
+    return first + torch.where(wanted < 0, wanted + lengths, wanted)
