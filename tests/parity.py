@@ -28,9 +28,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, Run, TokenBatch, generate, run
-from models import huggingface, load, save
+from models import load, save
 from models.families import FAMILIES
 from models.families.family import Fields
+from models.huggingface.saving import settled
 
 transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
 
@@ -302,7 +303,7 @@ class Parity:
         family, config = FAMILIES[pair.family], pair.ours.config
         again = family.config(family.raw(config))
         assert family.config(family.raw(again)) == again
-        assert huggingface._settled(again) == huggingface._settled(config)
+        assert settled(again) == settled(config)
 
     def test_saved_models_are_read_by_transformers(self, made, variant, tmp_path):
         pair = made(variant)

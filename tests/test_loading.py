@@ -18,7 +18,8 @@ from torch.testing import assert_close
 import models
 from interp import InputError, TokenBatch, Tokenizer, Transformer, generate, run
 from interp.config import NoNorm
-from models import huggingface, load, save, weights_digest
+from models import load, save, weights_digest
+from models.huggingface import saving
 
 transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
 
@@ -215,7 +216,7 @@ def test_a_model_without_norms_has_no_family(tmp_path):
 def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
     build("gpt2", GPT2).save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
-    monkeypatch.setattr(huggingface, "_write_json", failing)
+    monkeypatch.setattr(saving, "_write_json", failing)
     with pytest.raises(InputError, match=r"could not be written to .*: disk full"):
         save(model, tmp_path / "new" / "ours")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

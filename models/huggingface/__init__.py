@@ -1,0 +1,21 @@
+"""Directories in Hugging Face's format: config.json, safetensors weights (one file or shards), tokenizer.json.
+
+Everything is checked before a weight is read, so that a model that loads computes what its files say. Weights go
+straight into the parameters that they fill; pickles, which can run code, are never opened.
+"""
+
+from models.huggingface.files import CONFIG, read_json, weight_files, weights_digest
+from models.huggingface.reading import described, read, read_tokenizer, read_tokenizers
+from models.huggingface.saving import save
+
+__all__ = [
+    "CONFIG",
+    "described",
+    "read",
+    "read_json",
+    "read_tokenizer",
+    "read_tokenizers",
+    "save",
+    "weight_files",
+    "weights_digest",
+]

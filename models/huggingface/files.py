@@ -1,0 +1,64 @@
+"""The files of a model directory: what they are called, and which of them hold the weights."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from interp import InputError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: the file is missing, or is no JSON object.
+    """
+    if not path.is_file():
+        raise InputError(f"no {path.name} in {path.parent}: a model directory has one")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not readable as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files that hold the weights.
+
+    Raises:
+        InputError: there are none, or a shard is missing.
+    """
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    if not (directory / INDEX).is_file():
+        pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
+        found = f", but {', '.join(pickles)}" if pickles else ""
+        raise InputError(
+            f"no {WEIGHTS} in {directory}{found}; pickled weights (pytorch_model.bin) can run code and are never read: "
+            "convert them with transformers, from_pretrained(...).save_pretrained(...)"
+        )
+    shards = read_json(directory / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise InputError(f"{directory / INDEX} has no weight_map, which names the file of each tensor")
+    files = [directory / Path(str(name)).name for name in sorted({*shards.values()})]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise InputError(f"{directory}: {INDEX} names files that are missing: {', '.join(missing)}")
+    return files
+
+
+def weights_digest(directory: Path) -> str:
+    """SHA-256 of the weight files' bytes, in the order of their names: which model a result was computed with."""
+    digest = hashlib.sha256()
+    for file in weight_files(directory):
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
