@@ -20,13 +20,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command()(measuring.report)
-for _name, _help in (
-    ("position", "Which heads look by position?"),
-    ("part-of-speech", "Which heads follow grammar?"),
-    ("coreference", "Which heads follow reference?"),
+for _name, _behaviours, _help in (
+    ("report", None, "Everything for one model: positional, part-of-speech and coreference heads, with a causal test."),
+    ("position", ["position"], "Which heads look by position?"),
+    ("part-of-speech", ["part-of-speech"], "Which heads follow grammar?"),
+    ("coreference", ["coreference"], "Which heads follow reference?"),
 ):
-    app.command(_name, help=_help)(measuring.measuring([_name], _name))
+    app.command(_name, help=_help)(measuring.measuring(_behaviours, _name))
 for _name, _commands, _help in (
     ("experiments", None, "The small experiments of the source articles, all of them."),
     ("word-sense", ["word-sense"], "Does a word's stream tell its senses apart, and akin words from others?"),

@@ -19,6 +19,7 @@ from analyses import forming
 from analyses.output import RUN, versions
 from interp import AnnotatedText, InputError, Transformer
 from interp.training import Plan, Progress, state
+from interp.training.files import replacing
 from interp.training.parallel import Parallel
 from models import weights_digest
 from models.recipes import Recipe, Trained, assignment, read
@@ -49,7 +50,7 @@ def train(
         changes: KEY=VALUE to set in place of the recipe's.
         resume: go on from the last state in `out`.
         device: where the model is trained.
-        cache: where tokenizers and token arrays are kept; by default in `out`.
+        cache: where tokenizers, generated texts and token arrays are kept; by default in `out`.
         measured: whether heads are measured at every look.
         parallel: how processes that torchrun started share the work; the first alone tells and writes.
         command: what was typed, for `run.json`.
@@ -120,14 +121,12 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, "utf-8")
-        os.replace(beside, path)
+        folder = path.parent.resolve(strict=True)  # where the model is: no other is made in its place
+        with replacing(folder / path.name) as part:
+            part.write_text(text, "utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path} ({error.strerror}); the model is beside it, whole") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -204,6 +204,7 @@ def test_held_out_pairs_are_what_their_attention_is_measured_on(tmp_path, monkey
 def test_a_disk_that_is_full_at_the_end_says_that_the_model_is_whole(tmp_path):
     with pytest.raises(InputError, match=r"cannot write .*run.json .*the model is beside it, whole"):
         training._write(tmp_path / "nowhere" / "run.json", "{}")
+    assert not [*tmp_path.iterdir()]  # no folder is made that has no model in it
 
 
 def test_a_line_tells_held_out_losses_and_the_best_heads_but_not_every_head():

@@ -1,6 +1,7 @@
 """Commands that measure models and leave a page: report, one behaviour alone, experiments, probes, compare."""
 # ruff: noqa: PLC0415
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,12 +28,16 @@ from analyses.commands.running import one_line, opened, progressing, title, type
 
 
 def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
-    """A command that measures and tests `behaviours` (None: all of them) and writes its directory."""
+    """A command that measures and tests `behaviours` (None: all of them) and writes its directory.
+
+    The command of all behaviours has `--over-training` too.
+    """
 
     def command(
         *,
         model: Model = "default",
         corpus: Corpora = None,
+        over_training: OverTraining = None,
         out: Out = Path(default_out),
         seed: Seed = 0,
         device: Device = "cpu",
@@ -42,14 +47,27 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
     ) -> None:
-        with one_line():
-            from analyses import corpora, report
+        with one_line(), progressing() as progress:
+            if over_training:
+                given = {"model": model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
+                given |= {"no-labels": not labels, "no-probes": not probes, "no-experiments": not experiments}
+                _refuse([name for name, is_given in given.items() if is_given])
+                from analyses.forming import building
 
-            with progressing() as progress:
+                building.build(
+                    over_training,
+                    out,
+                    lambda name: opened(name, device, dtype),
+                    seed=seed,
+                    command=typed(),
+                    progress=progress,
+                )
+            else:
+                from analyses import corpora, report
+
                 progress("loading the model", 0)
-                loaded = opened(model, device, dtype)
                 report.build(
-                    loaded,
+                    opened(model, device, dtype),
                     [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
                     out,
                     behaviours=behaviours,
@@ -64,65 +82,23 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
                 )
         typer.echo(wrote(out))
 
+    return command if behaviours is None else _without(command, "over_training")
+
+
+def _refuse(given: Sequence[str]) -> None:
+    """Refuse options of a model beside --over-training."""
+    from interp import InputError
+
+    if given:
+        raise InputError(f"--over-training reads what a run left, no model: leave out --{' and --'.join(given)}")
+
+
+def _without(command: Callable[..., None], option: str) -> Callable[..., None]:
+    """The command without one of its options, which then always has its default."""
+    signature = inspect.signature(command)
+    kept = [each for each in signature.parameters.values() if each.name != option]
+    setattr(command, "__signature__", signature.replace(parameters=kept))  # noqa: B010 (what typer reads)
     return command
-
-
-_everything = measuring(None, "report")
-
-
-def report(
-    *,
-    model: Model = "default",
-    corpus: Corpora = None,
-    over_training: OverTraining = None,
-    out: Out = Path("report"),
-    seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
-    pairs: Pairs = N_PAIRS,
-    labels: Labels = True,
-    probes: Probes = True,
-    experiments: Experiments = True,
-) -> None:
-    """Everything for one model: positional, part-of-speech and coreference heads, with a causal test."""
-    if not over_training:
-        return _everything(
-            model=model,
-            corpus=corpus,
-            out=out,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            pairs=pairs,
-            labels=labels,
-            probes=probes,
-            experiments=experiments,
-        )
-    with one_line():
-        from analyses.forming import building
-        from interp import InputError
-
-        told = {
-            "model": model != "default",
-            "corpus": bool(corpus),
-            "pairs": pairs != N_PAIRS,
-            "no-labels": not labels,
-            "no-probes": not probes,
-            "no-experiments": not experiments,
-        }
-        given = [name for name, is_given in told.items() if is_given]
-        if given:
-            raise InputError(f"--over-training reads what a run left, no model: leave out --{' and --'.join(given)}")
-        with progressing() as progress:
-            building.build(
-                over_training,
-                out,
-                lambda name: opened(name, device, dtype),
-                seed=seed,
-                command=typed(),
-                progress=progress,
-            )
-    typer.echo(wrote(out))
 
 
 def experimenting(commands: Sequence[str] | None, default_out: str) -> Callable[..., None]:
