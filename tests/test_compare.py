@@ -11,6 +11,7 @@ import torch
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from pages import outside_addresses, page_of
+from tiny import two_stacks
 
 from analyses import cli, figures
 from analyses.comparing import COMPARE_COLUMNS, Comparison, build, compare, names
@@ -244,6 +245,8 @@ def test_what_is_wrong_with_the_request_is_one_line(copying, texts):
     mute.tokenizer = None
     with pytest.raises(InputError, match="mute has no tokenizer"):
         compare({"one": copying, "mute": mute}, [texts])
+    with pytest.raises(InputError, match=r"one stack to compare, but both has an encoder .*: .*`interp report`"):
+        compare({"one": copying, "both": two_stacks("original")}, [texts])
     with pytest.raises(InputError, match="holds no text"):
         compare({"one": copying, "other": copying}, [corpus([])], behaviours=POSITION)
 

@@ -95,8 +95,8 @@ def compare(
         progress: called with what is being done and the number of texts read.
 
     Raises:
-        InputError: fewer than two models, one without a tokenizer, an unknown behaviour, an empty or damaged corpus,
-            or no behaviour that could be measured in two of the models.
+        InputError: fewer than two models, one of two stacks or without a tokenizer, an unknown behaviour, an empty or
+            damaged corpus, or no behaviour that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     say = progress or (lambda stage, texts: None)
@@ -115,6 +115,11 @@ def _refuse(models: Mapping[str, Transformer], behaviours: Collection[str] | Non
     if unknown := set(behaviours or ()) - set(MODULES):
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
     for name, model in models.items():
+        if len(model.config.stacks) > 1:
+            raise InputError(
+                f"expected models of one stack to compare, but {name} has an encoder and a decoder, whose heads are of "
+                "three kinds: leave it out, and run `interp report` on it, which measures each kind"
+            )
         if model.tokenizer is None:
             raise InputError(f"{name} has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
 
