@@ -3,8 +3,11 @@
 import gzip
 import json
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -17,7 +20,7 @@ from interp.training.examples import IGNORED, Masked, Windows
 from models import load, recipes
 from models.recipes.data import digests
 from models.recipes.tables import assignment, put
-from models.recipes.texts import Generated, Text
+from models.recipes.texts import Generated, Kept, Text
 from models.recipes.vocabulary import END, Vocabulary
 from models.spelled import Reader
 
@@ -178,9 +181,64 @@ def test_documents_are_held_out_by_name_and_a_single_one_by_its_end(tmp_path):
     assert learnt.text + left.text == SENTENCE * 5
     assert left.text == SENTENCE  # no line is cut
     assert [each.text for each in replace(alone, held_out=0.0).documents(held_out=False)] == [SENTENCE * 5]
-    generated = Generated("stories", 11, held_out=0.5)
+    generated = Kept(Generated("stories", 11, held_out=0.5), tmp_path / "stories.texts")
     named = [[each.name for each in generated.documents(held_out=side)] for side in (False, True)]
+    assert all(named)
     assert sorted(named[0] + named[1]) == sorted(f"story-1000-{at}" for at in range(11))
+
+
+def counted(monkeypatch, *said: str) -> list[int]:
+    """Whole readings of a generator of these texts, which takes the place of the stories."""
+    read = []
+
+    def generator(count: int | None, seed: int) -> Iterator[SimpleNamespace]:
+        if count is None:  # a digest reads a few
+            read.append(seed)
+        found = enumerate(islice(cycle(said), count))
+        return (SimpleNamespace(document=f"text-{seed}-{at}", text=text) for at, text in found)
+
+    monkeypatch.setattr(recipes.texts, "GENERATORS", {"stories": generator})
+    return read
+
+
+def test_generated_texts_are_read_again_as_they_were(monkeypatch, tmp_path):
+    said = ['a dog\nand "a" cat', "Zoë\u2028saw\r\na fox", "", "  "]
+    read = counted(monkeypatch, *said)
+    kept = Kept(Generated("stories", 4, seed=7), tmp_path / "deep" / "stories.texts")
+    for _ in range(2):
+        documents = [*kept.documents(held_out=False)]
+        assert [each.text for each in documents] == said
+        assert [each.name for each in documents] == [f"text-7-{at}" for at in range(4)]
+    assert read == [7]
+    assert [path.name for path in kept.file.parent.iterdir()] == ["stories.texts"]
+
+
+def test_texts_are_generated_once_for_every_tokenizer(monkeypatch, tmp_path):
+    read = counted(monkeypatch, SENTENCE)
+    made = {"kind": "generated", "name": "stories", "count": 20, "held_out": 0.5}
+    tables = {**TINY, "data": {"books": made, "repeats": TINY["data"]["repeats"]}}
+    first = recipes.read(written(tmp_path, tables)).train(tmp_path / "run", cache=tmp_path / "cache")
+    assert read == [1_000]
+    words = recipes.read(written(tmp_path, {**tables, "tokenizer": {"level": "words"}}))
+    other = words.train(tmp_path / "other", cache=tmp_path / "cache")
+    assert read == [1_000]
+    assert first.tokenizer != other.tokenizer
+    assert first.data["books"]["digest"] == other.data["books"]["digest"]
+
+
+def test_generated_texts_that_cannot_be_kept_are_one_line(monkeypatch, tmp_path):
+    counted(monkeypatch, SENTENCE)
+    tables = {**TINY, "data": {"books": {"kind": "generated", "name": "stories", "count": 20}}}
+    tables |= {"tokenizer": {"d_vocab": 300}, "phases": [{"steps": 2, "rows": 3, "row": 17}]}
+    recipe = recipes.read(written(tmp_path, tables))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^\[tokenizer\]: cannot write stories to .*: (File exists|Not a directory)$"):
+        recipe.train(tmp_path / "run", cache=tmp_path / "file")
+    kept = tmp_path / "cache" / f"stories-{recipe.data['books'].digest()[:16]}.texts"
+    kept.parent.mkdir()
+    kept.write_text('["text-1000-0", "the d')
+    with pytest.raises(InputError, match=r"^\[tokenizer\]: .*\.texts is damaged .*: remove it"):
+        recipe.train(tmp_path / "run", cache=tmp_path / "cache")
 
 
 def test_a_digest_follows_the_bytes_of_files_and_how_they_are_divided(tmp_path):

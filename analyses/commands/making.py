@@ -39,7 +39,7 @@ def train(
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps tokenizers and token arrays, by what they were made of, for several runs.",
+            help="Keeps tokenizers, texts and token arrays, by what they were made of, for several runs.",
             show_default="data/ in --out",
         ),
     ] = None,

@@ -11,7 +11,7 @@ from interp import InputError, Tokenizer
 from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows, texts
 from interp.training.examples import Source
 from models.recipes.pairs import Paired
-from models.recipes.texts import Generated, Running, Text, digest_of
+from models.recipes.texts import Generated, Running, Text, digest_of, read_from
 from models.recipes.vocabulary import start_of
 
 Say = Callable[[str, int], None]
@@ -39,13 +39,14 @@ class Ready:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_texts(data: Mapping[str, Kind], side: int = 0) -> Iterator[str]:
+def read_texts(data: Mapping[str, Kind], digests: Mapping[str, str], cache: Path, side: int = 0) -> Iterator[str]:
     """Every text that is learnt from, in the order of the recipe; of pairs the sources (0) or the targets (1)."""
-    for kind in data.values():
+    for name, kind in data.items():
         if isinstance(kind, Paired):
             yield from (pair[side] for pair in kind.sides[0])
         elif isinstance(kind, Running):
-            yield from (document.text for document in kind.documents(held_out=False))
+            documents = read_from(kind, digests[name], cache).documents(held_out=False)
+            yield from (document.text for document in documents)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Preparation:
         self.say(f"tokenizing {name}", 0)
         try:
             return texts.tokenize(
-                kind.documents(held_out=held_out),
+                read_from(kind, self.digests[name], self.cache).documents(held_out=held_out),
                 self.tokenizer,
                 self.cache / place,
                 made_of,

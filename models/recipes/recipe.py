@@ -74,8 +74,8 @@ class Recipe:
         Args:
             out: a new directory, or where `resume` is set the one that an earlier run was begun in.
             device: where the model is trained.
-            cache: keeps tokenizers and token arrays, by what they were made of, so that runs share them; by default
-                `data` in `out`.
+            cache: keeps tokenizers, token arrays and generated texts, by what they were made of, so that runs share
+                them; by default `data` in `out`.
             resume: go on from the last state in `out`.
             measures: called with the model at every look.
             parallel: how processes that torchrun started share the work; each makes the data ready for itself.
@@ -148,7 +148,7 @@ class Recipe:
         apart = self.target_tokenizer is not None
 
         def texts(*sides: int) -> Any:
-            return lambda: (text for side in sides for text in read_texts(self.data, side))
+            return lambda: (text for side in sides for text in read_texts(self.data, found, cache, side))
 
         both = (0, 1) if paired and not apart else (0,)
         with _named("[tokenizer]"):

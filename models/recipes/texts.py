@@ -11,6 +11,7 @@ from types import MappingProxyType
 from interp import InputError
 from interp.annotation import AnnotatedText
 from interp.training import texts
+from interp.training.files import replacing, sweep_beside
 from interp.training.texts import Document
 from models.spelled import nearest
 from models.stories import stories
@@ -86,14 +87,51 @@ class Generated:
         first = [text.text for text in GENERATORS[self.name](min(_HASHED, self.count), self.seed)]
         return digest_of([asdict(self), first])
 
-    def documents(self, *, held_out: bool) -> Iterator[Document]:
-        """The texts of one of the two sides."""
+    def every(self) -> Iterator[Document]:
+        """The texts of both sides, generated anew."""
         for text in islice(GENERATORS[self.name](None, self.seed), self.count):
-            if texts.held_out(text.document, self.held_out) is held_out:
-                yield Document(text.document, text.text)
+            yield Document(text.document, text.text)
 
 
 Running = Text | Generated
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
+
+    source: Generated
+    file: Path  # a line a text: what it is called and what it says, as JSON
+
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        """The texts of one of the two sides.
+
+        Raises:
+            InputError: the file cannot be written, or is damaged.
+        """
+        if not self.file.is_file():
+            self._write()
+        try:
+            with self.file.open(encoding="utf-8") as lines:
+                for line in lines:
+                    document = Document(*json.loads(line))
+                    if texts.held_out(document.name, self.source.held_out) is held_out:
+                        yield document
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{self.file} is damaged ({error}): remove it, and it is written again") from error
+
+    def _write(self) -> None:
+        try:
+            sweep_beside(self.file)
+            with replacing(self.file) as part, part.open("w", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps([each.name, each.text])}\n" for each in self.source.every())
+        except OSError as error:
+            raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
+
+
+def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:
+    """What gives the documents of running text: its files, or for generated texts a file in the cache."""
+    return kind if isinstance(kind, Text) else Kept(kind, cache / f"{kind.name}-{digest[:16]}.texts")
 
 
 def check_share(share: float) -> None:
