@@ -85,6 +85,35 @@ def test_many_logits_are_made_some_at_a_time(monkeypatch):
     torch.testing.assert_close(knock_out(model, texts, CLAIMS), whole)
 
 
+@pytest.mark.parametrize(("kind", "carried"), [("gpt2", [range(2, 5), range(1, 4)]), ("bert", [range(7), range(5)])])
+def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monkeypatch):
+    """A causal pass ends with the last position that is claimed or read; an encoder's positions all see each other."""
+    model, texts = tiny_model(kind), TokenBatch.from_rows(ROWS)
+    probe = torch.nn.Linear(model.config.d_model, 29).double()
+    randomise(probe, 1)
+    read = [Read(torch.tensor([at]), log_probabilities(torch.tensor([1]))) for at in (4, 0)]
+    claims = [replace(claim(0, {2: [1], 3: [0]}), read=read[0]), replace(claim(1, {1: [0], 3: [2]}), read=read[1])]
+    shown = []
+
+    class Watched(hiding.Hidden):
+        def __init__(self, model, plain, *rest):
+            super().__init__(model, plain, *rest)
+            shown.append(range(self.first, plain.batch.ids.shape[1]))
+
+    monkeypatch.setattr(knockout, "Hidden", Watched)
+    fast, plain = (way(model, texts, claims, probe) for way in (knock_out, knock_out_by_forward))
+    assert shown == carried
+    torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_log_probabilities_are_those_of_log_softmax_and_leave_the_logits_alone():
+    logits = 30 * torch.randn(2, 3, 5, 11, generator=torch.Generator().manual_seed(0)).double()
+    before, targets = logits.clone(), torch.tensor([0, 3, 10, 3, 7])
+    plain = torch.stack([logits[..., at, :].log_softmax(-1)[..., target] for at, target in enumerate(targets)], -1)
+    torch.testing.assert_close(log_probabilities(targets)(logits), plain.sum(-1))
+    assert torch.equal(logits, before)
+
+
 def test_a_key_that_gets_nothing_costs_exactly_nothing():
     """A head that looks one word back gives the word before that e^-40, which is 0 beside 1."""
     model = Planted(["a", "b", "c", "d"], [[planted.offset(-1, remember=True)]], n_ctx=8).build()

@@ -87,8 +87,10 @@ def knock_out(
     found = torch.zeros(
         len(claims), model.config.n_layers, model.config.n_heads, device=model.device, dtype=plain.resid[0].dtype
     )
-    for prompt, some, layers in _parties(model, batch, claims):
-        own = plain.take(torch.tensor([prompt], device=model.device), {stack: int(batch.lengths[prompt])})
+    stretches = _stretches(model, batch, claims)
+    for prompt, some, layers in _parties(model, claims, stretches):
+        stop = max(stretches[at].stop for at in some)
+        own = plain.take(torch.tensor([prompt], device=model.device), {stack: stop})
         reads = [_read(batch, claims[at]) for at in some]
         queries, keys = [claims[at].queries for at in some], [claims[at].keys for at in some]
         hidden = Hidden(model, own, queries, keys, [read.positions for read in reads])
@@ -124,8 +126,10 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
     """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
 
     def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
-        picked = logits.log_softmax(-1).gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
-        return picked[..., 0].sum(-1)
+        picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
+        most = logits.amax(-1, keepdim=True)
+        rest = (logits - most).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
+        return (picked - most - rest)[..., 0].sum(-1)
 
     return value
 
@@ -195,20 +199,35 @@ def _check_claim(claim: Claim, length: int, causal: bool, reach: int | None) -> 
         )
 
 
-def _parties(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Iterator[tuple[int, list[int], range]]:
+def _stretches(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> list[range]:
+    """The positions of its text that each claim can change and that matter to what it reads.
+
+    In a causal stack nothing before the first row changes, and nothing after the last one that is claimed or read is
+    seen by any that is.
+    """
+    lengths = batch.lengths.tolist()
+    if not model.last.config.causal:
+        return [range(lengths[claim.prompt]) for claim in claims]
+    reads = [claim.queries if claim.read is None else claim.read.positions for claim in claims]
+    return [
+        range(int(claim.queries.min()), 1 + max(int(claim.queries.max()), int(read.max())))
+        for claim, read in zip(claims, reads, strict=True)
+    ]
+
+
+def _parties(
+    model: Transformer, claims: Sequence[Claim], stretches: Sequence[range]
+) -> Iterator[tuple[int, list[int], range]]:
     """A text, some of the claims on it and the layers whose heads they are hidden from: what shares a pass.
 
-    Claims that begin alike go together: in a causal stack a pass carries every row from its first claim on.
+    Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
     """
     config, most = model.config, _MOST // model.config.d_model
-    first = [int(claim.queries.min()) if config.last.causal else 0 for claim in claims]
-    lengths = batch.lengths.tolist()
-    order = sorted(range(len(claims)), key=lambda at: (claims[at].prompt, first[at]))
     riding = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
     party, rows = [], 0
-    for at in order:
+    for at in sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop)):
         claim = claims[at]
-        own = config.n_heads * (2 * len(claim.queries) + riding * (lengths[claim.prompt] - first[at]))
+        own = config.n_heads * (2 * len(claim.queries) + riding * len(stretches[at]))
         if party and (claims[party[0]].prompt != claim.prompt or rows + own > most):
             yield from _layers(model, claims[party[0]].prompt, party, rows / most)
             party, rows = [], 0
