@@ -269,7 +269,7 @@ def main() -> None:
     machine = platform.processor() or platform.machine()
     print(json.dumps({"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
     if options.only in {None, "default"}:
-        line("default", "2 layers, 16 heads", load("default"), list(stories(300)), turns)
+        line("default", "4 layers, 32 heads", load("default"), list(stories(300)), turns)
     if options.only in {None, "minilm"}:
         try:
             texts = list(islice(read(options.ewt), 100 if options.quick else 300))

@@ -3,7 +3,7 @@
 >>> from interp import run, sites
 >>> from models import load
 >>> model = load("default")
->>> out = run(model, "Tim saw a big dog.", capture="decoder.*.attn.pattern")
+>>> out = run(model, "The old lady shook her head.", capture="decoder.*.attn.pattern")
 >>> out["decoder.0.attn.pattern"]  # prompt head query key
 """
 
