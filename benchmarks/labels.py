@@ -19,12 +19,16 @@ Three questions, one JSON line each, after a line for every planted model that w
 
 import argparse
 import json
+import os
 import platform
 import random
 import time
 from collections import Counter
-from dataclasses import replace
-from itertools import islice
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import chain, islice
+from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
@@ -59,42 +63,62 @@ def corpora_of(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
     }
 
 
-def planted(seeds: range) -> dict[str, object]:
+@dataclass
+class Found:
+    """What one planted model was called, beside what it is."""
+
+    heads: int = 0  # that should carry a label
+    found: int = 0
+    labels: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    impostors: Counter[str] = field(default_factory=Counter)
+    evidence: Counter[str] = field(default_factory=Counter)
+    mislabelled: list[dict[str, object]] = field(default_factory=list)
+
+    def __add__(self, other: "Found") -> "Found":
+        return Found(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Found)))
+
+
+def planted_one(seed: int) -> Found:
     """Compose, label, compare."""
-    heads = found = labels = 0
-    wrong: Counter[str] = Counter()
-    missed: Counter[str] = Counter()
-    impostors: Counter[str] = Counter()
-    evidence: Counter[str] = Counter()
-    for seed in seeds:
-        composed = compose(seed, form=FORMS[seed % len(FORMS)])
-        corpora = corpora_of(composed, seed)
-        table = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
-        evidence.update(table["evidence"])
-        for each in composed.placed:
-            mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
-            right = {each.behaviour.label, *each.behaviour.synonyms}
-            labels += len(mine)
-            false = [name for name in mine if name not in right]
-            wrong.update(f"{each.behaviour.name}: {name}" for name in false)
-            impostors.update(f"{each.behaviour.name}: {name}" for name in each.mistaken(mine) if each.behaviour.never)
-            if each.behaviour.label:
-                heads += 1
-                found += each.found(mine)
-                missed.update([each.behaviour.name] * (not each.found(mine)))
-            if false or (each.behaviour.label and not each.found(mine)):
-                line = {"name": "mislabelled", "seed": seed, "planted": each.behaviour.name, "labels": mine}
-                print(json.dumps(line), flush=True)
+    composed = compose(seed, form=FORMS[seed % len(FORMS)])
+    corpora = corpora_of(composed, seed)
+    table = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
+    all_of_it = Found(evidence=Counter(table["evidence"]))
+    for each in composed.placed:
+        mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
+        right = {each.behaviour.label, *each.behaviour.synonyms}
+        name, false = each.behaviour.name, [name for name in mine if name not in right]
+        all_of_it.labels += len(mine)
+        all_of_it.wrong.update(f"{name}: {other}" for other in false)
+        all_of_it.impostors.update(f"{name}: {other}" for other in each.mistaken(mine) if each.behaviour.never)
+        if each.behaviour.label:
+            all_of_it.heads += 1
+            all_of_it.found += each.found(mine)
+            all_of_it.missed.update([name] * (not each.found(mine)))
+        if false or (each.behaviour.label and not each.found(mine)):
+            all_of_it.mislabelled.append({"name": "mislabelled", "seed": seed, "planted": name, "labels": mine})
+    return all_of_it
+
+
+def planted(seeds: range, workers: Executor) -> dict[str, object]:
+    """How many planted heads carry their label, and how many labels are false."""
+    every = Found()
+    for one in workers.map(planted_one, seeds):
+        for line in one.mislabelled:
+            print(json.dumps(line), flush=True)
+        every += one
     return {
         "models": len(seeds),
-        "heads": heads,
-        "found": round(found / max(heads, 1), 4),
-        "labels": labels,
-        "false": round(sum(wrong.values()) / max(labels, 1), 4),
-        "evidence": dict(evidence),
-        "missed": dict(missed.most_common()),
-        "wrong": dict(wrong.most_common(12)),
-        "impostors": dict(impostors),
+        "heads": every.heads,
+        "found": round(every.found / max(every.heads, 1), 4),
+        "labels": every.labels,
+        "false": round(sum(every.wrong.values()) / max(every.labels, 1), 4),
+        "evidence": dict(every.evidence),
+        "missed": dict(every.missed.most_common()),
+        "wrong": dict(every.wrong.most_common(12)),
+        "impostors": dict(every.impostors),
     }
 
 
@@ -121,34 +145,37 @@ def random_model(seed: int) -> Transformer:
     return model
 
 
-def untrained(seeds: range) -> dict[str, object]:
-    """Label models in which there is nothing to find."""
+def untrained_one(seed: int) -> list[str]:
+    """The labels of a model in which there is nothing to find."""
     corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
-    labelled = 0
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        corpora = dict.fromkeys(MODULES, corpus)
-        table = label(random_model(seed), corpora, documents=HIDDEN, words=WORDS, seed=seed).labels
-        labelled += len(table) > 0
-        found.update(f"{row['evidence']}: {row['label']}" for row in table.to_dict("records"))
-    count = len(seeds)
+    table = label(random_model(seed), dict.fromkeys(MODULES, corpus), documents=HIDDEN, words=WORDS, seed=seed).labels
+    return [f"{row['evidence']}: {row['label']}" for row in table.to_dict("records")]
+
+
+def untrained(seeds: range, workers: Executor) -> dict[str, object]:
+    """How many models that have learnt nothing carry any label."""
+    found = [*workers.map(untrained_one, seeds)]
+    count, labels = len(seeds), Counter(chain.from_iterable(found))
     limit = TARGETS["any"] + 2 * (TARGETS["any"] * (1 - TARGETS["any"]) / count) ** 0.5
-    return {"models": count, "any": labelled / count, "at_most": round(limit, 4), "labels": dict(found)}
+    return {"models": count, "any": sum(map(bool, found)) / count, "at_most": round(limit, 4), "labels": dict(labels)}
 
 
-def coverage(runs: int, documents: int = 40) -> dict[str, object]:
+def covered_one(run: int, documents: int) -> pd.DataFrame:
+    """Gains and intervals of a planted model's heads on one corpus, written for it."""
+    composed = compose(0, n_layers=2, n_heads=4, behaviours=["previous-token", "offset", "noun-to-adjective"])
+    corpus = texts.sentences(composed.lexicon, documents, run, apart=True)
+    collectors = [module.Collector(composed.model, seed=run) for module in (position, part_of_speech)]
+    tables = []
+    for found in collect(Reading(composed.model, corpus), collectors):
+        assert isinstance(found, Collected)
+        fixed = replace(found, scored=[each for each in found.scored if _fixed(each)])
+        tables.append(fixed.table(seed=run)[[*CELL, "sink", "gain", "ci_low", "ci_high"]])
+    return pd.concat(tables, ignore_index=True)
+
+
+def coverage(runs: int, workers: Executor, documents: int = 40) -> dict[str, object]:
     """Corpora of some documents, each written anew; the truth is the mean gain over all of them."""
-    behaviours = ["previous-token", "offset", "noun-to-adjective"]
-    composed = compose(0, n_layers=2, n_heads=4, behaviours=behaviours)
-    held: list[pd.DataFrame] = []
-    for run in range(runs):
-        corpus = texts.sentences(composed.lexicon, documents, run, apart=True)
-        collectors = [module.Collector(composed.model, seed=run) for module in (position, part_of_speech)]
-        for found in collect(Reading(composed.model, corpus), collectors):
-            assert isinstance(found, Collected)
-            fixed = replace(found, scored=[each for each in found.scored if _fixed(each)])
-            held.append(fixed.table(seed=run)[[*CELL, "sink", "gain", "ci_low", "ci_high"]])
-    rows = pd.concat(held, ignore_index=True)
+    rows = pd.concat(workers.map(covered_one, range(runs), [documents] * runs, chunksize=10), ignore_index=True)
     return {"runs": runs, "documents": documents, **_covered(rows)}
 
 
@@ -179,22 +206,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Labels on planted models and on models that have learnt nothing.")
     parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
     parser.add_argument("--models", type=int, help="how many of each kind instead")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first model: several processes share 200")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
     parser.add_argument("--only", choices=("planted", "untrained", "coverage"))
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
     count = options.models or (20 if options.quick else 200)
     seeds = range(options.first, options.first + count)
-    line = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    line = {"processor": platform.processor() or platform.machine(), "processes": options.processes}
     print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
-    asked = {
-        "planted": lambda: planted(seeds),
-        "untrained": lambda: untrained(seeds),
-        "coverage": lambda: coverage(3 * count if count < 200 else 1_000),
-    }
-    for name, ask in asked.items():
-        if options.only in (None, name):
-            began = time.perf_counter()
-            print(json.dumps({"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}), flush=True)
+    once = partial(torch.set_num_threads, 1)
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=once) as workers:
+        asked = {
+            "planted": lambda: planted(seeds, workers),
+            "untrained": lambda: untrained(seeds, workers),
+            "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
+        }
+        for name, ask in asked.items():
+            if options.only in (None, name):
+                began = time.perf_counter()
+                print(json.dumps({"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}), flush=True)
 
 
 if __name__ == "__main__":
