@@ -43,6 +43,18 @@ def test_rates_are_those_of_the_formula(schedule, done, expected):
     assert a_plan(schedule=schedule, hold=20).rate(done - 1) == pytest.approx(expected, rel=1e-12)
 
 
+def test_where_torch_compile_fails_it_is_said_what_to_do(monkeypatch, tmp_path):
+    """A compiler that is killed leaves libraries half-written in its cache; here it fails as that does."""
+    from torch._inductor.exc import InductorError
+
+    def losses(examples):
+        raise InductorError(ImportError("main.so: file too short"), None)
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: losses)
+    with pytest.raises(InputError, match=r"torch.compile failed \(.*file too short\): .* compile = false$"):
+        train(model(DECODER), sources(), replace(plan(), compile=True), tmp_path / "run", save=save)
+
+
 def test_the_schedule_of_the_article_is_its_formula():
     """Vaswani 2017, section 5.3, with d_model 64 and 10 steps of warm-up."""
     ours = a_plan(schedule="inverse-square-root", learning_rate=64**-0.5 * 10**-0.5)

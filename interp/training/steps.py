@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from interp.errors import InputError
 from interp.places import matching
 from interp.tap import UNTAPPED, Tap
 from interp.training.examples import IGNORED, Examples, Mixed
@@ -86,6 +87,24 @@ def kernels(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
 
 
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Say what to do where torch.compile fails.
+
+    Raises:
+        InputError: there is no compiler, or its cache is damaged: one that was killed leaves files there half-written.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+            raise
+        reason = str(getattr(error, "inner_exception", error)).splitlines()[0]
+        raise InputError(
+            f"torch.compile failed ({reason}): remove what is damaged in its cache, or train with compile = false"
+        ) from error
+
+
 def held_out_losses(
     losses: Losses, held_out: Mapping[str, Sequence[Examples]], device: torch.device
 ) -> dict[str, float]:
@@ -154,7 +173,8 @@ class Learner:
             first = (number * size + rank) * rows
             part = examples.part(slice(first, first + rows)).to(device)
             last = number + 1 == self.plan.accumulate
-            with nullcontext() if last else self.processes.alone(self._calling), kernels(device):
+            alone = nullcontext() if last else self.processes.alone(self._calling)
+            with alone, kernels(device), _compiling():
                 loss = self._losses(part) / n_targets
                 (loss * size if size > 1 else loss).backward()  # the mean is taken over processes
             found.append(loss.detach())
