@@ -1,23 +1,26 @@
 """Labels on planted heads: chosen on one half of the documents, reported on the other."""
 
 import random
+from dataclasses import replace
 from itertools import islice
 
 import pandas as pd
 import pytest
 
 from analyses import behaviours, position
+from analyses.causal import no_effects
 from analyses.collecting import collect
 from analyses.labels import LABEL_COLUMNS, label
 from analyses.labels.evidence import HALVES, Sample
 from analyses.tables import Collected
 from analyses.windows import Reading
-from interp import AnnotatedText, InputError
-from interp.initialise import untrained
+from interp import AnnotatedText, InputError, Tokenizer, Transformer
+from interp.initialise import initialise
 from interp.patterns import group_of
 from models import load, planted
 from models.planted import FORMS, Planted, compose
 from models.planted import texts as planted_texts
+from models.recipes.vocabulary import Vocabulary
 from models.stories import stories
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -121,15 +124,26 @@ def test_what_was_measured_already_is_not_measured_again():
     assert {"previous-token"} == {*known.labels["label"]}
 
 
+def learnt_nothing(tokenizer: Tokenizer, seed: int) -> Transformer:
+    """A model like the default but half as deep and a quarter as wide, as it was before its first step."""
+    default = load("default").config
+    small = replace(default.last, n_layers=2, d_model=64, d_head=8, d_mlp=172, n_ctx=128, d_vocab=tokenizer.d_vocab)
+    made = Transformer(replace(default, decoder=small), tokenizer)
+    initialise(made, seed)
+    return made
+
+
 @pytest.mark.slow
-def test_models_that_have_learnt_nothing_carry_no_label():
+def test_models_that_have_learnt_nothing_carry_no_label(tmp_path):
     """Test 11 of the measures: with no effect present, any label at all in at most 5% of models and two errors."""
-    corpus = [*islice(stories(None, seed=11), 80)]
+    corpus = [*islice(stories(None, seed=11), 60)]
+    tokenizer = Vocabulary(d_vocab=800).made(lambda: (text.text for text in corpus), "stories", tmp_path)
+    options = {"documents": 6, "words": 24, "effects": no_effects("any")}  # of pairs, which no label rests on
     labelled = 0
     count = 8
     for seed in range(count):
-        model = untrained(load("default"), seed + 100)
-        found = label(model, dict.fromkeys(behaviours.MODULES, corpus), documents=8, words=24, seed=seed)
+        model = learnt_nothing(tokenizer, seed + 100)
+        found = label(model, dict.fromkeys(behaviours.MODULES, corpus), seed=seed, **options)
         labelled += len(found.labels) > 0
     assert labelled / count <= 0.05 + 2 * (0.05 * 0.95 / count) ** 0.5
 

@@ -16,6 +16,7 @@ from tests.tiny import model as tiny_model
 
 BY = ("layer", "head", "position")
 TIE = 0.02
+TASKS = ["gender", "agreement", "agreement-adjacent", "repeat"]
 
 
 def random_model(seed: int) -> Transformer:
@@ -28,7 +29,7 @@ def random_model(seed: int) -> Transformer:
     return built
 
 
-def random_pairs(model: Transformer, seed: int, count: int = 12) -> Pairs:
+def random_pairs(model: Transformer, seed: int, count: int = 8) -> Pairs:
     generator = torch.Generator().manual_seed(seed)
     clean = torch.randint(model.config.d_vocab, (count, 14), generator=generator)
     corrupt = clean.clone()
@@ -38,42 +39,63 @@ def random_pairs(model: Transformer, seed: int, count: int = 12) -> Pairs:
 
 def task_pairs(task: str, model: Transformer, seed: int) -> Pairs:
     made = {
-        "gender": lambda: coreference._gender(model, 40, seed, ""),
-        "agreement": lambda: part_of_speech._agreement(model, 40, seed, task, "", part_of_speech._ACROSS),
-        "agreement-adjacent": lambda: part_of_speech._agreement(model, 40, seed, task, "", part_of_speech._ADJACENT),
+        "gender": lambda: coreference._gender(model, 24, seed, ""),
+        "agreement": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ACROSS),
+        "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ADJACENT),
         "repeat": lambda: position._broken_repeat(model, 12, seed, ""),
     }[task]()
     assert made.pairs is not None
     return made.pairs
 
 
-def check(model: Transformer, pairs: Pairs) -> tuple[float, float]:
-    """The five cells found are the sweep's up to ties; what they cost, of the cells that can change and of all."""
+def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
+    """Whether the five cells found are the sweep's up to ties; their price, of the cells that can change and of all.
+
+    Their effects are the sweep's in either case.
+    """
     found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
     effect = sweep(model, pairs, logit_difference(), "z", BY).effect().nan_to_num().mean(-1)
     exact = torch.stack([effect[cell] for cell in found.cells])
     torch.testing.assert_close(found.mean.to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
     fifth = effect.abs().flatten().sort().values[-5]
     assert len({*found.cells}) == 5
-    assert exact.abs().min() >= (1 - TIE) * fifth
-    return found.paid / found.total, found.paid / (effect.numel() * len(pairs))
+    right = bool(exact.abs().min() >= (1 - TIE) * fifth)
+    return right, found.paid / found.total, found.paid / (effect.numel() * len(pairs))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 7), marks=pytest.mark.slow)])
 def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth(seed):
     for one in [seed] if isinstance(seed, int) else seed:
         model = random_model(one)
-        assert check(model, random_pairs(model, one))[0] < 1 / 20
+        right, of_changed, _ = check(model, random_pairs(model, one))
+        assert right
+        assert of_changed < 1 / 20
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 20), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("task", ["gender", "agreement", "agreement-adjacent", "repeat"])
-def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, seed):
-    model = load("default")
-    for one in [seed] if isinstance(seed, int) else seed:
-        of_changed, of_all = check(model, task_pairs(task, model, one))
-        assert of_all <= 1 / 3
-        assert of_changed <= (1 / 2 if task == "agreement-adjacent" else 1 / 3)  # that one has 64 cells in all
+def check_task(task: str, model: Transformer, seed: int) -> bool:
+    """Whether the five cells are the right ones, for a third of the sweep's price."""
+    right, of_changed, of_all = check(model, task_pairs(task, model, seed))
+    assert of_all <= 1 / 3
+    assert of_changed <= (1 / 2 if task == "agreement-adjacent" else 1 / 3)  # that one has few cells
+    return right
+
+
+@pytest.fixture
+def default(monkeypatch) -> Transformer:
+    monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep grows with its square
+    return load("default")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, default):
+    assert check_task(task, default, 0)
+
+
+@pytest.mark.slow
+def test_over_the_default_models_tasks_it_is_right_as_often_as_it_says(default):
+    """At 95%, the cells are the right ones in at least 19 of 20."""
+    right = [check_task(task, default, seed) for task in TASKS for seed in range(1, 7)]
+    assert sum(right) >= 0.95 * len(right)
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "q", "k", "mlp_out", "pattern"])

@@ -1,9 +1,10 @@
 """`interp train`: what it leaves, what it tells, and how a run is gone on with."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -162,17 +163,54 @@ def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe):
     assert json.loads(Path("shared/run.json").read_text())["steps"] == 6
 
 
+# Three processes of one that has imported what they need: shapes are checked in this one, and that does not compile.
+KILLED = """
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch._inductor.compile_fx
+
+from analyses import cli, training
+
+
+def start(*more):
+    process = get_context("fork").Process(target=cli.main, args=([*sys.argv[1:], *more],))
+    process.start()
+    return process
+
+
+whole = start("--out", "whole")
+whole.join()
+parts = start("--out", "parts")
+while parts.is_alive() and not Path("parts/state.safetensors").exists():
+    time.sleep(0.01)
+parts.kill()
+parts.join()
+resumed = start("--out", "parts", "--resume")
+resumed.join()
+print(whole.exitcode, parts.exitcode, resumed.exitcode)
+"""
+
+
 @pytest.mark.slow
 def test_a_compiled_run_that_was_killed_goes_on_to_the_same_weights(recipe):
-    start = [sys.executable, "-m", "analyses.cli", "train", recipe, "--no-measures", "--set", "training.compile=true"]
-    start += ["--set", "phases.0.steps=80", "--set", "training.evaluate_every=0"]
-    subprocess.run([*start, "--out", "whole"], check=True, capture_output=True, timeout=300)
-    with subprocess.Popen([*start, "--out", "parts"], stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and not Path("parts/state.safetensors").exists():
-            time.sleep(0.01)
-        process.kill()
-    assert state.read(Path("parts/state.safetensors")).facts["step"] < 80
-    subprocess.run([*start, "--out", "parts", "--resume"], check=True, capture_output=True, timeout=300)
+    changes = [
+        f"--set={change}" for change in ("training.compile=true", "phases.0.steps=80", "training.evaluate_every=0")
+    ]
+    command = [sys.executable, "-c", KILLED, "train", recipe, "--no-measures", *changes]
+    # what is compiled is kept for the processes that follow, and compiled where it is used
+    kept = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(Path("compiled").resolve()),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    ends = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300, env=kept
+    ).stdout.splitlines()
+    assert ends[-1] == f"0 {-signal.SIGKILL} 0"
+    assert json.loads(Path("parts/run.json").read_text())["resumed_at"] < 80
     assert all(torch.equal(one, weights("whole")[name]) for name, one in weights("parts").items())
 
 
