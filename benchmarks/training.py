@@ -172,6 +172,8 @@ def transformers_model(shape: StackConfig) -> nn.Module:
         embd_pdrop=0.0,
         attn_pdrop=0.0,
         use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return GPT2LMHeadModel(config)
 
