@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# threads that spin while they wait slow a shared machine down
-export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: report test lint types notebooks check-notebooks setup clean
 
 report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
 
+# one process a core: threads that spin while they wait would take it from the others
+test: export OMP_WAIT_POLICY ?= PASSIVE
 test: $(READY)  ## the test suite; `make test SLOW=1` runs the slow tests too
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(if $(SLOW),,-m "not slow")
 
