@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-STORIES = (300, 1_500, 5_000, 18_500)  # about 20,000 tokens to a million
+STORIES = (300, 1_500, 5_000, 18_500)  # some 16,000 tokens to a million
 
 
 class Stories:
