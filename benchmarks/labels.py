@@ -125,8 +125,8 @@ def planted(seeds: range, workers: Executor) -> dict[str, object]:
 def random_model(seed: int) -> Transformer:
     """A small model of a drawn shape that has learnt nothing."""
     rng = random.Random(f"untrained-{seed}")
-    tokenizer = load("default").tokenizer
-    assert tokenizer is not None
+    default = load("default")
+    assert default.tokenizer is not None
     n_heads, d_head = rng.choice((2, 4, 6, 8)), rng.choice((8, 16))
     stack = StackConfig(
         n_layers=rng.randint(1, 4),
@@ -135,12 +135,12 @@ def random_model(seed: int) -> Transformer:
         d_head=d_head,
         d_mlp=4 * n_heads * d_head,
         n_ctx=128,
-        d_vocab=load("default").config.d_vocab,
+        d_vocab=default.config.d_vocab,
         causal=True,
         n_kv_heads=n_heads // 2 if rng.random() < 0.3 else None,
         norm=rng.choice((LayerNorm(), RMSNorm())),
     )
-    model = Transformer(TransformerConfig(decoder=stack), tokenizer)
+    model = Transformer(TransformerConfig(decoder=stack), default.tokenizer)
     initialise(model, seed)
     return model
 
