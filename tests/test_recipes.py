@@ -81,6 +81,8 @@ def written(folder: Path, tables: dict = TINY) -> Path:
         (["data.extra={kind='generated', name='storys', count=3}"], "generates no storys; the nearest is stories"),
         (["phases.0.mix.boks=1"], r"phases.0.mix has no source to be boks; the nearest in \[data\] is books"),
         (["phases.1.stps=1"], "phases.1 has no stps; the nearest is steps"),
+        (["tokenizer.texts=['boks']"], r"\[tokenizer\].texts has no source to be boks; the nearest .* is books"),
+        (["tokenizer={file='t.json', texts=['books']}"], "made of no texts"),
         (["tokenizer.levl=words"], r"\[tokenizer\] has no levl; the nearest is level"),
         (["tokenizer.d_vocab=300"], "expected one of d_vocab, file and level, got d_vocab and level"),
         (["model.n_layers=two"], r"\[model\].n_layers must be int, got 'two'"),
@@ -267,6 +269,21 @@ def test_vocabularies_are_of_the_asked_size_and_know_where_texts_end(tmp_path):
     assert [hidden.label(id) for id in hidden.encode("the dog")] == ["<s>", "the", "dog"]
     again = Vocabulary(d_vocab=270).made(lambda: pytest.fail("it is kept"), "a", tmp_path, paired=True)
     assert again.backend.to_str() == pieces.backend.to_str()
+
+
+def test_a_vocabulary_is_made_of_the_texts_that_it_names(monkeypatch, tmp_path):
+    counted(monkeypatch, "a zebra stays out")
+    made = {"kind": "generated", "name": "stories", "count": 9}
+    tables = {**TINY, "data": {**TINY["data"], "made": made}, "tokenizer": {"level": "words"}}
+    labels = []
+    for chosen in (["books"], ["books", "made"], []):
+        tables["tokenizer"]["texts"] = chosen
+        run = tmp_path / f"run {len(labels)}"
+        tokenizer = recipes.read(written(tmp_path, tables)).train(run, cache=tmp_path / "cache").model.tokenizer
+        assert tokenizer is not None
+        labels.append({tokenizer.label(id) for id in range(tokenizer.d_vocab)})
+    assert labels[1] == labels[2] == labels[0] | {"zebra", "stays", "out"}
+    assert "zebra" not in labels[0]
 
 
 @pytest.mark.parametrize("tables", [TINY, PAIRED], ids=["text", "pairs"])

@@ -9,7 +9,7 @@ import pytest
 from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items
 from analyses.corpora.mentions import PRONOUNS
 from interp.annotation import ROOT, AnnotatedText, Mention
-from models.stories import grammar, stories, story
+from models.stories import grammar, portrait, portraits, stories, story
 from models.stories.grammar import HEAD, join, word
 from models.stories.words import (
     AMBIGUOUS,
@@ -29,6 +29,17 @@ MANY = 500
 @pytest.fixture(scope="module")
 def many() -> list[AnnotatedText]:
     return list(stories(MANY))
+
+
+@pytest.fixture(scope="module")
+def people() -> list[AnnotatedText]:
+    return list(portraits(MANY))
+
+
+@pytest.fixture(scope="module", params=["stories", "portraits"])
+def told(request: pytest.FixtureRequest, many: list[AnnotatedText], people: list[AnnotatedText]) -> list[AnnotatedText]:
+    """Each generator's texts in turn."""
+    return many if request.param == "stories" else people
 
 
 def relation_pairs(texts: list[AnnotatedText], relation: str) -> list[tuple[AnnotatedText, int, int]]:
@@ -78,8 +89,8 @@ def test_stories_differ(many: list[AnnotatedText]) -> None:
     assert len({text.text for text in many}) > 0.99 * MANY
 
 
-def test_every_sentence_is_one_tree(many: list[AnnotatedText]) -> None:
-    for text in many:
+def test_every_sentence_is_one_tree(told: list[AnnotatedText]) -> None:
+    for text in told:
         for sentence in sentences_of(text):
             roots = [i for i in sentence if text.heads[i] == ROOT]
             assert len(roots) == 1
@@ -92,8 +103,8 @@ def test_every_sentence_is_one_tree(many: list[AnnotatedText]) -> None:
                     assert steps <= len(sentence), f"a circle in {text.text}"
 
 
-def test_text_is_spaced_and_cased_like_print(many: list[AnnotatedText]) -> None:
-    for text in many:
+def test_text_is_spaced_and_cased_like_print(told: list[AnnotatedText]) -> None:
+    for text in told:
         assert re.fullmatch(r"([A-Z][A-Za-z']*(,? [A-Za-z']+)*\. ?)+", text.text), text.text
         assert " 's" not in text.text
         assert [text.text[a:b] for a, b in text.word_spans] == list(text.words)
@@ -168,8 +179,8 @@ def test_ambiguous_words_are_nouns_and_verbs(many: list[AnnotatedText]) -> None:
         assert sum(tags[form, "VERB"] for form in VERBS[name]), name
 
 
-def test_third_person_pronouns_are_mentions_with_an_antecedent(many: list[AnnotatedText]) -> None:
-    for text in many:
+def test_third_person_pronouns_are_mentions_with_an_antecedent(told: list[AnnotatedText]) -> None:
+    for text in told:
         mentioned = {mention.start: mention for mention in text.mentions if mention.end - mention.start == 1}
         for i, each in enumerate(text.words):
             if each.lower() in PRONOUNS:
@@ -177,20 +188,20 @@ def test_third_person_pronouns_are_mentions_with_an_antecedent(many: list[Annota
                 assert any(m.chain == chain and m.end <= i for m in text.mentions), f"{each} in {text.text}"
 
 
-def test_every_noun_but_a_predicate_heads_a_mention(many: list[AnnotatedText]) -> None:
-    for text in many:
+def test_every_noun_but_a_predicate_heads_a_mention(told: list[AnnotatedText]) -> None:
+    for text in told:
         heads = {mention.head for mention in text.mentions}
         copied = {text.heads[i] for i, relation in enumerate(text.relations) if relation == "cop"}
         nouns = {i for i, tag in enumerate(text.tags) if tag in ("NOUN", "PROPN")}
         assert nouns - copied <= heads
 
 
-def test_gender_and_number_fit_the_chain(many: list[AnnotatedText]) -> None:
+def test_gender_and_number_fit_the_chain(told: list[AnnotatedText]) -> None:
     masculine = {*MASCULINE_NAMES, *(noun.singular for noun in (*MASCULINE_NOUNS, *MASCULINE_KIN))}
     feminine = {*FEMININE_NAMES, *(noun.singular for noun in (*FEMININE_NOUNS, *FEMININE_KIN))}
     sort_of = {each: "masculine" for each in masculine} | {each: "feminine" for each in feminine}
     sort_of |= {noun.plural: "plural" for noun in NOUNS} | PRONOUNS
-    for text in many:
+    for text in told:
         for mentions in chains_of(text).values():
             several = any(text.relations[i] == "conj" for m in mentions for i in range(m.head + 1, m.end))
             sorts = {sort_of.get(text.words[m.head], sort_of.get(text.words[m.head].lower())) for m in mentions}
@@ -222,3 +233,29 @@ def test_no_shortcut_finds_the_antecedent(many: list[AnnotatedText], baseline: s
     named = [item for item in items if item.named]
     assert 0.4 < len(named) / len(items) < 0.8
     assert 0.2 < share_right(named, baseline) < 0.8
+
+
+def test_a_portrait_depends_on_seed_and_index_only() -> None:
+    assert list(portraits(20, seed=7))[13] == portrait(7, 13) == next(islice(portraits(None, seed=7), 13, None))
+    assert portrait(7, 13) != portrait(8, 13)
+    assert portrait(7, 13).document == "portrait-7-13"
+
+
+def test_a_portrait_tells_of_one_person_in_every_sentence(people: list[AnnotatedText]) -> None:
+    begun = Counter()
+    for text in people:
+        chain = {mention.head: mention.chain for mention in text.mentions}
+        subjects = [
+            next(i for i in sentence if text.relations[i] == "nsubj" and text.heads[text.heads[i]] == ROOT)
+            for sentence in sentences_of(text)
+        ]
+        assert len({chain[i] for i in subjects}) == 1, text.text
+        assert len(subjects) >= 3
+        begun.update(text.words[sentence.start] for sentence in sentences_of(text)[1:])
+    assert min(begun["He"], begun["She"]) > MANY / 2
+
+
+def test_no_portrait_says_what_the_test_of_gender_asks_about(people: list[AnnotatedText]) -> None:
+    having = [text.text for text in people if re.search(r"\b(had|has) an?( \w+)? \w+", text.text)]
+    assert len(having) > MANY / 5
+    assert not [each for each in having if re.search(r"\b(had|has) an?( \w+)? dog\b", each)]

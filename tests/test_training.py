@@ -68,6 +68,29 @@ def test_without_warm_up_the_first_step_is_the_first_of_the_fall():
 
 
 @pytest.mark.parametrize(
+    ("schedule", "done", "expected"),
+    [
+        ("cosine", 10, 8.0),
+        ("cosine", 55, 8.0 * (0.25 + 0.75 / 2)),
+        ("cosine", 100, 2.0),  # at its end before the restart
+        ("cosine", 130, 4.0 * (0.25 + 0.75 / 2)),
+        ("cosine", 160, 1.0),  # the phase after it goes on with it
+        ("linear", 101, 4.0 * (1 - 0.75 / 60)),
+        ("linear", 161, 2.0 * (1 - 0.75 / 20)),  # and it may begin again
+        ("linear", 180, 0.5),
+        ("inverse-square-root", 101, 4.0 * (100 / 101) ** 0.5),
+        ("inverse-square-root", 160, 4.0 * (100 / 160) ** 0.5),
+        ("constant", 100, 8.0),
+        ("constant", 101, 4.0),
+        ("constant", 161, 2.0),
+    ],
+)
+def test_a_phase_with_a_learning_rate_begins_the_schedule_anew(schedule, done, expected):
+    phases = Phase(100, 4, 8), Phase(40, 4, 8, learning_rate=4.0), Phase(20, 4, 8), Phase(20, 4, 8, learning_rate=2.0)
+    assert a_plan(phases=phases, schedule=schedule).rate(done - 1) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"phases": ()}, "at least one phase"),
@@ -83,6 +106,8 @@ def test_without_warm_up_the_first_step_is_the_first_of_the_fall():
         ({"accumulate": 3}, r"accumulate must divide the rows of every phase \(4\)"),
         ({"snapshot_at": (5, 101)}, "got 101"),
         ({"save_every": -1}, "save_every must be at least 0"),
+        ({"phases": (Phase(100, 4, 8, learning_rate=1.0),)}, "begins with the plan's learning_rate"),
+        ({"phases": (Phase(10, 4, 8), Phase(90, 4, 8, learning_rate=1.0))}, "leave nothing of 10 steps"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changes, message):
@@ -106,7 +131,13 @@ def test_a_word_that_is_none_of_the_known_is_refused(name, value, message):
 
 @pytest.mark.parametrize(
     ("phase", "message"),
-    [((0, 4, 8), "steps"), ((1, 0, 8), "rows"), ((1, 4, 1), "row >= 2"), ((1, 4, 8, {"a": 0.0}), "not all 0")],
+    [
+        ((0, 4, 8), "steps"),
+        ((1, 0, 8), "rows"),
+        ((1, 4, 1), "row >= 2"),
+        ((1, 4, 8, {"a": 0.0}), "not all 0"),
+        ((1, 4, 8, {}, math.inf), "learning_rate must be at least 0 and finite"),
+    ],
 )
 def test_a_phase_that_cannot_be_is_refused(phase, message):
     with pytest.raises(InputError, match=message):

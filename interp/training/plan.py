@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from interp.errors import InputError
@@ -15,6 +15,9 @@ Precision = Literal["float32", "bfloat16"]
 class Phase:
     """Some steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several.
 
+    A phase with a `learning_rate` of its own begins the plan's schedule anew from there (a warm restart: Loshchilov
+    2017, SGDR): a model that has read can so be taught a little more, from rows of another mix.
+
     Raises:
         InputError: numbers that cannot be.
     """
@@ -23,6 +26,7 @@ class Phase:
     rows: int  # a step, of all micro-batches and processes together
     row: int  # tokens a row; of pairs, which are as long as they are, the most on either side
     mix: Mapping[str, float] = field(default_factory=dict)  # chance of a row to come from each source; empty: alike
+    learning_rate: float | None = None  # where the schedule begins anew; absent: it goes on
 
     def __post_init__(self) -> None:
         for name in ("steps", "rows"):
@@ -32,6 +36,8 @@ class Phase:
             raise InputError(f"a row has a token to read and one to foretell: expected row >= 2, got {self.row}")
         if any(share < 0 for share in self.mix.values()) or (self.mix and sum(self.mix.values()) <= 0):
             raise InputError(f"shares of a mix are at least 0 and not all 0, got {dict(self.mix)}")
+        if self.learning_rate is not None:
+            _check_size("learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,9 @@ class Plan:
 
     The learning rate rises in a line for `warmup` steps, stays for `hold` steps, and then follows `schedule` until the
     last step, where it is `final` times the peak (cosine, linear); `inverse-square-root` falls as
-    (step / (warmup + hold))^-1/2 (Vaswani 2017, section 5.3).
+    (step / (warmup + hold))^-1/2 (Vaswani 2017, section 5.3). Where a later phase has a learning rate of its own, the
+    schedule ends before it, and runs again from there without warm-up: from the phase's rate to `final` times that, or
+    as (step / steps before)^-1/2.
 
     Raises:
         InputError: numbers that cannot be, or a schedule that ends before its warm-up does.
@@ -75,8 +83,7 @@ class Plan:
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "weight_decay", "clip"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be at least 0 and finite, got {getattr(self, name):g}")
+            _check_size(name, getattr(self, name))
         for name in ("label_smoothing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be from 0 to less than 1, got {getattr(self, name):g}")
@@ -95,11 +102,14 @@ class Plan:
             raise InputError(f"accumulate must divide the rows of every phase ({rows}), got {self.accumulate}")
         if beyond := [step for step in self.snapshot_at if not 1 <= step <= self.steps]:
             raise InputError(f"snapshots are taken after step 1 to {self.steps}, got {beyond[0]}")
+        if self.phases[0].learning_rate is not None:
+            raise InputError("the first phase begins with the plan's learning_rate: leave its own out")
+        first = self._legs[0].steps
         level = self.warmup if self.schedule == "constant" else self.warmup + self.hold + 1
-        if level > self.steps:
+        if level > first:
             raise InputError(
                 f"the schedule ends before its warm-up does: warmup {self.warmup} and hold {self.hold} leave nothing "
-                f"of {self.steps} steps; take fewer, or more steps"
+                f"of {first} steps; take fewer, or more steps"
             )
 
     @property
@@ -121,14 +131,43 @@ class Plan:
 
     def rate(self, step: int) -> float:
         """The learning rate of `step`, counted from 0."""
-        done = step + 1
-        if done <= self.warmup:
-            return self.learning_rate * done / self.warmup
-        level = self.warmup + self.hold
+        leg = next(leg for leg in reversed(self._legs) if step >= leg.begin)
+        done, level = step + 1 - leg.begin, leg.warmup + leg.hold
+        if done <= leg.warmup:
+            return leg.peak * done / leg.warmup
         if done <= level or self.schedule == "constant":
-            return self.learning_rate
+            return leg.peak
         if self.schedule == "inverse-square-root":
-            return self.learning_rate * math.sqrt(max(level, 1) / done)
-        through = (done - level) / (self.steps - level)  # 0 to 1
+            return leg.peak * math.sqrt(max(leg.begin, level, 1) / (leg.begin + done))
+        through = (done - level) / (leg.steps - level)  # 0 to 1
         left = (1 + math.cos(math.pi * through)) / 2 if self.schedule == "cosine" else 1 - through
-        return self.learning_rate * (self.final + (1 - self.final) * left)
+        return leg.peak * (self.final + (1 - self.final) * left)
+
+    @property
+    def _legs(self) -> list["_Leg"]:
+        legs = [_Leg(0, 0, self.learning_rate, self.warmup, self.hold)]
+        for phase in self.phases:
+            if phase.learning_rate is not None:
+                legs.append(_Leg(legs[-1].end, 0, phase.learning_rate))
+            legs[-1] = replace(legs[-1], steps=legs[-1].steps + phase.steps)
+        return legs
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """Steps over which the schedule runs once."""
+
+    begin: int
+    steps: int
+    peak: float
+    warmup: int = 0
+    hold: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.steps
+
+
+def _check_size(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise InputError(f"{name} must be at least 0 and finite, got {value:g}")

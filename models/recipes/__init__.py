@@ -15,15 +15,16 @@ text, and paths are relative to where the command is typed.
                         d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as interp.initialise says.
     [model.encoder]     what differs from [model] in one of two stacks; [model.decoder] likewise
     [tokenizer]         d_vocab = 4096 (byte-level BPE of the training text), file = "tokenizer.json", or
-                        level = "characters" or "words"
+                        level = "characters" or "words"; texts = [ NAME, ... ], the sources that it is made of
     [target_tokenizer]  the same for what a decoder writes for an encoder, where it differs
     [data.NAME]         kind = "text": path, one or a list of files and folders; unwrap; held_out = 0.1
-                        kind = "generated": name = "stories"; count; seed = 1000; held_out = 0
+                        kind = "generated": name = "stories" or "portraits"; count; seed = 1000; held_out = 0
                         kind = "repeats": shortest = 6; longest = 40
                         kind = "pairs": path of a file of two columns, or name = "dates" with count = 20000 and
                         seed = 1000; held_out = 0.1
     [training]          fields of interp.Plan; hidden = 0.15, the share of hidden words that an encoder learns
-    [[phases]]          fields of interp.Phase: steps, rows, row, mix = { NAME = 0.6, ... }
+    [[phases]]          fields of interp.Phase: steps, rows, row, mix = { NAME = 0.6, ... }; learning_rate where the
+                        schedule begins anew
 """
 
 from models.recipes.reading import named, read

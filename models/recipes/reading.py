@@ -1,6 +1,6 @@
 """From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -93,16 +93,14 @@ def _check(recipe: Recipe) -> None:
     """Refuse what does not fit together."""
     model, data, source = recipe.model, recipe.data, recipe.name
     for at, phase in enumerate(recipe.plan.phases):
-        if unknown := [name for name in phase.mix if name not in data]:
-            raise InputError(
-                f"{source}: phases.{at}.mix has no source to be {unknown[0]}; the nearest in [data] is "
-                f"{nearest(unknown[0], data)}"
-            )
+        _known(source, f"phases.{at}.mix", phase.mix, data)
         if phase.row > model.n_ctx:
             raise InputError(
                 f"{source}: phases.{at}.row is {phase.row}, longer than the model's context: expected at most n_ctx, "
                 f"{model.n_ctx}"
             )
+    for place, vocabulary in (("tokenizer", recipe.tokenizer), ("target_tokenizer", recipe.target_tokenizer)):
+        _known(source, f"[{place}].texts", vocabulary.texts if vocabulary else (), data)
     both = len(model.stacks) > 1
     for name, kind in data.items():
         if isinstance(kind, Paired) is not both:
@@ -119,6 +117,13 @@ def _check(recipe: Recipe) -> None:
     if model.whole.get("output") == "none":
         raise InputError(f'{source}: [model].output is "none": a model without an output layer foretells nothing')
     _fits(recipe, model)
+
+
+def _known(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
+    if unknown := [name for name in names if name not in data]:
+        raise InputError(
+            f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"
+        )
 
 
 def _fits(recipe: Recipe, model: Architecture) -> None:

@@ -143,20 +143,25 @@ class Recipe:
 
     def _tokenizers(self, found: Mapping[str, str], cache: Path) -> tuple[Tokenizer, Tokenizer | None]:
         """What tokenizes for the first stack and, where there is an encoder and a decoder, for the last."""
-        digest, paired = digest_of(dict(found)), len(self.model.stacks) > 1
+        paired = len(self.model.stacks) > 1
         mask = self.model.kind == "encoder"
         apart = self.target_tokenizer is not None
 
-        def texts(*sides: int) -> Any:
-            return lambda: (text for side in sides for text in read_texts(self.data, found, cache, side))
+        def made(vocabulary: Vocabulary, *sides: int, mask: bool = False) -> Tokenizer:
+            chosen = {name: kind for name, kind in self.data.items() if name in (vocabulary.texts or self.data)}
+            of = {name: found[name] for name in chosen}
 
-        both = (0, 1) if paired and not apart else (0,)
+            def texts() -> Iterator[str]:
+                return (text for side in sides for text in read_texts(chosen, found, cache, side))
+
+            return vocabulary.made(texts, f"{digest_of(of)} {sides}", cache, mask=mask, paired=paired)
+
         with _named("[tokenizer]"):
-            read = self.tokenizer.made(texts(*both), f"{digest} {both}", cache, mask=mask, paired=paired)
+            read = made(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
         if self.target_tokenizer is None:
             return read, read if paired else None
         with _named("[target_tokenizer]"):
-            return read, self.target_tokenizer.made(texts(1), f"{digest} (1,)", cache, paired=True)
+            return read, made(self.target_tokenizer, 1)
 
     def _built(self, read: Tokenizer, written: Tokenizer | None) -> Transformer:
         """The untrained model."""

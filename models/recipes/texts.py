@@ -14,10 +14,10 @@ from interp.training import texts
 from interp.training.files import replacing, sweep_beside
 from interp.training.texts import Document
 from models.spelled import nearest
-from models.stories import stories
+from models.stories import portraits, stories
 
 GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[AnnotatedText]]] = MappingProxyType(
-    {"stories": stories}
+    {"stories": stories, "portraits": portraits}
 )
 _HASHED = 100  # generated texts that a digest reads, so that it changes with the grammar too
 

@@ -23,20 +23,23 @@ _CHARACTER = Regex(r"[\s\S]")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a recipe says of a tokenizer: one of the three.
+    """What a recipe says of a tokenizer: one of the first three.
 
     Raises:
-        InputError: none of them, or more than one.
+        InputError: none of them, or more than one; a file, and texts to make a tokenizer of.
     """
 
     d_vocab: int | None = None  # byte-level BPE of the training text, of so many tokens
     file: str | None = None  # a tokenizer.json
     level: Literal["characters", "words"] | None = None  # all that are in the training text; words are between spaces
+    texts: tuple[str, ...] = ()  # sources that count as the training text; none named: all
 
     def __post_init__(self) -> None:
         given = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(given) or 'none of them'}")
+        if self.file is not None and self.texts:
+            raise InputError("a tokenizer that is read from a file is made of no texts: leave texts out, or file")
 
     def ready(self) -> Tokenizer | None:
         """The tokenizer of a file; None where one has yet to be made.

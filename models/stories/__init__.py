@@ -1,14 +1,17 @@
-"""Generated children's stories with gold tags, dependencies and coreference: a textbook and a default corpus."""
+"""Generated children's stories with gold tags, dependencies and coreference: a textbook and a default corpus.
+
+Portraits are shorter, and tell of one person alone.
+"""
 
 import random
 from collections.abc import Iterator
 from itertools import count as count_from
 
 from interp.annotation import AnnotatedText
-from models.stories import grammar, plots
+from models.stories import deeds, grammar, plots
 from models.stories.telling import Teller
 
-__all__ = ["stories", "story"]
+__all__ = ["portrait", "portraits", "stories", "story"]
 
 
 def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
@@ -32,4 +35,18 @@ def story(seed: int, index: int) -> AnnotatedText:
     teller.rng.choice(plots.PLOTS)(teller, hero, companion)
     if len(teller.sentences) < 7:
         plots.closing(teller, hero, companion)
+    return grammar.text(teller.sentences, name)
+
+
+def portraits(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
+    """The first `count` portraits of a seed; endless if it is None."""
+    for index in count_from() if count is None else range(count):
+        yield portrait(seed, index)
+
+
+def portrait(seed: int, index: int) -> AnnotatedText:
+    """A few sentences about one person, who is the subject of each; the same whenever it is asked for."""
+    name = f"portrait-{seed}-{index}"
+    teller = Teller(random.Random(name))
+    deeds.portray(teller)
     return grammar.text(teller.sentences, name)
