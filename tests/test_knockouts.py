@@ -5,6 +5,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
+import torch
 
 from analyses.labels import knockouts
 from analyses.labels.claims import (
@@ -193,10 +194,14 @@ def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):
     texts = [annotated(f"document {number}") for number in range(3)]
     together = knockouts.measure(model, texts)
     monkeypatch.setattr(knockouts, "_CLAIMS", 1)
-    alone = knockouts.measure(model, texts)
     assert together["drop"].abs().max() > 0.1
     told = ["measure", "layer", "head", "drop", "control", "n"]
-    pd.testing.assert_frame_equal(together[told], alone[told], rtol=1e-4, atol=1e-5)
+    for processes in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda processes=processes: processes)
+        read = []
+        alone = knockouts.measure(model, texts, progress=read.append)
+        pd.testing.assert_frame_equal(together[told], alone[told], rtol=1e-4, atol=1e-5)
+        assert (read[-1], read) == (3, sorted(read))
 
 
 def test_words_in_pieces_and_texts_of_one_sentence_are_counted():

@@ -8,12 +8,13 @@ rows, and keys at the distances that are usual for the label (`claims`).
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float64
 
 from analyses import part_of_speech
 from analyses.labels.claims import (
@@ -34,6 +35,7 @@ from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.relations import WAYS
 from analyses.tables import Heads
 from analyses.windows import Progress, Window, windows
+from analyses.workers import shared_out
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching.knockout import Claim, Read, knock_out
 from interp.patterns import N_GROUPS, Totals, group_of
@@ -104,7 +106,7 @@ def measure(
     ]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
-    for number, (text, each) in enumerate(zip(own, shown, strict=True), 1):
+    for text, each in zip(own, shown, strict=True):
         counts["texts"] += 1
         counts.update(unannotated(text))
         for window, looks in each:
@@ -112,9 +114,7 @@ def measure(
                 len(window.columns[word]) > 1 for word in window.columns if window.scores(word)
             )
             tally.add(window, group_of(text.document), read_by, looks)
-        if progress is not None:
-            progress(number)
-    tally.flush()
+    tally.hide(progress)
     if not tally.totals[CLAIM].rows.any():
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     table = _table(model, names, tally, seed)
@@ -201,6 +201,26 @@ class _Job:
     read: Read
 
 
+@dataclass
+class _Batch:
+    """Claims of some windows, which are hidden together."""
+
+    jobs: list[_Job] = field(default_factory=list)
+    texts: int = 0  # that have been gone through when it has been hidden
+
+    def effects(self, model: Transformer) -> Float64[np.ndarray, "job head"]:
+        """What each job costs, for the heads of all layers."""
+        found = np.zeros((len(self.jobs), model.config.n_layers * model.config.n_heads))
+        for readout in {job.readout: None for job in self.jobs}:
+            own = [at for at, job in enumerate(self.jobs) if job.readout is readout]
+            jobs = [self.jobs[at] for at in own]
+            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
+            claims = [_claim(job, texts[job.ids]) for job in jobs]
+            effects = knock_out(model, TokenBatch.from_rows([*texts]), claims, readout.output).flatten(1)
+            found[own] = effects.double().cpu().numpy()
+        return found
+
+
 class _Tally:
     """What hiding has cost so far, by group of documents; claims of several windows are hidden together."""
 
@@ -209,7 +229,7 @@ class _Tally:
         self.model, self.names, self.rng, self.counts = model, names, rng, counts
         self.totals = {kind: Totals.empty(n_heads, len(names)) for kind in (CLAIM, *CONTROLS)}
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
-        self.jobs: list[_Job] = []
+        self.batches: list[_Batch] = []
 
     def learn(self, looks: dict[str, Looks]) -> None:
         """How far away one window's claimed keys are."""
@@ -217,7 +237,9 @@ class _Tally:
             self.usual[name] += distances(own, causal=self.model.config.last.causal)
 
     def add(self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks]) -> None:
-        """Claims of one window."""
+        """Claims of one window, to be hidden later."""
+        if not self.batches or len(self.batches[-1].jobs) >= _CLAIMS:
+            self.batches.append(_Batch())
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
         for column, (behaviour, name) in enumerate(self.names):
             if not looks.get(name):
@@ -225,9 +247,8 @@ class _Tally:
             readout = read_by[behaviour]
             for kind, hiding in self._hidings(window, behaviour, name, looks[name], readout, readable[readout]):
                 ids, read = readout.text(window, hiding.rows), readout.read(window, hiding.rows)
-                self.jobs.append(_Job(kind, group, column, readout, ids, hiding, read))
-        if len(self.jobs) >= _CLAIMS:
-            self.flush()
+                self.batches[-1].jobs.append(_Job(kind, group, column, readout, ids, hiding, read))
+        self.batches[-1].texts = self.counts["texts"]
 
     def _hidings(
         self,
@@ -250,16 +271,15 @@ class _Tally:
         if words:
             yield CONTROLS[1], at_usual_distances(window, claim, self.usual[name], self.rng, causal=causal)
 
-    def flush(self) -> None:
-        """Hide what waits."""
-        for readout in {job.readout: None for job in self.jobs}:
-            jobs = [job for job in self.jobs if job.readout is readout]
-            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
-            claims = [_claim(job, texts[job.ids]) for job in jobs]
-            effects = knock_out(self.model, TokenBatch.from_rows([*texts]), claims, readout.output).flatten(1)
+    def hide(self, progress: Progress | None = None) -> None:
+        """Hide what waits, and add up what it costs."""
+        model, batches = self.model, [batch for batch in self.batches if batch.jobs]
+        each = shared_out(lambda batch: batch.effects(model), batches, model.device)
+        for batch, effects in zip(batches, each, strict=True):
             for kind in self.totals:
-                self._count(kind, jobs, effects.double().cpu())
-        self.jobs = []
+                self._count(kind, batch.jobs, torch.from_numpy(effects))
+            if progress is not None:
+                progress(batch.texts)
 
     def _count(self, kind: str, jobs: Sequence[_Job], effects: torch.Tensor) -> None:
         """Add the drops of claims, or of one of their controls."""
