@@ -191,6 +191,14 @@ class TestARun:
         assert "copied rightly went from 0.100 to 0.900" in second
         (row,) = table.to_dict("records")
         assert (row["layer"], row["head"], row["half_way"]) == (1, 1, 2300)
+        assert (row["rise_from"], row["rise_to"]) == (2200, 2300)
+
+    def test_what_stays_with_its_baseline_has_not_formed(self, tmp_path):
+        lines = [{**line, "baseline/induction": 0.76} for line in FORMING]
+        (row,) = formed(run_of(tmp_path, lines)).to_dict("records")
+        assert row["gain"] < 0.05
+        assert pd.isna(row["rise_from"])
+        assert pd.isna(row["half_way"])
 
     def test_it_says_that_there_was_none(self, tmp_path):
         run = run_of(tmp_path, [look(step, 0.02 + step * 1e-5) for step in range(100, 3100, 100)])

@@ -76,7 +76,8 @@ def formed(run: Run) -> pd.DataFrame:
     """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
 
     `half_way` is the first look at which that head had half of its final gain over the baseline; missing where the
-    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares.
+    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares whose
+    gain is that much: what stays with its baseline has not formed, however it jumps.
     """
     rows = []
     for key, heads in run.heads.groupby(["measure", *KIND], sort=False, dropna=False):
@@ -87,7 +88,8 @@ def formed(run: Run) -> pd.DataFrame:
         gain = end["value"] - baseline
         own = heads.loc[(heads["layer"] == end["layer"]) & (heads["head"] == end["head"])].sort_values("step")
         half = own.loc[own["value"] >= baseline + gain / 2, "step"]
-        change = phase_change(best["step"].tolist(), best["value"].tolist()) if measure in SHARES else None
+        formed_at_all = measure in SHARES and gain >= NOTABLE
+        change = phase_change(best["step"].tolist(), best["value"].tolist()) if formed_at_all else None
         rows.append(
             {
                 **{name: end[name] for name in ("layer", "head", "step", "value", "baseline")},
