@@ -3,13 +3,17 @@
 Small matrices leave several threads of one process waiting for one another; a process a core does not wait.
 """
 
+import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -41,7 +45,7 @@ def shared_out(
     if processes < 2 or sys.platform != "linux" or (device is not None and device.type != "cpu"):
         yield from map(work, parts)
         return
-    pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_begin, initargs=(work, parts))
+    pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_begin, initargs=(work, parts, os.getpid()))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
@@ -60,11 +64,20 @@ def shared_out(
 _mine: tuple[Callable[[Any], Any], Sequence[Any]]  # of a worker: set when it begins
 
 
-def _begin(work: Callable[[Any], Any], parts: Sequence[Any]) -> None:
+def _begin(work: Callable[[Any], Any], parts: Sequence[Any], parent: int) -> None:
     global _mine  # noqa: PLW0603 (a worker is told once, not with every part)
     torch.set_num_threads(1)  # threads of the process that was forked are not there
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: the process it works for says what
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (a thread that drew progress may hold the others)
+    Thread(target=_leave_with, args=(parent,), daemon=True).start()
     _mine = work, parts
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when the one that it works for has ended, even by a kill, after which nobody tells it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _part(at: int) -> Any:

@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
+from learners import ended, process
 
 from analyses.workers import shared_out
 from interp import InputError
@@ -53,7 +56,7 @@ def test_a_process_that_is_ended_is_one_line():
             os.kill(os.getpid(), signal.SIGKILL)
         return part
 
-    with pytest.raises(InputError, match="ended one of the processes .* OMP_NUM_THREADS lower"):
+    with pytest.raises(InputError, match=r"ended one of the processes .* OMP_NUM_THREADS lower"):
         [*shared_out(work, PARTS)]
 
 
@@ -67,3 +70,32 @@ def test_no_part_changes_this_process():
     assert sum(shared_out(work, PARTS)) >= sum(PARTS)
     assert before == [0]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_works_for_a_process_that_is_killed_ends_too():
+    reading, writing = os.pipe()
+
+    def work(part: int) -> None:
+        os.write(writing, f"{os.getpid()} ".encode())
+        time.sleep(60)
+
+    child = process(lambda: [*shared_out(work, PARTS)])
+    told = ""
+    while told.count(" ") < 2:
+        told += os.read(reading, 99).decode()
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    workers = [*map(int, told.split())]
+    for _ in range(100):
+        if not any(map(alive, workers)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{workers} are left")
+
+
+def alive(number: int) -> bool:
+    """Whether it runs: one that has ended may wait to be collected."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

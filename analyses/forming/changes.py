@@ -76,8 +76,8 @@ def formed(run: Run) -> pd.DataFrame:
     """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
 
     `half_way` is the first look at which that head had half of its final gain over the baseline; missing where the
-    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares whose
-    gain is that much: what stays with its baseline has not formed, however it jumps.
+    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares
+    whose gain is that much: what stays with its baseline has not formed, however it jumps.
     """
     rows = []
     for key, heads in run.heads.groupby(["measure", *KIND], sort=False, dropna=False):
