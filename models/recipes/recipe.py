@@ -3,26 +3,22 @@
 import hashlib
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from interp import InputError, Tokenizer, Transformer
-from interp.initialise import initialise
+from interp import InputError, Transformer
 from interp.training import Plan, Progress, state, train
 from interp.training.files import replacing
 from interp.training.parallel import Parallel
 from models import device_of
 from models.huggingface import save
 from models.recipes import tables as files
-from models.recipes.architecture import Architecture
-from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests, read_texts
-from models.recipes.texts import digest_of
-from models.recipes.vocabulary import Vocabulary, start_of
+from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
+from models.recipes.origins import Origin
 
 RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
 
@@ -43,19 +39,10 @@ class Recipe:
     """What a TOML file says, checked; `read` makes one."""
 
     name: str  # what messages call it
-    model: Architecture
-    tokenizer: Vocabulary
-    target_tokenizer: Vocabulary | None  # of a decoder beside an encoder, where it differs
+    origin: Origin  # of the model that is trained
     data: Mapping[str, Kind]
     plan: Plan
     hidden: float  # the share of hidden tokens, of a masked-word model
-    tables: Mapping[str, Any]  # as they were given, with what was put in place of the file's
-
-    @property
-    def vocabularies(self) -> tuple[Vocabulary, ...]:
-        """What tokenizes for each stack, in the order of stacks."""
-        both = self.tokenizer, self.target_tokenizer or self.tokenizer
-        return both[: len(self.model.stacks)]
 
     def train(
         self,
@@ -90,10 +77,8 @@ class Recipe:
         found = digests(self.data)
         cache = cache or out / "data"
         say("making the tokenizer", 0)
-        read, written = self._tokenizers(found, cache)
-        model = self._built(read, written)
-        hidden = self.hidden if self.model.kind == "encoder" else None
-        ready = Preparation(self.plan, cache, found, read, written, hidden, say).ready(self.data)
+        model = self.origin.model(self.data, found, cache, self.plan.seed)
+        ready = self._preparation(model, cache, found, say).ready(self.data)
         model.to(place)
         self._write(out)
         say("training", 0)
@@ -120,11 +105,9 @@ class Recipe:
         plan = asdict(self.plan)
         phases = plan.pop("phases")
         whole = {
-            "model": self.tables["model"],
-            "tokenizer": asdict(self.tokenizer),
-            "target_tokenizer": None if self.target_tokenizer is None else asdict(self.target_tokenizer),
+            **self.origin.tables(),
             "data": {name: {"kind": names[type(kind)], **asdict(kind)} for name, kind in self.data.items()},
-            "training": plan | ({"hidden": self.hidden} if self.model.kind == "encoder" else {}),
+            "training": plan | ({"hidden": self.hidden} if self.origin.kind == "encoder" else {}),
             "phases": phases,
         }
         return _plain(whole)
@@ -141,41 +124,19 @@ class Recipe:
         _same(out / RECIPE, self.resolved())
         return int(found.facts["step"])
 
-    def _tokenizers(self, found: Mapping[str, str], cache: Path) -> tuple[Tokenizer, Tokenizer | None]:
-        """What tokenizes for the first stack and, where there is an encoder and a decoder, for the last."""
-        paired = len(self.model.stacks) > 1
-        mask = self.model.kind == "encoder"
-        apart = self.target_tokenizer is not None
-
-        def made(vocabulary: Vocabulary, *sides: int, mask: bool = False) -> Tokenizer:
-            chosen = {name: kind for name, kind in self.data.items() if name in (vocabulary.texts or self.data)}
-            of = {name: found[name] for name in chosen}
-
-            def texts() -> Iterator[str]:
-                return (text for side in sides for text in read_texts(chosen, found, cache, side))
-
-            return vocabulary.made(texts, f"{digest_of(of)} {sides}", cache, mask=mask, paired=paired)
-
-        with _named("[tokenizer]"):
-            read = made(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
-        if self.target_tokenizer is None:
-            return read, read if paired else None
-        with _named("[target_tokenizer]"):
-            return read, made(self.target_tokenizer, 1)
-
-    def _built(self, read: Tokenizer, written: Tokenizer | None) -> Transformer:
-        """The untrained model."""
-        sizes = dict(zip(self.model.stacks, [each.d_vocab for each in (read, written) if each], strict=True))
-        start = end = None
-        if written is not None:
-            if not written.suffix:
-                raise InputError("a text that is written ends in a token of its own: the tokenizer adds none")
-            start, end = start_of(written), written.suffix[-1]
-        with _named(f"{self.name}: [model]"):
-            config = self.model.config(sizes, start, end)
-        model = Transformer(config, read, None if written is read else written)
-        initialise(model, self.plan.seed, self.model.initial)
-        return model
+    def _preparation(self, model: Transformer, cache: Path, digests: Mapping[str, str], say: Say) -> Preparation:
+        assert model.tokenizer is not None
+        paired, hidden = len(model.config.stacks) > 1, self.origin.kind == "encoder"
+        return Preparation(
+            self.plan,
+            cache,
+            digests,
+            model.tokenizer,
+            target=model.target_tokenizer if paired else None,
+            start=model.config.target_start,
+            hidden=self.hidden if hidden else None,
+            say=say,
+        )
 
     def _made_of(self, model: Transformer, ready: Ready) -> dict[str, Any]:
         """Facts that a run which is resumed must share."""
@@ -189,6 +150,7 @@ class Recipe:
             "tokenizer": hashlib.sha256("".join(both).encode()).hexdigest(),
             "data": {name: facts["digest"] for name, facts in ready.facts.items()},
             "order of sources": list(ready.sources),  # rows are drawn in it
+            **self.origin.facts(),
         }
 
     def _write(self, out: Path) -> None:
@@ -197,14 +159,6 @@ class Recipe:
                 part.write_text(tomli_w.dumps(self.resolved()), "utf-8")
         except OSError as error:
             raise InputError(f"cannot write {out / RECIPE}: {error.strerror or error}; choose another --out") from error
-
-
-@contextmanager
-def _named(place: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from models.spelled import nearest
 
 _FOLDER = Path(__file__).parent
 _PATHS = {"path", "file"}  # keys whose values are relative to where they are written
+_MODELS = {"start"}  # keys whose values are, where such a directory is there, and names otherwise
 
 
 def shipped() -> list[str]:
@@ -70,7 +71,7 @@ def put(tables: dict[str, Any], key: str, value: Any) -> None:
         InputError: the way leads through what is no table.
     """
     *way, last = key.split(".")
-    value = _absolute(value, Path.cwd()) if last in _PATHS else value
+    value = _settled(last, value, Path.cwd())
     for place in _places(tables, way, key):
         if isinstance(place, list):
             for at in _chosen(place, last, key):
@@ -101,14 +102,14 @@ def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
 
 
 def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Every value by its whole key (`phases.0.steps`), without paths, which say where and not what."""
+    """Every value by its whole key (`phases.0.steps`), without paths and models, which say where and not what."""
     found: dict[str, Any] = {}
     for name, given in tables.items():
         entries = isinstance(given, list) and given and all(isinstance(each, dict) for each in given)
         value = {str(at): each for at, each in enumerate(given)} if entries else given
         if isinstance(value, Mapping):
             found |= flat(value, f"{before}{name}.")
-        elif name not in _PATHS:
+        elif name not in _PATHS | _MODELS:
             found[f"{before}{name}"] = value
     return found
 
@@ -116,10 +117,15 @@ def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _placed(value: Any, folder: Path) -> Any:
     """The same with paths made absolute."""
     if isinstance(value, dict):
-        return {
-            name: _absolute(each, folder) if name in _PATHS else _placed(each, folder) for name, each in value.items()
-        }
+        return {name: _settled(name, each, folder) for name, each in value.items()}
     return [_placed(each, folder) for each in value] if isinstance(value, list) else value
+
+
+def _settled(name: str, value: Any, folder: Path) -> Any:
+    """The value of a key, with paths in it made absolute."""
+    if name in _PATHS or (name in _MODELS and isinstance(value, str) and (folder / value).is_dir()):
+        return _absolute(value, folder)
+    return _placed(value, folder)
 
 
 def _absolute(value: Any, folder: Path) -> Any:
