@@ -17,6 +17,7 @@ from models.families.family import Fields
 from models.families.original import original
 from models.families.own import config as read_config
 from models.families.own import raw
+from models.recipes.origins import Fresh
 
 
 def tiny_original() -> Transformer:
@@ -69,7 +70,8 @@ def test_embeddings_are_scaled_and_told_positions_as_the_paper_says():
 def test_the_recipe_is_the_papers_model_and_its_training():
     recipe = recipes.read("original")
     sizes = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_mlp": 256, "n_ctx": 64}
-    assert recipe.model.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
+    assert isinstance(recipe.origin, Fresh)
+    assert recipe.origin.architecture.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
         51, **sizes, target_start=0, target_end=1
     )
     plan = recipe.plan

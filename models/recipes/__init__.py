@@ -13,6 +13,8 @@ text, and paths are relative to where the command is typed.
                         and TransformerConfig by their names; a part by the name of its kind ("Rotary") or as a table
                         ({ kind = "Rotary", base = 5000.0 }). d_head is d_model / n_heads where it is absent, and
                         d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as interp.initialise says.
+                        start = "default" in place of all this goes on with a model that was trained, a directory or as
+                        `models.load` takes it; it has its own tokenizer, so there is no [tokenizer] then
     [model.encoder]     what differs from [model] in one of two stacks; [model.decoder] likewise
     [tokenizer]         d_vocab = 4096 (byte-level BPE of the training text), file = "tokenizer.json", or
                         level = "characters" or "words"; texts = [ NAME, ... ], the sources that it is made of

@@ -151,7 +151,7 @@ class Preparation:
     def _encoded(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
         target = self.target
         assert target is not None
-        return [(self.tokenizer.encode(read), [*target.pieces(written).ids, *target.suffix]) for read, written in pairs]
+        return [(self.tokenizer.encode(read), target.encode(written)) for read, written in pairs]
 
     def _longest(self, name: str) -> int:
         """The longest row that is drawn from a source; 0 where none is."""
