@@ -1,0 +1,119 @@
+"""What hiding keys costs, added up: claims and controls wait, are hidden many at a time, and counted by document."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from analyses.labels.claims import Hiding, Looks, at_usual_distances, distances, key_mask, with_control
+from analyses.labels.readouts import Readout
+from analyses.windows import Window
+from interp import TokenBatch, Transformer
+from interp.patching.knockout import Claim, Read, knock_out
+from interp.patterns import Totals
+
+CLAIM, CONTROLS = "claim", ("other keys", "usual distances")
+CLAIMS = 128  # with their controls, that one call hides
+
+
+@dataclass(frozen=True)
+class Job:
+    """A claim, or a control, that waits to be hidden."""
+
+    kind: str
+    group: int
+    column: int
+    readout: Readout
+    ids: tuple[int, ...]
+    hiding: Hiding
+    read: Read
+
+
+class Tally:
+    """What hiding has cost so far, by group of documents; claims of several windows are hidden together."""
+
+    def __init__(self, model: Transformer, names: Sequence[tuple[str, str]], rng: random.Random, counts: Counter[str]):
+        n_heads = model.config.n_layers * model.config.n_heads
+        self.model, self.names, self.rng, self.counts = model, names, rng, counts
+        self.totals = {kind: Totals.empty(n_heads, len(names)) for kind in (CLAIM, *CONTROLS)}
+        self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
+        self.jobs: list[Job] = []
+
+    def learn(self, looks: dict[str, Looks]) -> None:
+        """How far away one window's claimed keys are."""
+        for name, own in looks.items():
+            self.usual[name] += distances(own, causal=self.model.config.last.causal)
+
+    def add(self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks]) -> None:
+        """Claims of one window."""
+        readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
+        for column, (behaviour, name) in enumerate(self.names):
+            if not looks.get(name):
+                continue
+            readout = read_by[behaviour]
+            for kind, hiding in self._hidings(window, behaviour, name, looks[name], readout, readable[readout]):
+                ids, read = readout.text(window, hiding.rows), readout.read(window, hiding.rows)
+                self.jobs.append(Job(kind, group, column, readout, ids, hiding, read))
+        if len(self.jobs) >= CLAIMS:
+            self.flush()
+
+    def _hidings(
+        self,
+        window: Window,
+        behaviour: str,
+        name: str,
+        looks: Looks,
+        readout: Readout,
+        readable: Collection[int],
+    ) -> Iterator[tuple[str, Hiding]]:
+        """A claim and its controls."""
+        causal, words = self.model.config.last.causal, behaviour != "position"
+        found = with_control(window, looks, readable, self.rng, causal=causal, at_distance=words, counts=self.counts)
+        if found is None:
+            return
+        lot = readout.lot(window, found[0].rows, self.rng)
+        claim, others = (each.take(lot) for each in found)
+        yield CLAIM, claim
+        yield CONTROLS[0], others
+        if words:
+            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[name], self.rng, causal=causal)
+
+    def flush(self) -> None:
+        """Hide what waits."""
+        for readout in {job.readout: None for job in self.jobs}:
+            jobs = [job for job in self.jobs if job.readout is readout]
+            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
+            claims = [_claim(job, texts[job.ids]) for job in jobs]
+            effects = knock_out(self.model, TokenBatch.from_rows([*texts]), claims, readout.output).flatten(1)
+            for kind in self.totals:
+                self._count(kind, jobs, effects.double().cpu())
+        self.jobs = []
+
+    def _count(self, kind: str, jobs: Sequence[Job], effects: torch.Tensor) -> None:
+        """Add the drops of claims, or of one of their controls."""
+        own = [at for at, job in enumerate(jobs) if job.kind == kind]
+        if not own:
+            return
+        totals = self.totals[kind]
+        scores, rows = (torch.zeros(len(own), *totals.rows.shape[1:], dtype=torch.float64) for _ in range(2))
+        here = torch.arange(len(own)), slice(None), torch.tensor([jobs[at].column for at in own])
+        scores[here] = effects[own]
+        rows[here] = torch.tensor([[float(len(jobs[at].hiding.rows))] for at in own], dtype=torch.float64)
+        totals.add(torch.tensor([jobs[at].group for at in own]), scores, rows)
+
+    def strictest(self) -> tuple[Totals, list[str]]:
+        """Of every head and measure the control that loses most a row, and its name."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = [(self.totals[kind].scores.sum(0) / self.totals[kind].weights.sum(0)).numpy() for kind in CONTROLS]
+        best = torch.as_tensor(np.nan_to_num(np.stack(means), nan=-np.inf).argmax(0))
+        parts = ("scores", "weights", "rows")
+        both = [torch.stack([getattr(self.totals[kind], part) for kind in CONTROLS]) for part in parts]
+        chosen = [part.gather(0, best.expand(1, *part.shape[1:]))[0] for part in both]
+        return Totals(*chosen), [CONTROLS[at] for at in best.reshape(-1).tolist()]
+
+
+def _claim(job: Job, prompt: int) -> Claim:
+    return Claim(prompt, torch.tensor(job.hiding.rows), key_mask(job.hiding.keys, len(job.ids)), job.read)
