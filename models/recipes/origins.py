@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from interp import InputError, Tokenizer, Transformer
+from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from interp.initialise import initialise
 from models import LENS, directory_of, load, weights_digest
 from models.recipes.architecture import Architecture, Kind
@@ -122,19 +122,21 @@ class Loaded:
     start: str  # as `models.load` takes it
 
     @cached_property
-    def _model(self) -> Transformer:
-        return load(self.start)
+    def _known(self) -> tuple[TransformerConfig, Tokenizer | None]:
+        """What it is, without its weights: those that are trained are read anew."""
+        model = load(self.start)
+        return model.config, model.tokenizer
 
     @property
     def kind(self) -> Kind:
         """The stacks that there are."""
-        stacks = [*self._model.config.stacks]
+        stacks = [*self._known[0].stacks]
         return "encoder-decoder" if len(stacks) > 1 else "decoder" if stacks == ["decoder"] else "encoder"
 
     @property
     def n_ctx(self) -> int:
         """The longest text that all stacks can read."""
-        return min(stack.n_ctx for stack in self._model.config.stacks.values())
+        return min(stack.n_ctx for stack in self._known[0].stacks.values())
 
     def check(self, source: str, data: Mapping[str, Data]) -> None:
         """Refuse a model that cannot be trained on.
@@ -145,12 +147,12 @@ class Loaded:
         with _named(f"{source}: [model].start"):
             if self.start.startswith(LENS):
                 raise InputError(f"TransformerLens runs {self.start}: leave {LENS} out to train our own")
-            model = self._model
-            if model.output is None:
+            config, tokenizer = self._known
+            if config.output == "none":
                 raise InputError(f"{self.start} has no output layer: it foretells nothing")
-            if model.tokenizer is None:
+            if tokenizer is None:
                 raise InputError(f"{self.start} has no tokenizer: give its directory a tokenizer.json")
-            if self.kind == "encoder" and model.tokenizer.mask_id is None:
+            if self.kind == "encoder" and tokenizer.mask_id is None:
                 raise InputError(
                     f"{self.start} learns hidden words, and its tokenizer has no token to hide them behind"
                 )
