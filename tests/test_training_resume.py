@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 from learners import DECODER, ended, leftovers, model, plan, process, sources, weights
+from safetensors.torch import save_file
 
 from interp import InputError
 from interp.training import files, record, state, train
@@ -99,6 +100,26 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
     assert state.read(tmp_path / "parts" / state.FILE).facts["step"] == 10
     assert leftovers(tmp_path / "parts")
     same(go(tmp_path / "parts", ours, resume=True), expected)
+    assert not leftovers(tmp_path / "parts")
+
+
+def test_a_kill_while_tensors_are_written_leaves_nothing_for_good(tmp_path, monkeypatch):
+    """safetensors writes to a file of a name of its own, beside the one that it is to become."""
+    ours = plan(30, snapshot_at=())
+    times = []
+
+    def to_death(tensors, path, facts):
+        times.append(path)
+        if len(times) == 3:
+            path.with_name(".tmpQx3f9Z").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        save_file(tensors, path, facts)
+
+    monkeypatch.setattr(state, "save_file", to_death)
+    assert ended(process(lambda: go(tmp_path / "parts", ours))) == -signal.SIGKILL
+    monkeypatch.undo()
+    assert leftovers(tmp_path / "parts")
+    go(tmp_path / "parts", ours, resume=True)
     assert not leftovers(tmp_path / "parts")
 
 

@@ -5,6 +5,7 @@ Everything random is drawn from the seed and the step, so weights, moments and t
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.training.files import replacing
+from interp.training.files import beside, replacing
 
 FILE = "state.safetensors"
 
@@ -36,8 +37,11 @@ def write(path: Path, state: State) -> None:
         OSError, SafetensorError: the disk is full or cannot be written; the state before stays.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    with replacing(path) as part:
-        save_file(tensors, part, {"facts": json.dumps(dict(state.facts))})
+    # safetensors writes to a file beside, of a name of its own: in a directory that is swept, a kill leaves none behind
+    with replacing(path) as part, beside(path, "tensors") as folder:
+        folder.mkdir(exist_ok=True)
+        save_file(tensors, folder / path.name, {"facts": json.dumps(dict(state.facts))})
+        os.replace(folder / path.name, part)
 
 
 def read(path: Path) -> State:
