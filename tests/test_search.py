@@ -63,7 +63,7 @@ def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
     return right, found.paid / found.total, found.paid / (effect.numel() * len(pairs))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 7), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 5), marks=pytest.mark.slow)])
 def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth(seed):
     for one in [seed] if isinstance(seed, int) else seed:
         model = random_model(one)
@@ -94,7 +94,7 @@ def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, defaul
 @pytest.mark.slow
 def test_over_the_default_models_tasks_it_is_right_as_often_as_it_says(default):
     """At 95%, the cells are the right ones in at least 19 of 20."""
-    right = [check_task(task, default, seed) for task in TASKS for seed in range(1, 7)]
+    right = [check_task(task, default, seed) for task in TASKS for seed in range(1, 6)]
     assert sum(right) >= 0.95 * len(right)
 
 

@@ -83,8 +83,7 @@ def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ["pattern", "scores"])
-@pytest.mark.parametrize("kind", ["grouped queries", "post-norm encoder"])
+@pytest.mark.parametrize(("kind", "site"), [("grouped queries", "pattern"), ("post-norm encoder", "scores")])
 def test_every_entry_of_every_head_equals_one_plain_forward_pass(kind, site):
     model, pairs, by = build(kind, torch.float64), ragged_pairs(), ("layer", "head", "query", "key")
     fast, plain = (each(model, pairs, logit_difference(), site, by) for each in (sweep, sweep_by_forward))
