@@ -10,6 +10,7 @@ from typing import Any
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from interp.initialise import initialise
 from models import LENS, directory_of, load, weights_digest
+from models.huggingface.reading import described, read_tokenizers
 from models.recipes.architecture import Architecture, Kind
 from models.recipes.data import Kind as Data
 from models.recipes.data import known, read_texts
@@ -123,9 +124,10 @@ class Loaded:
 
     @cached_property
     def _known(self) -> tuple[TransformerConfig, Tokenizer | None]:
-        """What it is, without its weights: those that are trained are read anew."""
-        model = load(self.start)
-        return model.config, model.tokenizer
+        """What its files say it is; weights are read when it is trained."""
+        directory = directory_of(self.start)
+        *_, config = described(directory)
+        return config, read_tokenizers(directory, config)[0]
 
     @property
     def kind(self) -> Kind:
@@ -158,7 +160,7 @@ class Loaded:
                 )
 
     def model(self, data: Mapping[str, Data], digests: Mapping[str, str], cache: Path, seed: int) -> Transformer:
-        """The model, read anew: training changes it."""
+        """The model, read anew for every run: training changes it."""
         return load(self.start)
 
     def facts(self) -> dict[str, Any]:
