@@ -4,7 +4,8 @@ Portraits are shorter, and tell of one person alone.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count as count_from
 
 from interp.annotation import AnnotatedText
@@ -16,8 +17,7 @@ __all__ = ["portrait", "portraits", "stories", "story"]
 
 def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
     """The first `count` stories of a seed; endless if it is None."""
-    for index in count_from() if count is None else range(count):
-        yield story(seed, index)
+    return _numbered(story, count, seed)
 
 
 def story(seed: int, index: int) -> AnnotatedText:
@@ -40,8 +40,7 @@ def story(seed: int, index: int) -> AnnotatedText:
 
 def portraits(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
     """The first `count` portraits of a seed; endless if it is None."""
-    for index in count_from() if count is None else range(count):
-        yield portrait(seed, index)
+    return _numbered(portrait, count, seed)
 
 
 def portrait(seed: int, index: int) -> AnnotatedText:
@@ -50,3 +49,7 @@ def portrait(seed: int, index: int) -> AnnotatedText:
     teller = Teller(random.Random(name))
     deeds.portray(teller)
     return grammar.text(teller.sentences, name)
+
+
+def _numbered(text: Callable[[int, int], AnnotatedText], count: int | None, seed: int) -> Iterator[AnnotatedText]:
+    return map(partial(text, seed), count_from() if count is None else range(count))
