@@ -1,7 +1,7 @@
 """Does a head of cross-attention look at the part of the source that is being written, where the truth is known?
 
-The pairs of `models.tasks` say which part of the source each part of the target comes from. A row of cross-attention is
-of the token that it helps to write: the row in which the decoder has read everything before that token.
+The pairs of `models.pair_tasks` say which part of the source each part of the target comes from. A row of
+cross-attention is of the token that it helps to write: the row in which the decoder has read everything before that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from numpy import floating
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analyses.attending import patterns
-from analyses.examples import Head
-from analyses.tables import Collected, Heads, Scored
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.reading.examples import Head
+from analyses.reading.inputs import patterns
 from interp import InputError, TokenBatch, Tokenizer, Transformer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax
 from interp.tokens import Span
-from models.tasks import Pair
+from models.pair_tasks import Pair
 
 BEHAVIOUR = "alignment"
 ANY = "any part"  # all rows that have a part, together

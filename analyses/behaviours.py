@@ -3,7 +3,7 @@
 from typing import Any
 
 from analyses import coreference, cross_attention, part_of_speech, position
-from analyses.tables import Heads
+from analyses.head_tables import Heads
 
 MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
 ACROSS: dict[str, Any] = {module.BEHAVIOUR: module for module in (cross_attention,)}

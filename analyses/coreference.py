@@ -18,16 +18,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analyses.antecedents import BASELINES, AntecedentItem, items_and_unasked
-from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.collecting import head_table, summary
-from analyses.tables import Collected, Heads, Scored
-from analyses.windows import Batch, Progress, Reading, Window
+from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.reading.collectors import head_table, summary
+from analyses.reading.windows import Batch, Progress, Reading, Window
 from interp import AnnotatedText, InputError, TokenBatch, Transformer
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
 from interp.patterns.rows import SINKS, rows_at
-from models.stories.words import FEMININE_NAMES, MASCULINE_NAMES
+from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 
 BEHAVIOUR = "coreference"
 NEEDS = frozenset({"chains"})
@@ -294,9 +294,3 @@ def _gender(model: Transformer, count: int, seed: int, question: str) -> Task:
         shared = pronouns[0][: first_difference(*pronouns)]
         rows.append([*tokenizer.prefix, *tokenizer.pieces(neutral[place]).ids, *shared])
     return Task("gender", question, found, TokenBatch.from_rows(rows), found.left_out)
-
-
-if __name__ == "__main__":
-    from analyses.cli import run_alone
-
-    run_alone(BEHAVIOUR)

@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-from analyses.collecting import summary
-from analyses.tables import Collected, Heads, Scored
-from analyses.windows import Batch, Reading
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.reading.collectors import summary
+from analyses.reading.windows import Batch, Reading
 from interp import InputError, Transformer
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score

@@ -15,17 +15,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.collecting import head_table, summary
+from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.reading.collectors import head_table, summary
+from analyses.reading.windows import Batch, Progress, Reading
 from analyses.relations import BASELINE_OFFSETS, WAYS, Choices, Items, RelationTotals
-from analyses.tables import Collected, Heads, Scored
-from analyses.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Tokenizer, Transformer
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
 from interp.tokens import NO_WORD
-from models.stories.words import NOUNS
+from models.stories.lexicon import NOUNS
 
 BEHAVIOUR = "part-of-speech"
 NEEDS = frozenset({"tags", "relations"})
@@ -232,9 +232,3 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> Seque
         (one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]
     ]
     return own + mixed
-
-
-if __name__ == "__main__":
-    from analyses.cli import run_alone
-
-    run_alone(BEHAVIOUR)

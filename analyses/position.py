@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from analyses.attending import is_paired, patterns
-from analyses.causal import Task, make_task, no_effects, patch_heads
-from analyses.collecting import head_table, summary
-from analyses.tables import Collected, Heads, Scored
-from analyses.windows import Batch, Progress, Reading
+from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.reading.collectors import head_table, summary
+from analyses.reading.inputs import is_paired, patterns
+from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Transformer
-from interp.initialise import untrained
+from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
 from interp.patterns import Null, Rows, Totals, positional
@@ -189,9 +189,3 @@ def _broken_repeat(model: Transformer, count: int, seed: int, question: str) -> 
     pairs = Pairs.from_ids(model, clean, corrupt, clean[row, asked + 1], clean[row, other + 1]).to(model.device)
     copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
     return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
-
-
-if __name__ == "__main__":
-    from analyses.cli import run_alone
-
-    run_alone(BEHAVIOUR)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.windows import Batch
+from analyses.reading.windows import Batch
 from interp.annotation import ROOT
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
 from interp.patterns.nulls import distance_bin

@@ -40,8 +40,8 @@ def peak_mb() -> float:
 def measure(model_name: str, count: int) -> None:
     """Measure one size in this process and print its line."""
     from analyses import coreference, part_of_speech, position
-    from analyses.collecting import collect
-    from analyses.windows import Reading
+    from analyses.reading.collectors import collect
+    from analyses.reading.windows import Reading
     from models import load
 
     model = load(model_name)

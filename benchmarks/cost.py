@@ -26,7 +26,7 @@ import torch
 from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import StackConfig, Transformer, TransformerConfig, patch, run
 from interp.config import Plain
-from interp.initialise import initialise
+from interp.initialisation import initialise
 from interp.patching import Pairs, logit_difference, sweep
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
     python -m benchmarks.default_model                               # the model that comes with the repository
     python -m benchmarks.default_model --model DIR --only reading    # another, and one question alone
 
-The model was trained on the novels of LitBank but for those that their names leave out (`interp.training.texts.
+The model was trained on the novels of LitBank but for those that their names leave out (`interp.training.token_arrays.
 held_out`); everything here that is about novels is reported on those. Heads are chosen on one text and reported on
 another. One JSON line a question, with whether its target was met and processor seconds, after a line for the machine
 (six minutes on one core, and 2 GB):
@@ -42,13 +42,13 @@ from torch import Tensor
 
 from analyses import coreference, corpora, part_of_speech, position
 from analyses.antecedents import BASELINES
-from analyses.collecting import collect
-from analyses.tables import Collected
-from analyses.windows import Reading
+from analyses.head_tables import Collected
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Reading
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
 from interp.statistics import estimate
-from interp.training import texts
+from interp.training import token_arrays as texts
 from models import load
 
 TARGETS = {"previous-token": 0.6, "induction": 0.7, "copying": 0.9, "relation": 0.1, "relations": 2, "gender": 0.9}

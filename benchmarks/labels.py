@@ -36,16 +36,17 @@ import torch
 
 from analyses import part_of_speech, position
 from analyses.behaviours import MODULES
-from analyses.collecting import collect
+from analyses.head_tables import Collected, Scored
 from analyses.labels import label
 from analyses.labels.evidence import CELL
-from analyses.tables import Collected, Scored
-from analyses.windows import Reading
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Reading
 from interp import AnnotatedText, StackConfig, Transformer, TransformerConfig
 from interp.config import LayerNorm, RMSNorm
-from interp.initialise import initialise
+from interp.initialisation import initialise
 from models import load
-from models.planted import FORMS, Composed, compose, texts
+from models.planted import FORMS, Composed, compose
+from models.planted import planted_texts as texts
 from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about

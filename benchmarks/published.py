@@ -17,9 +17,9 @@ import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
 from analyses.antecedents import BASELINES
-from analyses.collecting import collect
-from analyses.tables import Collected
-from analyses.windows import Reading
+from analyses.head_tables import Collected
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Reading
 from interp import InputError, Transformer
 from models import load
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analyses.forming import measures
+from analyses.over_training import measures
 from interp import InputError
 from interp.training import record
 from models import load

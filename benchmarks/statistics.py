@@ -34,7 +34,7 @@ from torch import Tensor
 
 from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
-from analyses.windows import Batch, Reading
+from analyses.reading.windows import Batch, Reading
 from benchmarks.floor import GPT2, Shape
 from interp import AnnotatedText, InputError, Mention, TokenBatch, Tokenizer, Transformer, run
 from interp.annotation import ROOT

@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from benchmarks.floor import best_rate, timed
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.config import Gated, LayerNorm, Learned, Plain, RMSNorm, Rotary
-from interp.initialise import initialise
+from interp.initialisation import initialise
 from interp.training import Phase, Plan, Windows
-from interp.training.examples import Mixed
+from interp.training.objectives import Mixed
 from interp.training.parallel import Processes
 from interp.training.steps import Learner
 

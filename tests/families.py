@@ -12,7 +12,7 @@ from pathlib import Path
 import parity
 import torch
 
-from models.listing import families
+from models.catalogue import families
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "families.md"
 COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward", "variants", "float32", "float64")
@@ -41,8 +41,10 @@ This page is written by `python tests/families.py`.
 
 def variants() -> Iterator[parity.Variant]:
     """All of them, from the modules that test families."""
-    for file in sorted(Path(__file__).parent.glob("test_families_*.py")):
-        for each in vars(import_module(file.stem)).values():
+    for file in sorted(Path(__file__).parent.rglob("test_families_*.py")):
+        for each in vars(
+            import_module(".".join(file.relative_to(Path(__file__).parents[1]).with_suffix("").parts))
+        ).values():
             if isinstance(each, type) and issubclass(each, parity.Parity):
                 yield from each.VARIANTS.values()
 

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from interp import StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.config import Gated, RMSNorm, Rotary
-from interp.initialise import initialise
+from interp.initialisation import initialise
 from interp.training import Phase, Plan, Repeats, Windows
 
 N_WORDS = 29

@@ -31,7 +31,7 @@ from interp import InputError, Run, TokenBatch, generate, run
 from models import load, save
 from models.families import FAMILIES
 from models.families.family import Fields
-from models.huggingface.saving import settled
+from models.huggingface.saver import settled
 
 transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
 

@@ -2,7 +2,7 @@
 
 Every module has `NAME`, `TITLE`, `QUESTION`, `COMMAND` (the command that runs it), `measure(model, *, seed) ->
 DataFrame`, `sentence(table) -> str` (what was found) and `CAPTION` (how to read its figure, which
-`analyses.figures.experiments.DRAW[NAME]` draws from the table). Prompts are the articles' own, and
+`analyses.figures.experiment_plots.DRAW[NAME]` draws from the table). Prompts are the articles' own, and
 beside them ones in the words of the generated stories, which small models can read too. What a model cannot use is
 counted in `table.attrs["left_out"]`.
 """

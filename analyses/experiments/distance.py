@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from analyses.collecting import refuse_unread
 from analyses.experiments.prompts import finish, tokenizer_of, with_interval
-from analyses.windows import Reading
+from analyses.reading.collectors import refuse_unread
+from analyses.reading.windows import Reading
 from interp import AnnotatedText, Transformer
 from interp.patterns import Totals, positional
 from interp.statistics import estimate

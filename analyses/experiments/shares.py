@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
-from analyses.collecting import refuse_unread
 from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
 from analyses.experiments.prompts import finish, tokenizer_of, with_interval
+from analyses.reading.collectors import refuse_unread
 from interp import TokenBatch, Transformer, run
 from interp.statistics import estimate
 from models.stories import stories

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from analyses.causal import NO_OUTPUT
+from analyses.causal_tests import NO_OUTPUT
 from analyses.experiments.prompts import tokenizer_of, unreadable
 from interp import InputError, Pairs, Transformer, logit_difference, sweep
 from interp.patching import unreliable

@@ -3,16 +3,15 @@
 Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
-from analyses.figures.attention import attention_over_words, best_heads, literal
-from analyses.figures.compare import compared_gains, gains_by_depth
-from analyses.figures.estimates import estimate_panels, point_name
-from analyses.figures.forming import forming
+from analyses.figures.attention_lines import attention_over_words, best_heads, literal
+from analyses.figures.estimate_plots import estimate_panels, point_name
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
-from analyses.figures.labels import attention_against_effect, label_map
-from analyses.figures.probes import probes_by_layer
+from analyses.figures.label_map import attention_against_effect, label_map
+from analyses.figures.model_comparison import compared_gains, gains_by_depth
+from analyses.figures.probe_curves import probes_by_layer
 from analyses.figures.style import head_name, measure_name
-from analyses.figures.sweeps import (
+from analyses.figures.sweep_maps import (
     cell_map,
     cell_name,
     entry_maps,
@@ -21,7 +20,8 @@ from analyses.figures.sweeps import (
     sweep_figures,
     top_cells,
 )
-from analyses.figures.three import three_attentions
+from analyses.figures.three_attentions import three_attentions
+from analyses.figures.training_curves import forming
 
 __all__ = [
     "Quantity",

@@ -4,6 +4,6 @@
 costs; `evidence` gathers attention and effects of two halves of a text, and `judging` makes labels of them.
 """
 
-from analyses.labels.judging import LABEL_COLUMNS, Labelled, label
+from analyses.labels.judgement import LABEL_COLUMNS, Labelled, label
 
 __all__ = ["LABEL_COLUMNS", "Labelled", "label"]

@@ -19,8 +19,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from analyses.antecedents import antecedent_items
+from analyses.reading.windows import Window
 from analyses.relations import WAYS
-from analyses.windows import Window
 from interp import AnnotatedText
 from interp.annotation import ROOT
 from interp.patterns.positional import offset_name, offsets

@@ -13,14 +13,14 @@ import pandas as pd
 
 from analyses import position
 from analyses.behaviours import modules_for
-from analyses.collecting import collect
 from analyses.corpora.serving import sharing
-from analyses.examples import excerpt
+from analyses.head_tables import Collected, Heads, gains
 from analyses.labels import knockouts
-from analyses.tables import Collected, Heads, gains
-from analyses.windows import Reading
+from analyses.reading.collectors import collect
+from analyses.reading.examples import excerpt
+from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
-from interp.initialise import untrained
+from interp.initialisation import untrained
 from interp.patterns import group_of
 
 UNTRAINED = 3  # models of the same shape

@@ -13,6 +13,7 @@ from itertools import islice
 import pandas as pd
 
 from analyses import part_of_speech
+from analyses.head_tables import Heads
 from analyses.labels.claims import (
     Looks,
     antecedent_looks,
@@ -24,9 +25,8 @@ from analyses.labels.claims import (
 from analyses.labels.readouts import Readout, readouts
 from analyses.labels.tally import CLAIM, Tally
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
+from analyses.reading.windows import Progress, Window, windows
 from analyses.relations import WAYS
-from analyses.tables import Heads
-from analyses.windows import Progress, Window, windows
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
 from interp.patterns.positional import offset_name, offsets

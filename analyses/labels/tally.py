@@ -10,7 +10,7 @@ import torch
 
 from analyses.labels.claims import Hiding, Looks, at_usual_distances, distances, key_mask, with_control
 from analyses.labels.readouts import Readout
-from analyses.windows import Window
+from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
 from interp.patching.knockout import Claim, Read, knock_out
 from interp.patterns import Totals

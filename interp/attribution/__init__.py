@@ -6,6 +6,7 @@ sum says after each layer. All are of the direct path only: what a head does thr
 `interp.patching`.
 """
 
+from interp.attribution.answers import Answer, Positions
 from interp.attribution.direct import (
     DirectAttribution,
     attribution_by_source,
@@ -13,7 +14,6 @@ from interp.attribution.direct import (
     head_results,
 )
 from interp.attribution.lens import LogitLens, logit_lens
-from interp.attribution.reading import Answer, Positions
 
 __all__ = [
     "Answer",

@@ -7,7 +7,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.attribution.reading import Answer, Positions, Reading
+from interp.attribution.answers import Answer, Positions, Reading
 from interp.composition import gain, norm_after, wide
 from interp.errors import InputError
 from interp.parts import RootMeanSquare

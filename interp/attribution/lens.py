@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attribution.reading import Answer, Positions, answer_ids, columns_of
+from interp.attribution.answers import Answer, Positions, answer_ids, columns_of
 from interp.errors import InputError
 from interp.patching.spots import one_stack
 from interp.running import Tokens, as_batch, run

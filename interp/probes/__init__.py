@@ -5,9 +5,9 @@ classifier, the exact minimum of a convex loss, so that it depends on nothing bu
 """
 
 from interp.probes.baselines import commonest_labels, control_labels
-from interp.probes.edges import Axes, edge_vectors
-from interp.probes.fitting import PENALTY, Probes, Scaling, fit
-from interp.probes.mixing import Mix, centre_of_gravity, expected_layer_terms, fit_mix
+from interp.probes.edge_features import Axes, edge_vectors
+from interp.probes.logistic import PENALTY, Probes, Scaling, fit
+from interp.probes.scalar_mix import Mix, centre_of_gravity, expected_layer_terms, fit_mix
 
 __all__ = [
     "PENALTY",

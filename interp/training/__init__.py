@@ -1,7 +1,7 @@
 """Training: which examples, which plan, and what is kept so that nothing is lost?"""
 
-from interp.training.examples import Examples, Masked, Pairs, Repeats, Windows
 from interp.training.loop import Progress, train
+from interp.training.objectives import Examples, Masked, Pairs, Repeats, Windows
 from interp.training.plan import Phase, Plan
 
 __all__ = ["Examples", "Masked", "Pairs", "Phase", "Plan", "Progress", "Repeats", "Windows", "train"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from interp.training.files import Growing
+from interp.training.whole_files import Growing
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # kinds of field, in protocol buffers' own numbers
 _STRING = 7  # DT_STRING

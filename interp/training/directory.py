@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from interp.errors import InputError
 from interp.training import state
-from interp.training.files import beside, replacing, sweep
+from interp.training.whole_files import beside, replacing, sweep
 from interp.transformer import Transformer
 
 Save = Callable[[Transformer, Path], None]

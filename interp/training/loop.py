@@ -14,7 +14,7 @@ from interp.errors import InputError
 from interp.generate import generate
 from interp.training import state
 from interp.training.directory import Directory, Save
-from interp.training.examples import Examples, Mixed, Source
+from interp.training.objectives import Examples, Mixed, Source
 from interp.training.parallel import Parallel, Processes, joined, shared_as, whole
 from interp.training.plan import Plan
 from interp.training.record import METRICS, Record

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.training.board import Board
-from interp.training.files import Growing, replacing
+from interp.training.whole_files import Growing, replacing
 
 METRICS = "metrics.jsonl"
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.training.files import beside, replacing
+from interp.training.whole_files import beside, replacing
 
 FILE = "state.safetensors"
 

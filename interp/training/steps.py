@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from interp.errors import InputError
 from interp.places import matching
 from interp.tap import UNTAPPED, Tap
-from interp.training.examples import IGNORED, Examples, Mixed
+from interp.training.objectives import IGNORED, Examples, Mixed
 from interp.training.parallel import Processes, whole
 from interp.training.plan import Plan
 from interp.transformer import Transformer

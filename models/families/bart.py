@@ -9,7 +9,7 @@ from typing import Any
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, one_row, parts_of, rows
 from models.families.sizes import Sizes
-from models.families.writing import STRATEGY, ids_of, start_of, writing_of
+from models.families.target_ids import STRATEGY, ids_of, start_of, writing_of
 
 FIRST_ROW = 2
 

@@ -10,7 +10,7 @@ from interp.config import Sinusoidal, TransformerConfig
 from interp.errors import InputError
 from models.families import bart
 from models.families.family import Family, Fields, rows
-from models.families.writing import start_of, writing_of
+from models.families.target_ids import start_of, writing_of
 
 
 def config(fields: Fields) -> TransformerConfig:

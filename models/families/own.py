@@ -1,6 +1,6 @@
 """Our own format, for what no family can say: the configuration spelled out as JSON, weights under our own names.
 
-A part is an object that names its kind, as `models.spelled` reads it: {"kind": "Rotary", "base": 10000.0, ...}.
+A part is an object that names its kind, as `models.plain_tables` reads it: {"kind": "Rotary", "base": 10000.0, ...}.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from interp import config as parts
 from interp.config import TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, Form
-from models.spelled import Reader
+from models.plain_tables import Reader
 
 KINDS: dict[str, type[Any]] = {
     name: kind for name, kind in vars(parts).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)

@@ -12,7 +12,7 @@ from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfi
 from interp.errors import InputError
 from models.families.family import Family, Fields, parts_of, rows
 from models.families.sizes import Sizes
-from models.families.writing import STRATEGY, ids_of, start_of, writing_of
+from models.families.target_ids import STRATEGY, ids_of, start_of, writing_of
 
 SIZES = Sizes(n_layers="num_layers", d_model="d_model", n_heads="num_heads", d_mlp="d_ff", n_ctx="n_positions")
 TRAINED = 512  # the length that it was trained with: distances are known at any

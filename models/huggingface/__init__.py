@@ -4,9 +4,9 @@ Everything is checked before a weight is read, so that a model that loads comput
 straight into the parameters that they fill; pickles, which can run code, are never opened.
 """
 
-from models.huggingface.files import CONFIG, read_json, weight_files, weights_digest
-from models.huggingface.reading import described, read, read_tokenizer, read_tokenizers
-from models.huggingface.saving import save
+from models.huggingface.loader import described, read, read_tokenizer, read_tokenizers
+from models.huggingface.model_files import CONFIG, read_json, weight_files, weights_digest
+from models.huggingface.saver import save
 
 __all__ = [
     "CONFIG",

@@ -19,7 +19,7 @@ from interp import InputError, Tokenizer, Transformer
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from models.lens.bridged import Bridged
+    from models.lens.bridged_model import Bridged
 
 __all__ = ["read", "to_lens", "wrap"]
 
@@ -66,4 +66,4 @@ def _opening() -> ModuleType:
         raise InputError('TransformerLens is not installed: pip install "interp[lens]"')
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return importlib.import_module("models.lens.opening")
+        return importlib.import_module("models.lens.bridges")

@@ -6,9 +6,9 @@ planted words with gold tags, relations and chains.
 """
 
 from models.planted.build import UNKNOWN, Planted
-from models.planted.composing import BEHAVIOURS, FORMS, Composed, Placed, compose
 from models.planted.heads import antecedent, first_token, induction, noise, offset, same_token, uniform, word_to_word
-from models.planted.searching import seek
+from models.planted.random_models import BEHAVIOURS, FORMS, Composed, Placed, compose
+from models.planted.search_heads import seek
 from models.planted.slots import GAIN, Head, Plan, Slots
 
 __all__ = [

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from interp import InputError
-from models.planted.searching import nearest as nearest_of
+from models.planted.search_heads import nearest as nearest_of
 from models.planted.slots import GAIN, Head, Plan, Slots, blank
 
 

@@ -12,7 +12,7 @@ text, and paths are relative to where the command is typed.
     [model]             kind = "decoder", "encoder" (it learns hidden words) or "encoder-decoder"; fields of StackConfig
                         and TransformerConfig by their names; a part by the name of its kind ("Rotary") or as a table
                         ({ kind = "Rotary", base = 5000.0 }). d_head is d_model / n_heads where it is absent, and
-                        d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as interp.initialise says.
+                        d_vocab the tokenizer's. initial = "normal", "unit" or "glorot", as interp.initialisation says.
                         start = "default" in place of all this goes on with a model that was trained, a directory or as
                         `models.load` takes it; it has its own tokenizer, so there is no [tokenizer] then
     [model.encoder]     what differs from [model] in one of two stacks; [model.decoder] likewise
@@ -29,8 +29,8 @@ text, and paths are relative to where the command is typed.
                         schedule begins anew
 """
 
-from models.recipes.reading import named, read
 from models.recipes.recipe import Recipe, Trained
-from models.recipes.tables import assignment, shipped
+from models.recipes.recipe_reader import named, read
+from models.recipes.toml_tables import assignment, shipped
 
 __all__ = ["Recipe", "Trained", "assignment", "named", "read", "shipped"]

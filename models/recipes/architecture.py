@@ -8,8 +8,8 @@ from typing import Any, Literal, get_type_hints
 
 from interp import InputError, StackConfig, TransformerConfig
 from interp.config import Writing
-from interp.initialise import Initial
-from models.spelled import Reader
+from interp.initialisation import Initial
+from models.plain_tables import Reader
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 STACKS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(

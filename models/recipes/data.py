@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from interp import InputError, Tokenizer
-from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows, texts
-from interp.training.examples import Source
-from models.recipes.pairs import Paired
-from models.recipes.texts import Generated, Running, Text, digest_of, read_from
-from models.spelled import nearest
+from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows
+from interp.training import token_arrays as texts
+from interp.training.objectives import Source
+from models.plain_tables import nearest
+from models.recipes.pair_sources import Paired
+from models.recipes.text_sources import Generated, Running, Text, digest_of, read_from
 
 Say = Callable[[str, int], None]
 _HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run

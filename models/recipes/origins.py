@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
-from interp.initialise import initialise
+from interp.initialisation import initialise
 from models import LENS, directory_of, load, weights_digest
-from models.huggingface.reading import described, read_tokenizers
+from models.huggingface.loader import described, read_tokenizers
 from models.recipes.architecture import Architecture, Kind
 from models.recipes.data import Kind as Data
 from models.recipes.data import known, read_texts
-from models.recipes.texts import digest_of
+from models.recipes.text_sources import digest_of
 from models.recipes.vocabulary import Vocabulary, start_of
 
 

@@ -12,11 +12,11 @@ import tomli_w
 
 from interp import InputError, Transformer
 from interp.training import Plan, Progress, state, train
-from interp.training.files import replacing
 from interp.training.parallel import Parallel
+from interp.training.whole_files import replacing
 from models import device_of
 from models.huggingface import save
-from models.recipes import tables as files
+from models.recipes import toml_tables as files
 from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
 from models.recipes.origins import Origin
 

@@ -12,8 +12,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from interp import InputError, Tokenizer
-from interp.training import texts
-from interp.training.files import replacing
+from interp.training import token_arrays as texts
+from interp.training.whole_files import replacing
 from models.huggingface import read_tokenizer
 
 END = "</s>"  # after a text that is written for another

@@ -10,7 +10,7 @@ from itertools import count as count_from
 
 from interp.annotation import AnnotatedText
 from models.stories import deeds, grammar, plots
-from models.stories.telling import Teller
+from models.stories.references import Teller
 
 __all__ = ["portrait", "portraits", "stories", "story"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from models.stories.words import (
+from models.stories.lexicon import (
     ANIMALS,
     BODY,
     COLOURS,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from models.stories.cast import Entity
 from models.stories.grammar import Phrase
-from models.stories.telling import Spec, Teller
-from models.stories.words import ANIMALS, CHARACTERS, MOODS, TOYS
+from models.stories.lexicon import ANIMALS, CHARACTERS, MOODS, TOYS
+from models.stories.references import Spec, Teller
 
 _KEPT = tuple(noun for noun in ANIMALS if noun.singular != "dog")
 _MET = ("see", "find", "hear", "follow", "watch", "draw", "call")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from interp.annotation import ROOT, AnnotatedText, Mention
-from models.stories.words import Noun, Verb
+from models.stories.lexicon import Noun, Verb
 
 HEAD = "head"  # marks the part of a phrase on which the others depend
 Tense = Literal["past", "present"]

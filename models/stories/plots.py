@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from models.stories.cast import Entity
 from models.stories.grammar import Phrase
-from models.stories.telling import Spec, Teller
-from models.stories.words import ANIMALS, CHARACTERS, COLOURS, LOOKS, MOODS, THINGS, TOYS, Noun
+from models.stories.lexicon import ANIMALS, CHARACTERS, COLOURS, LOOKS, MOODS, THINGS, TOYS, Noun
+from models.stories.references import Spec, Teller
 
 Plot = Callable[[Teller, Entity, Entity], None]
 _FRIEND = Noun("friend", "friends")

@@ -1,0 +1,129 @@
+"""The causal part of each behaviour: patch every head on minimal pairs, both ways, and say what share it carries."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from analyses.head_tables import EFFECT_COLUMNS
+from interp import InputError, TokenBatch, Transformer
+from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
+from interp.patching.metrics import last_logits
+from interp.statistics import benjamini_hochberg, estimate
+
+DIRECTIONS = ("denoise", "noise")
+NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Minimal pairs that ask one question of a model, or why they could not be made.
+
+    `neutral` holds prompts that say neither: their logit difference is what the model would answer anyway.
+    `extra` are further figures of the task, computed from its pairs.
+    """
+
+    name: str
+    question: str
+    pairs: Pairs | None
+    neutral: TokenBatch | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    refused: str | None = None
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def make_task(name: str, question: str, build: Callable[[], Task]) -> Task:
+    """The task that `build` makes; one without pairs, and the reason, where none can be made for this model."""
+    try:
+        return build()
+    except InputError as error:
+        return Task(name, question, None, refused=str(error))
+
+
+def patch_heads(model: Transformer, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> pd.DataFrame:
+    """The rows of `tables/effects`: the share of the clean-corrupt logit difference that each head's `z` carries.
+
+    Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
+    clean prompt (is it necessary?). Intervals and tests are over prompts; `q` is over all rows.
+
+    `attrs["tasks"]` describes each task: how many pairs, the logit differences, what was left out or refused.
+    """
+    rows: list[pd.DataFrame] = []
+    described = []
+    for task in tasks:
+        facts, found = _one_task(model, task, seed)
+        described.append({"task": task.name, "behaviour": behaviour, "question": task.question, **facts})
+        rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
+    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
+    table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+    table = table.reindex(columns=EFFECT_COLUMNS)
+    table.attrs = {"tasks": described}
+    return table
+
+
+def no_effects(behaviour: str, why: str = NO_OUTPUT) -> pd.DataFrame:
+    """The empty table of a model whose effects cannot be measured, and why."""
+    table = pd.DataFrame(columns=EFFECT_COLUMNS)
+    table.attrs = {"tasks": [], "left_out": f"The causal test of {behaviour} was left out: {why}."}
+    return table
+
+
+def _one_task(model: Transformer, task: Task, seed: int) -> tuple[dict[str, object], list[pd.DataFrame]]:
+    missing = float("nan")
+    facts: dict[str, object] = {"n": 0, "clean": missing, "corrupt": missing, "neutral": missing, "difference": missing}
+    facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
+    if task.pairs is None:
+        return facts, []
+    sweeps = [sweep(model, task.pairs, logit_difference(), "z", direction=way) for way in DIRECTIONS]
+    clean, corrupt = sweeps[0].clean["logit_difference"], sweeps[0].corrupt["logit_difference"]
+    facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
+    facts |= {
+        "difference": float((clean - corrupt).mean()),
+        "accuracy": float((clean > 0).double().mean()),
+        **task.extra,
+    }
+    if task.neutral is not None:
+        facts["neutral"] = float(_neutral_difference(model, task).mean())
+    if reason := unreliable(clean - corrupt):
+        return facts | {"refused": reason}, []
+    return facts, [_effect_rows(model, sweep, seed) for sweep in sweeps]
+
+
+def _neutral_difference(model: Transformer, task: Task) -> Tensor:
+    """Logit of the right minus the wrong answer where the prompt says neither."""
+    assert task.neutral is not None
+    assert task.pairs is not None
+    assert task.pairs.right is not None
+    assert task.pairs.wrong is not None
+    logits = last_logits(model, task.neutral.to(model.device))
+    at = torch.arange(len(logits))
+    return logits[at, task.pairs.right] - logits[at, task.pairs.wrong]
+
+
+def _effect_rows(model: Transformer, sweep: Sweep, seed: int) -> pd.DataFrame:
+    effect = sweep.effect().double().cpu().numpy()  # layer head prompt
+    whole = sweep.difference().double().cpu().numpy()
+    n_layers, n_heads, n_prompts = effect.shape
+    columns = effect.reshape(-1, n_prompts).T
+    nothing = np.zeros_like(columns)
+    found = estimate(columns, np.repeat(whole[:, None], columns.shape[1], 1), nothing, nothing + 1, seed=seed)
+    layer, head = np.unravel_index(np.arange(columns.shape[1]), (n_layers, n_heads))
+    (stack,) = model.config.stacks
+    return pd.DataFrame(
+        {
+            "stack": stack,
+            "attention": "self",
+            "layer": layer,
+            "head": head,
+            "intervention": sweep.direction,
+            "effect": found.value,
+            "ci_low": found.low,
+            "ci_high": found.high,
+            "p": 2 * np.minimum(found.p, 1 - found.p),  # an effect may go either way
+            "n": n_prompts,
+        }
+    )

@@ -1,0 +1,1 @@
+"""What each `interp` command takes and does; `analyses.cli.app` puts them together."""

@@ -1,0 +1,119 @@
+"""Commands around models themselves: train, generate, models."""
+# ruff: noqa: PLC0415
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyses.cli.command_frame import INTERRUPTED, end, one_line, opened, typed
+from analyses.cli.options import Device, Dtype, DtypeOption, Model, Parallel, Seed
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A TOML file, or a recipe that is shipped: `default`, `original`, `small`. The default reads novels "
+            "that you give: --set data.novels.path=FOLDER."
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path, typer.Option(help="The directory of the run: model, tokenizer, state, metrics, snapshots.")
+    ] = Path("trained"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last state in --out, to the same weights bit for bit.")
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A value in place of the recipe's: model.n_layers=1, training.seed=2, phases.0.steps=500, or for "
+            "every phase 'phases.*.mix.repeats=0'. May be repeated.",
+        ),
+    ] = None,
+    device: Device = "cpu",
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps tokenizers, texts and token arrays, by what they were made of, for several runs.",
+            show_default="data/ in --out",
+        ),
+    ] = None,
+    measures: Annotated[
+        bool, typer.Option("--measures/--no-measures", help="Measure heads whenever held-out text is looked at.")
+    ] = True,
+    parallel: Annotated[
+        Parallel | None,
+        typer.Option(
+            help="How processes share the work, as in: torchrun --standalone --nproc-per-node 2 -m analyses.cli.app "
+            "train RECIPE --parallel ddp.",
+            show_default="one process",
+        ),
+    ] = None,
+) -> None:
+    """Train a model by a recipe: text, tokenizer, model and plan in one TOML file."""
+    command = typed()
+    with one_line():
+        from analyses.cli import train_command as training
+
+        try:
+            training.train(
+                recipe,
+                out,
+                changes or (),
+                resume=resume,
+                device=device,
+                cache=cache,
+                measured=measures,
+                parallel=None if parallel is None else parallel.value,
+                command=command,
+            )
+        except KeyboardInterrupt:
+            end(training.interrupted(out, command), INTERRUPTED)
+        if training.leads():
+            typer.echo(
+                f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml; see what its heads do "
+                f"with interp report --model {shlex.quote(str(out))}"
+            )
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue, or to read where the model has an encoder.")],
+    *,
+    model: Model = "default",
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 100,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw among the fewest tokens that hold this probability.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Continue a text; a model with an encoder reads it, and writes its own."""
+    with one_line():
+        from interp import InputError
+        from interp import generate as continue_text
+
+        loaded = opened(model, device, dtype)
+        if loaded.tokenizer is None:
+            raise InputError(
+                f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json"
+            )
+        ids = continue_text(loaded, prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        written = loaded.target_tokenizer
+        typer.echo(ids[0].tolist() if written is None else written.decode(ids[0].tolist()))
+
+
+def models() -> None:
+    """Which models can be loaded: families, what they are made of, and what is on this machine."""
+    with one_line():
+        from analyses.cli import models_listing as listing
+
+        for line in listing.lines():
+            typer.echo(line)

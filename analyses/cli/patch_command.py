@@ -1,0 +1,110 @@
+"""The command that patches: which part of a model carries the difference between two prompts?"""
+# ruff: noqa: PLC0415
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyses.cli.command_frame import one_line, opened, progressing, title, typed, wrote
+from analyses.cli.options import (
+    Attention,
+    Device,
+    Directions,
+    Dtype,
+    DtypeOption,
+    Metric,
+    Model,
+    Out,
+    Seed,
+    Stack,
+)
+
+
+def patch(
+    *,
+    clean: Annotated[str | None, typer.Option(help="A prompt.")] = None,
+    corrupt: Annotated[str | None, typer.Option(help="The same with a few other words, token for token.")] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(help="What continues the clean prompt. A bare word gets a space before it, as shells strip it."),
+    ] = None,
+    wrong: Annotated[str | None, typer.Option(help="What continues the corrupted prompt, likewise.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="What the decoder has read so far, for both prompts, where an encoder reads them."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="What the encoder reads, where the prompts are what a decoder reads.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file with columns clean, corrupt, answer, wrong instead, and maybe target or source."),
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not align, and count them.")] = False,
+    as_typed: Annotated[bool, typer.Option("--as-typed", help="Put no space before answers.")] = False,
+    site: Annotated[
+        str,
+        typer.Option(
+            help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, q, k, v, pattern or scores; where there is "
+            "cross-attention also resid_cross and cross_attn_out."
+        ),
+    ] = "z",
+    stack: Annotated[
+        Stack | None, typer.Option(help="Of a model with an encoder and a decoder.", show_default="decoder")
+    ] = None,
+    attention: Annotated[
+        Attention, typer.Option(help="Whose z, q, k, v, pattern or scores: that to the own text, or to the source.")
+    ] = Attention.SELF,
+    by_position: Annotated[
+        bool, typer.Option("--by-position", help="Patch positions one by one; of patterns, query and key.")
+    ] = False,
+    direction: Annotated[
+        Directions, typer.Option(help="denoise: clean into corrupted; noise: corrupted into clean.")
+    ] = Directions.BOTH,
+    metric: Annotated[list[Metric], typer.Option(help="May be repeated.")] = [Metric.LOGIT_DIFFERENCE],  # noqa: B006
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Set gradient estimates (attribution patching, QK fix, AtP*; for z also edges: EAP, EAP-IG) beside "
+            "the exact effects, and say how they rank them. Edges take longest. Not for the metric rank.",
+        ),
+    ] = False,
+    model: Model = "default",
+    out: Out = Path("patch"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Which part of the model carries the difference between two prompts?"""
+    with one_line():
+        from analyses import patch as patching
+
+        prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
+        prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
+        with progressing() as progress:
+            progress("loading the model", 0)
+            loaded = opened(model, device, dtype)
+            written = patching.build(
+                loaded,
+                prompts,
+                out,
+                site,
+                by_position=by_position,
+                directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
+                metrics=[each.value for each in metric],
+                stack=None if stack is None else stack.value,
+                attention=attention.value,
+                estimates=estimates,
+                drop=drop,
+                as_typed=as_typed,
+                source=pairs,
+                seed=seed,
+                command=typed(),
+                name=title(model),
+                progress=progress,
+            )
+    for line in patching.agreement_lines(written.correlations):
+        typer.echo(line)
+    typer.echo(wrote(out))

@@ -1,0 +1,165 @@
+"""Training by a recipe: what is told as it goes, what is measured at every look, and what is left at the end."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from analyses import over_training as forming
+from analyses.report.output import RUN, versions
+from interp import AnnotatedText, InputError, Transformer
+from interp.training import Plan, Progress, state
+from interp.training.parallel import Parallel
+from interp.training.whole_files import replacing
+from models import weights_digest
+from models.recipes import Recipe, Trained, assignment, read
+from models.recipes.pair_sources import Paired
+
+MAKER = "interp train"  # tells the run.json of a training from that of a report
+_PAIRS = 200  # held-out pairs that attention is measured on
+_TOLD = ("held_out/", "model/")  # numbers of a look that a line tells
+
+
+def train(
+    name: str,
+    out: Path,
+    changes: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    device: str = "cpu",
+    cache: Path | None = None,
+    measured: bool = True,
+    parallel: Parallel | None = None,
+    command: str = "",
+) -> None:
+    """Follow the recipe `name` into the directory `out`, and tell how it goes.
+
+    Args:
+        name: a TOML file, or a recipe that is shipped.
+        out: where the run is kept.
+        changes: KEY=VALUE to set in place of the recipe's.
+        resume: go on from the last state in `out`.
+        device: where the model is trained.
+        cache: where tokenizers, generated texts and token arrays are kept; by default in `out`.
+        measured: whether heads are measured at every look.
+        parallel: how processes that torchrun started share the work; the first alone tells and writes.
+        command: what was typed, for `run.json`.
+
+    Raises:
+        InputError: as `models.recipes.read` and `Recipe.train`.
+    """
+    recipe = read(name, dict(map(assignment, changes)))
+    with _told(recipe.plan) as (say, tell):
+        trained = recipe.train(
+            out,
+            device=device,
+            cache=cache,
+            resume=resume,
+            measures=_measures(recipe) if measured else None,
+            parallel=parallel,
+            tell=tell,
+            say=say,
+        )
+    if not leads():
+        return
+    facts = {"made_by": MAKER, "command": command, **_facts(recipe, trained, out)}
+    _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+def leads() -> bool:
+    """Whether this process is the first of those that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def interrupted(out: Path, command: str) -> str:
+    """Where a run that was interrupted can be gone on with."""
+    try:
+        step = state.read(out / state.FILE).facts["step"]
+    except InputError:
+        return "interrupted before a state was saved: start it again"
+    again = command if "--resume" in command.split() else f"{command} --resume"
+    return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}: go on with {again}"
+
+
+def _measures(recipe: Recipe) -> Callable[[Transformer], Mapping[str, float]]:
+    """What is measured at every look: of pairs, on those that are held out."""
+    for kind in recipe.data.values():
+        if isinstance(kind, Paired):
+            pairs = islice(kind.sides[1] or kind.sides[0], _PAIRS)
+            texts = [AnnotatedText.plain(source, f"pair-{at}", target) for at, (source, target) in enumerate(pairs)]
+            return partial(forming.measures, corpus=texts)
+    return forming.measures
+
+
+def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
+    plan, data = recipe.plan, recipe.data.values()
+    tokens = sum(phase.steps * phase.rows * phase.row for phase in plan.phases)
+    return {
+        "recipe": recipe.name,
+        "config": asdict(trained.model.config),
+        "weights": weights_digest(out),
+        "tokenizer": trained.tokenizer,
+        "data": trained.data,
+        "plan": asdict(plan),
+        "steps": plan.steps,
+        "rows": sum(phase.steps * phase.rows for phase in plan.phases),
+        "tokens": None if any(isinstance(kind, Paired) for kind in data) else tokens,  # pairs are as long as they are
+        "resumed_at": trained.begun or None,
+        "seconds": round(trained.seconds, 1),  # of training; since it was resumed
+        "versions": versions(),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        folder = path.parent.resolve(strict=True)  # where the model is: no other is made in its place
+        with replacing(folder / path.name) as part:
+            part.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path} ({error.strerror}); the model is beside it, whole") from error
+
+
+@contextmanager
+def _told(plan: Plan) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
+    """Two ways to tell how it goes: while data is made ready, and while the model learns.
+
+    On a terminal there is a bar with the loss, tokens a second and the time left; a line a look stays above it.
+    Elsewhere there is the line alone, on standard output.
+    """
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
+    shown = console.is_terminal and leads()
+    lines = console if shown else Console(file=sys.stdout, soft_wrap=True)
+    with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not shown) as bar:
+        task = bar.add_task("reading", total=None, now="")
+
+        def say(stage: str, count: int) -> None:
+            bar.update(task, description=stage, now=f"{count:,} texts" if count else "")
+
+        def tell(progress: Progress) -> None:
+            now = f"loss {progress.loss:.3f}  {progress.tokens_per_second:,.0f} tokens/s"
+            bar.update(task, description="training", completed=progress.step, total=plan.steps, now=now)
+            if progress.step == plan.steps or (plan.evaluate_every and progress.step % plan.evaluate_every == 0):
+                lines.print(_line(progress), markup=False, highlight=False, soft_wrap=True)
+
+        yield say, tell
+
+
+def _line(progress: Progress) -> str:
+    """A look in one line, and what the model writes in another."""
+    numbers = {name: value for name, value in progress.numbers.items() if name.startswith(_TOLD)}
+    each = ", ".join(f"{name.partition('/')[2]} {value:.3f}" for name, value in numbers.items())
+    line = f"step {progress.step:,} of {progress.steps:,}: loss {progress.loss:.3f}"
+    line += f", {progress.tokens_per_second:,.0f} tokens/s"
+    line += f"; {each}" if each else ""
+    return line if progress.sample is None else f"{line}\n  {' '.join(progress.sample.split())}"

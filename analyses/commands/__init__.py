@@ -1,1 +1,0 @@
-"""What each `interp` command takes and does; `analyses.cli` puts them together."""

@@ -1,0 +1,227 @@
+"""How good are several models' heads at the same things? Each reads the same text; their best heads are compared."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from analyses.behaviours import MODULES
+from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
+from analyses.corpora import Corpus
+from analyses.corpora.serving import Serving, serving
+from analyses.findings import notable
+from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
+from analyses.reading.collectors import collect, refuse_unread
+from analyses.reading.windows import Reading
+from analyses.report import output
+from interp import InputError, Transformer
+from interp.patterns import group_of
+from interp.statistics import benjamini_hochberg
+
+COMPARE_COLUMNS = [
+    *("behaviour", "measure", "corpus", "model", "stack", "attention", "layer", "head", "depth"),
+    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "n", "n_heads", "mean_depth", "reference"),
+    *("difference", "difference_low", "difference_high", "p", "q"),
+    *("value_difference", "value_difference_low", "value_difference_high", "value_p", "value_q"),
+]
+HEADLINE: dict[str, list[str]] = {
+    name: [measure for measure in module.HEADLINE if measure != "entropy"] for name, module in MODULES.items()
+}
+_NO_HEAD = {"n_heads": 0, "mean_depth": float("nan")}
+Say = Callable[[str, int], object]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one model's heads did on the corpora, and what could not be measured in it, with the reason."""
+
+    name: str
+    collected: Mapping[str, Collected]
+    left_out: Mapping[str, str]
+    heads: pd.DataFrame  # rows of `tables/heads`, with `model`, `depth` and `shows`
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By behaviour, what was read and what was left out."""
+        return {behaviour: dict(each.counts) for behaviour, each in self.collected.items()}
+
+
+@dataclass(frozen=True)
+class Used(Serving):
+    """A corpus, the behaviours that were measured on it, and its documents: all, and those that report."""
+
+    documents: set[str] = field(default_factory=set)
+
+    @property
+    def reporting(self) -> int:
+        """How many documents the intervals of best heads rest on."""
+        return sum(group_of(document) % 2 for document in self.documents)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The best heads side by side (`tables/compare`), all heads (`tables/heads`), and what they were read on."""
+
+    table: pd.DataFrame
+    heads: pd.DataFrame
+    reads: Sequence[Read]
+    used: Sequence[Used]
+
+
+def compare(
+    models: Mapping[str, Transformer],
+    corpora: Sequence[Corpus],
+    *,
+    behaviours: Collection[str] | None = None,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Comparison:
+    """Measure every head of every model on the same text, and set the best heads of each measure side by side.
+
+    In `table`, one row a measure and model: the head with the largest gain on one half of the documents, and its gain
+    on the other; `n_heads` and `mean_depth`: how many of the model's heads show the measure on the whole text
+    (`analyses.findings`), and their mean relative depth; `difference`: its gain less that of the reference, the first
+    model, with a paired 95% interval over documents and a two-sided p. `value_difference` is the same without
+    baselines. `q` and `value_q` are over all p of the table together.
+
+    In `heads`, `q` is over all that is tested of one model, as its own report gives it.
+
+    Args:
+        models: by name, transformers with tokenizers; the first is the reference.
+        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
+        behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
+        seed: of everything random.
+        progress: called with what is being done and the number of texts read.
+
+    Raises:
+        InputError: fewer than two models, one of two stacks or without a tokenizer, an unknown behaviour, an empty or
+            damaged corpus, or no behaviour that could be measured in two of the models.
+    """
+    _refuse(models, behaviours)
+    say = progress or (lambda stage, texts: None)
+    used = _used([name for name in MODULES if behaviours is None or name in behaviours], corpora)
+    reads = [_read(name, model, used, seed, say) for name, model in models.items()]
+    measured = [{*read.collected} for read in reads]
+    if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
+        raise InputError(f"no behaviour could be measured in two of the models. {_reasons(reads)}")
+    say("comparing", 0)
+    return Comparison(_table(reads, seed), pd.concat([read.heads for read in reads], ignore_index=True), reads, used)
+
+
+def _refuse(models: Mapping[str, Transformer], behaviours: Collection[str] | None) -> None:
+    if len(models) < 2:
+        raise InputError(f"expected at least two models to compare, got {len(models)}: {', '.join(models) or 'none'}")
+    if unknown := set(behaviours or ()) - set(MODULES):
+        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
+    for name, model in models.items():
+        if len(model.config.stacks) > 1:
+            raise InputError(
+                f"expected models of one stack to compare, but {name} has an encoder and a decoder, whose heads are of "
+                "three kinds: leave it out, and run `interp report` on it, which measures each kind"
+            )
+        if model.tokenizer is None:
+            raise InputError(f"{name} has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
+
+
+def _used(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[Used]:
+    needs = {behaviour: MODULES[behaviour].NEEDS for behaviour in behaviours}
+    return [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
+
+
+def _read(name: str, model: Transformer, used: Sequence[Used], seed: int, say: Say) -> Read:
+    collected: dict[str, Collected] = {}
+    left_out: dict[str, str] = {}
+    for each in used:
+        for behaviour, found in _collect(name, model, each, seed, say):
+            if isinstance(found, InputError):
+                left_out[behaviour] = str(found)
+            else:
+                collected[behaviour] = found
+    return Read(name, collected, left_out, _heads(name, collected, seed))
+
+
+def _collect(
+    name: str, model: Transformer, used: Used, seed: int, say: Say
+) -> Iterable[tuple[str, Collected | InputError]]:
+    """One reading of one corpus for all the behaviours that it serves."""
+    reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
+    collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in used.asked]
+    try:
+        found = collect(reading, collectors)
+        refuse_unread(reading.counts, used.corpus.name)
+    except InputError as error:
+        for _ in used.corpus:  # raises where the text is at fault, and not what this model can see of it
+            pass
+        found = [error] * len(collectors)
+    used.documents.update(reading.documents)
+    return zip(used.asked, found, strict=True)
+
+
+def _reasons(reads: Sequence[Read]) -> str:
+    """Why nothing can be compared, each reason once."""
+    why = dict.fromkeys((read.name, reason) for read in reads for reason in read.left_out.values())
+    return "; ".join(f"{name}: {reason}" for name, reason in why)
+
+
+def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataFrame:
+    """All heads of one model; `shows` says which rows are findings on the whole text."""
+    if not collected:
+        return pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"])
+    found = []
+    tables = with_q([each.table(seed=seed) for each in collected.values()])
+    for each, tested in zip(collected.values(), tables, strict=True):
+        shows = tested.index.isin(notable(tested).index)
+        found.append(tested.assign(depth=depth(tested["layer"], each.heads.n_layers), shows=shows))
+    whole = pd.concat(found, ignore_index=True)
+    whole.insert(0, "model", name)
+    whole.attrs = {}  # pandas copies them, deeply, with every step
+    return whole
+
+
+def _table(reads: Sequence[Read], seed: int) -> pd.DataFrame:
+    rows = []
+    for behaviour in MODULES:
+        bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
+        rows += _rows(behaviour, reads, bests, seed)
+    table = pd.DataFrame(rows).reindex(columns=COMPARE_COLUMNS)
+    tested = table[["p", "value_p"]].to_numpy(dtype=float)
+    table[["q", "value_q"]] = benjamini_hochberg(tested.reshape(-1)).reshape(tested.shape)
+    return table
+
+
+def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Best]], seed: int) -> list[dict]:
+    """A row a measure that any model has and model that has it, measure by measure."""
+    measures = dict.fromkeys(measure for each in bests for measure in each)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for read, own in zip(reads, bests, strict=True):
+        showing = _showing(read.heads)
+        for corpus in dict.fromkeys(best.corpus for best in own.values()):  # whose groups are the same
+            names = [measure for measure, best in own.items() if best.corpus == corpus]
+            gains = gain_columns([own[name] for name in names], seed=seed)
+            common = [name for name in names if name in bests[0] and read is not reads[0]]
+            differences = difference_columns([(own[name], bests[0][name]) for name in common], seed=seed)
+            for name, gain in zip(names, gains, strict=True):
+                about = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
+                found[name, read.name] = {**about, **own[name].columns(), **gain, **showing.get(name, _NO_HEAD)}
+                found[name, read.name]["reference"] = reads[0].name
+            for name, difference in zip(common, differences, strict=True):
+                found[name, read.name] |= difference
+    return [found[name, read.name] for name in measures for read in reads if (name, read.name) in found]
+
+
+def _showing(heads: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By measure, how many heads of a model show it, and their mean relative depth; only measures that any shows."""
+    rows = heads.loc[heads["shows"].astype(bool)]
+    return {
+        str(measure): {"n_heads": len(some), "mean_depth": float(some["depth"].mean())}
+        for measure, some in rows.groupby("measure")
+    }
+
+
+def tokenizer_digest(model: Transformer) -> str:
+    """The hash of a model's tokenizer: models with the same one read the same tokens."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return ""
+    return output.digest([tokenizer.backend.to_str().encode(), repr((tokenizer.prefix, tokenizer.suffix)).encode()])

@@ -1,6 +1,0 @@
-"""Does one model have the heads that another has? The same measures side by side, matched by what heads do."""
-
-from analyses.comparing.building import build, names
-from analyses.comparing.measuring import COMPARE_COLUMNS, Comparison, compare
-
-__all__ = ["COMPARE_COLUMNS", "Comparison", "build", "compare", "names"]

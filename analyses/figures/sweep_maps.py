@@ -1,0 +1,302 @@
+"""Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analyses.figures.attention_lines import literal
+from analyses.figures.grids import DISCOVERY, NOTABLE
+from analyses.figures.style import BLUE, ORANGE, SIGNED, begin, colour_bar, head_name, panels, signed_scale, styled
+
+_SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
+_COLOURS = {"denoise": BLUE, "noise": ORANGE}
+_UNITS = {
+    "logit_difference": ("logit difference", "in logits"),
+    "log_probability": ("log-probability", "in nats"),
+    "probability": ("probability", "0 to 1"),
+    "rank": ("rank", "in places"),
+    "kl_divergence": ("KL divergence", "in nats"),
+}
+_TICKS = 30  # labels along an axis at most
+_TOKEN = 12  # characters of a token
+_FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
+_HEADS = 3  # patterns drawn
+_FEW = 16  # positions up to which a cell has room for the number of its head
+
+
+def sweep_figures(cells: pd.DataFrame, metric: str) -> dict[str, Figure]:
+    """All figures that fit a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
+    drawn = {"top": top_cells(cells, metric)}
+    if _has(cells, "query"):
+        return {"cells": entry_maps(cells, metric), **drawn}
+    has_map = _has(cells, "head") or _has(cells, "position")
+    return {"cells": cell_map(cells, metric), **drawn} if has_map else drawn
+
+
+def place_name(cells: pd.DataFrame) -> str:
+    """The site of a sweep's cells, with its stack and attention where the model has two."""
+    return cells.attrs.get("place") or str(cells["site"].iloc[0])
+
+
+@styled
+def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> Figure:
+    """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
+
+    Where cells have a head and a position, each layer and position shows the head with the largest effect, by number.
+    A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many.
+
+    Args:
+        cells: rows of `tables/cells`, of one site.
+        metric: which to draw.
+        title: the question; one about heads or positions by default.
+    """
+    rows, quantity, label = _drawn(cells, metric)
+    by_position = _has(rows, "position")
+    axis = "position" if by_position else "head"
+    several = by_position and _has(rows, "head")
+    site, place = str(rows["site"].iloc[0]), place_name(cells)
+    asks = f"In which layer and at which token does {place} carry the difference?"
+    question = title or (asks if by_position else f"In which heads does {place} carry the difference?")
+    n_layers = _size(rows, "layer")
+    directions = list(rows["direction"].unique())
+    figure, axes = panels(question, len(directions), height=1.3 + 0.24 * max(n_layers, 4), columns=2, key=0.5)
+    scale = _scale(rows, quantity)
+    names = _token_names(rows) if by_position else [str(head) for head in range(_size(rows, "head"))]
+    for ax, direction in zip(axes, directions, strict=True):
+        group = rows.loc[rows["direction"] == direction]
+        if several:
+            group = _largest(group, quantity)
+        _map(ax, group, ("layer", axis), quantity, scale, ([str(layer) for layer in range(n_layers)], names))
+        ax.invert_yaxis()
+        ax.set_title(_SAYS[direction])
+        ax.set_xlabel("token" if by_position else f"{'key/value ' if site in {'k', 'v'} else ''}head")
+        if several and len(names) <= _FEW:
+            _number_heads(ax, group, quantity, scale)
+        elif not several:  # the largest of many heads would be marked too often
+            _dots(ax, group, axis)
+    axes[0].set_ylabel("layer")
+    colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
+    if several and len(names) <= _FEW:
+        figure.supxlabel(
+            "in each cell the head with the largest effect, by its number where its effect shows", fontsize=8
+        )
+    elif _has(rows, "q") and not several:
+        figure.supxlabel(f"● interval excludes 0, q < {DISCOVERY}, at least {NOTABLE} of the whole", fontsize=8)
+    return figure
+
+
+@styled
+def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> Figure:
+    """Query x key of the heads with the largest single entries, a row of panels a direction, all on one scale.
+
+    Args:
+        cells: rows of `tables/cells` of `pattern` or `scores`, by query and key.
+        metric: which to draw.
+        title: the question.
+    """
+    rows, quantity, label = _drawn(cells, metric)
+    site = place_name(cells)
+    order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
+    best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
+    directions = list(rows["direction"].unique())
+    question = title or f"From which token to which does a head's {site} carry the difference?"
+    figure, axes = panels(question, len(best) * len(directions), height=3.0, columns=len(best))
+    scale = _scale(rows, quantity)
+    drawn = [(direction, layer, head) for direction in directions for layer, head in best.tolist()]
+    for ax, (direction, layer, head) in zip(axes, drawn, strict=True):
+        group = rows.loc[(rows["direction"] == direction) & (rows["layer"] == layer) & (rows["head"] == head)]
+        names = _token_names(group, "query"), _token_names(group, "key")
+        _map(ax, group, ("query", "key"), quantity, scale, names)
+        ax.set_title(f"{head_name(layer, head)}, {direction}")
+    figure.supxlabel("to token", fontsize=9)
+    figure.supylabel("from token", fontsize=9)
+    colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
+    return figure
+
+
+@styled
+def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | None = None) -> Figure:
+    """The cells with the largest effects either way, both directions, with 95% intervals where prompts are many.
+
+    Cells that are whole layers are all shown, in their order.
+
+    Args:
+        cells: rows of `tables/cells`, of one site.
+        metric: which to draw.
+        top: how many cells.
+        title: the question; one about sureness by default.
+    """
+    rows, quantity, label = _drawn(cells, metric)
+    rows = rows.assign(cell=[cell_name(row) for row in rows.to_dict("records")])
+    sure = _has(rows, "ci_low")
+    whole_layers = not any(_has(rows, axis) for axis in ("head", "position", "query"))
+    order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
+    names = list(dict.fromkeys(rows["cell"] if whole_layers else order["cell"]))[: None if whole_layers else top]
+    of = f" of {cells.attrs['place']}" if cells.attrs.get("place") else ""
+    asks = f"In which layer{of} is" if whole_layers else f"Which cells{of} carry most of"
+    question = title or f"{asks} the difference{', and how surely' * sure}?"
+    figure = begin(question, 1.2 + 0.22 * max(len(names), 3))
+    ax = figure.subplots()
+    directions = list(rows["direction"].unique())
+    low, high = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
+    for direction, shift in zip(directions, np.linspace(-0.13, 0.13, len(directions)), strict=True):
+        group = rows.loc[rows["direction"] == direction].set_index("cell").reindex(names)
+        y = np.arange(len(names)) + (shift if len(directions) > 1 else 0)
+        ax.hlines(y, group[low], group[high], colors=_COLOURS[direction], lw=1.5)
+        dots: dict[str, Any] = {"s": 32, "color": _COLOURS[direction], "linewidth": 0, "label": direction}
+        sns.scatterplot(x=group[quantity].to_numpy(dtype=float), y=y, ax=ax, legend=False, **dots)
+    ax.axvline(0, color="0.4", lw=1)
+    if quantity == "share" and rows["share"].abs().to_numpy(dtype=float).max() > 0.5:  # else it is far away
+        ax.axvline(1, color="0.4", lw=1, ls=":")
+    ax.set_yticks(range(len(names)), [literal(name, 60) for name in names])
+    below, above = -0.6, len(names) - 0.4
+    ax.set_ylim(*((below, above) if whole_layers else (above, below)))  # layer 0 at the bottom, else the largest on top
+    cut = _cut_far_intervals(ax, rows[quantity].to_numpy(dtype=float))
+    n = max(rows["n"].tolist())
+    over = f"95% intervals over {n} prompts" if sure else "one pair: no interval" if n == 1 else f"{n} prompts"
+    ax.set(xlabel=f"{label.replace(chr(10), ' ')} ({over}{', some beyond the edge' * cut})", ylabel="")
+    handles = [Line2D([], [], marker="o", ls="", color=_COLOURS[each], label=_SAYS[each]) for each in directions]
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
+    """Let no wild interval of a few prompts squeeze all dots together; returns whether one was cut."""
+    least, most = np.nanmin(values), np.nanmax(values)
+    reach = _FARTHEST * max(abs(least), abs(most))
+    left, right = ax.get_xlim()
+    if not np.isfinite(reach) or reach == 0 or (left >= least - reach and right <= most + reach):
+        return False
+    ax.set_xlim(max(left, least - reach), min(right, most + reach))
+    return True
+
+
+def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
+    """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
+    rows = cells.loc[cells["metric"] == metric]
+    name, unit = metric_unit(metric)
+    if rows["share"].notna().any():
+        return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"
+    return rows, "effect", f"effect on the\n{name}, {unit}"
+
+
+def metric_unit(metric: str) -> tuple[str, str]:
+    """What a metric is called in a sentence, and what its numbers count."""
+    return _UNITS.get(metric, (metric, "in its own unit"))
+
+
+def _scale(rows: pd.DataFrame, quantity: str) -> Normalize:
+    """Colours centred on 0, that reach at least to a share of a tenth; of other units to anything but nothing."""
+    return signed_scale(rows[quantity].abs().to_numpy(dtype=float).max(), at_least=0.1 if quantity == "share" else 1e-6)
+
+
+def _has(cells: pd.DataFrame, column: str) -> bool:
+    """Whether the cells have this axis, or this value."""
+    return column in cells and not all(pd.isna(value) for value in cells[column].tolist())
+
+
+def _size(cells: pd.DataFrame, axis: str) -> int:
+    """How many layers, heads or positions there are."""
+    return max(cells[axis].tolist()) + 1
+
+
+def _largest(group: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Of each layer and position the head with the largest effect."""
+    order = np.argsort(-group[quantity].abs().to_numpy(dtype=float), kind="stable")
+    return group.iloc[order].drop_duplicates(["layer", "position"])
+
+
+def _map(
+    ax: Axes,
+    group: pd.DataFrame,
+    axes: tuple[str, str],
+    quantity: str,
+    scale: Normalize,
+    names: tuple[Sequence[str], Sequence[str]],
+) -> None:
+    """One heat map, first axis downwards; what does not exist is grey."""
+    down, across = axes
+    table = group.assign(**{axis: group[axis].astype(int) for axis in axes})
+    table = table.pivot_table(index=down, columns=across, values=quantity, aggfunc="first", dropna=False)
+    table = table.reindex(index=range(len(names[0])), columns=range(len(names[1])))
+    ax.set_facecolor("0.85")
+    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}
+    ticks: dict[str, Any] = {"xticklabels": False, "yticklabels": False}
+    sns.heatmap(table.astype(float), ax=ax, cmap=SIGNED, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
+    for which, labels in zip(("y", "x"), names, strict=True):
+        every = max(1, -(-len(labels) // (_TICKS if which == "x" else 12)))
+        if any(not label.strip().isdigit() for label in labels) and which == "y":
+            every = max(1, -(-len(labels) // _TICKS))
+        at = range(0, len(labels), every)
+        setter = ax.set_xticks if which == "x" else ax.set_yticks
+        setter([place + 0.5 for place in at], [labels[place] for place in at])
+    long = any(len(label) > 2 for label in names[1]) or len(names[1]) > 20
+    ax.tick_params("x", rotation=90 if long else 0, length=2)
+    ax.tick_params("y", rotation=0, length=2)
+    ax.set(xlabel="", ylabel="")
+    ax.spines[["left", "bottom"]].set_visible(False)
+
+
+def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
+    """What to write at each position: its token, the corrupted one below it where they differ, else its number."""
+    prefix = "key_" if axis == "key" else ""
+    where = group.drop_duplicates(axis).set_index(axis)
+    names = []
+    for place in range(_size(group, axis)):
+        clean, corrupt = (
+            where.loc[place, f"{prefix}{name}"] if place in where.index else None for name in ("token", "corrupt_token")
+        )
+        names.append(literal(_token_name(clean, corrupt) or str(place), 2 * _TOKEN + 1))
+    return names
+
+
+def _token_name(clean: object, corrupt: object) -> str | None:
+    if not isinstance(clean, str):
+        return None
+    shown = _visible(clean)
+    return f"{shown}\n{_visible(corrupt)}" if isinstance(corrupt, str) and corrupt != clean else shown
+
+
+def _visible(token: str) -> str:
+    """A token that can be seen: without the space before a word, and with signs for what prints nothing."""
+    shown = token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t")
+    return shown if len(shown) <= _TOKEN else f"{shown[: _TOKEN - 1]}…"
+
+
+def cell_name(row: dict[Any, Any]) -> str:
+    """`L3.H2 at 4 (Lily)`: layer, head and place, as far as the cell has them."""
+    layer, head = row["layer"], row["head"]
+    name = f"L{layer}" if pd.isna(head) else head_name(layer, head)
+    places = []
+    for axis, says, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
+        if axis in row and not pd.isna(row[axis]):
+            token = _token_name(row[f"{prefix}token"], row[f"{prefix}corrupt_token"])
+            places.append(f"{says} {row[axis]}" + (f" ({token.replace(chr(10), '/')})" if token else ""))
+    return " ".join([name, *places])
+
+
+def _dots(ax: Axes, group: pd.DataFrame, axis: str) -> None:
+    """Mark cells whose interval excludes 0, with q below 0.05 and, where shares are defined, a share of 0.05."""
+    clear = ((group["ci_low"] > 0) | (group["ci_high"] < 0)) & (group["q"] < DISCOVERY)
+    marked = group.loc[clear & ~(group["share"].abs() < NOTABLE)]
+    x, y = marked[axis].to_numpy(dtype=float), marked["layer"].to_numpy(dtype=float)
+    ax.scatter(x + 0.5, y + 0.5, s=14, c="black", edgecolors="white", linewidths=0.8)
+
+
+def _number_heads(ax: Axes, group: pd.DataFrame, quantity: str, scale: Normalize) -> None:
+    """Write the head into the cells whose colour can be seen."""
+    reach = float(scale.vmax or 1)
+    for row in group.to_dict("records"):
+        size = abs(row[quantity]) / reach
+        if size >= 0.1:
+            colour = "white" if size > 0.6 else "black"
+            x, y = row["position"] + 0.5, row["layer"] + 0.5
+            ax.text(x, y, str(row["head"]), ha="center", va="center", fontsize=8, color=colour)

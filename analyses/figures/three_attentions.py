@@ -1,0 +1,115 @@
+"""What do the three attentions of an encoder-decoder look at in one pair of texts?"""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from analyses.figures.attention_lines import Pattern, literal
+from analyses.figures.style import ORANGE, WIDTH, begin, measure_name, styled
+
+Span = tuple[int, int]  # from the first to after the last
+_COLOURS = "Blues"  # so that most of a page stays white, and an outline can be seen
+_LARGEST = 0.22  # inches: a cell's side at most; less where the texts are long
+_LEFT, _BETWEEN, _RIGHT = 0.6, 0.85, 0.15  # inches beside the maps
+_ABOVE, _MIDDLE, _BELOW = 0.75, 1.05, 0.6  # inches over them, from one to the next, and under them
+_KEY = 1.8, 0.75  # inches that the bar and what is said of outlines need
+_NARROWEST = 5.0  # inches
+
+
+@styled
+def three_attentions(
+    patterns: Mapping[str, Pattern],
+    *,
+    source: Sequence[str],
+    read: Sequence[str],
+    written: Sequence[str],
+    aligned: Sequence[tuple[str, Span, Span]] = (),
+    title: str = "What do the three attentions look at while a text is translated?",
+) -> Figure:
+    """Heat maps with cells of one size on one scale: the encoder's, and beside it cross-attention over the decoder's.
+
+    Queries run downwards, as text does.
+
+    Args:
+        patterns: `query key` by the head's name: of the encoder, of the decoder, and of cross-attention.
+        source: the encoder's tokens.
+        read: the token that the decoder has read last in each row.
+        written: the token that it is to write in each row.
+        aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
+            outlined, and named where there is one of its name.
+        title: the question.
+    """
+    encoder, decoder, cross = patterns.items()
+    cell = min(_LARGEST, (WIDTH - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
+    wide, high = len(source) * cell, len(read) * cell
+    beside = wide - high >= _KEY[0]  # whether the decoder's map leaves room to its right
+    under = 2 * high + _MIDDLE - wide >= _BELOW + 2 * _KEY[1]  # or the encoder's under it
+    below = _BELOW if beside or under else _BELOW + _KEY[1]
+    width = max(_LEFT + 2 * wide + _BETWEEN + _RIGHT, _NARROWEST)
+    height = _ABOVE + max(wide, 2 * high + _MIDDLE) + below
+    figure = begin(title, height, width)
+    figure.set_layout_engine("none")  # every map's place is worked out below, so that all cells are of one size
+
+    def axes(left: float, top: float, columns: Sequence[str], rows: Sequence[str]) -> Axes:
+        size = len(columns) * cell, len(rows) * cell
+        return figure.add_axes((left / width, 1 - (top + size[1]) / height, size[0] / width, size[1] / height))
+
+    second = _LEFT + wide + _BETWEEN
+    upper = axes(second, _ABOVE, source, written)
+    lower = axes(second, _ABOVE + high + _MIDDLE, read, read)
+    _map(axes(_LEFT, _ABOVE, source, source), *encoder, source, source, ("source, looked at", "source"))
+    _map(upper, *cross, written, source, ("source, looked at", "written next"))
+    _map(lower, *decoder, read, read, ("read, looked at", "read last"))
+    _outline(upper, aligned)
+    left, bottom = (second + high + 0.35) if beside else _LEFT, (_BELOW + 0.3) if beside or under else 0.4
+    _key(figure, left, bottom, beside or under, bool(aligned))
+    return figure
+
+
+def _map(
+    ax: Axes, name: str, pattern: Pattern, rows: Sequence[str], columns: Sequence[str], called: tuple[str, str]
+) -> None:
+    ax.imshow(pattern, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    ax.set_title(measure_name(name), loc="left")
+    ax.set_xticks(range(len(columns)), map(_shown, columns))
+    ax.set_yticks(range(len(rows)), map(_shown, rows))
+    ax.tick_params(length=0, pad=2)
+    for label in ax.get_xticklabels():
+        label.set_rotation(90 if len(label.get_text()) > 1 else 0)
+    ax.set_xlabel(called[0])
+    ax.set_ylabel(called[1])
+    for spine in ax.spines.values():
+        spine.set(visible=True, color="0.7", linewidth=0.6)
+
+
+def _key(figure: Figure, left: float, bottom: float, roomy: bool, outlined: bool) -> None:
+    """The bar, and what an outline means over it or, where there is no room, beside it; places are inches."""
+    width, height = figure.get_size_inches()
+    bar = figure.add_axes((left / width, bottom / height, 1.3 / width, 0.1 / height))
+    figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), cax=bar, orientation="horizontal", label="attention")
+    if outlined:
+        across, up = (left, bottom + 0.35) if roomy else (left + 1.7, bottom - 0.25)
+        said = "outlined: what is\nknown to belong\ntogether"
+        figure.text(across / width, up / height, said, color=ORANGE)
+
+
+def _shown(token: str) -> str:
+    """A token with its spaces in sight."""
+    return literal(token.replace(" ", "␣"))
+
+
+def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
+    names = [name for name, _, _ in aligned]
+    for name, (top, bottom), (left, right) in aligned:
+        corner = left - 0.5, top - 0.5
+        sides = right - left, bottom - top
+        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=ORANGE, linewidth=1.4, clip_on=False))
+        if names.count(name) > 1:
+            continue  # the parts are all of one kind
+        to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
+        place, side = (left - 0.8, "right") if to_the_left else (right - 0.2, "left")
+        ax.text(place, (top + bottom - 1) / 2, name, color=ORANGE, ha=side, va="center", fontsize=8)

@@ -1,0 +1,206 @@
+"""How did the heads form while the model was trained? Losses on top, and below them a line a head for each measure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from analyses.figures.attention_lines import literal
+from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, WIDTH, begin, head_name, styled
+
+_PURPLE, _SKY, _YELLOW = "#aa4499", "#56b4e9", "#f0e442"
+_BEST = (BLUE, ORANGE, GREEN)  # of the heads with most of a measure in the end
+_LOSSES = (ORANGE, GREEN, _PURPLE, _SKY, BLUE)
+_CLEAR = 0.05  # the least gain over the baseline that a head is named for
+_HELD_OUT = "held_out/"
+_PANELS = ("loss", "in-context", "copying", "previous-token", "induction", "antecedent", "tag", "monotonicity")
+_AXES = {
+    "loss": "loss (nats)",
+    "in-context": "in-context\nscore (nats)",
+    "copying": "copying",
+    "previous-token": "previous\ntoken",
+    "antecedent": "antecedent",
+    "tag": "tag lift,\nnoun → adjective",
+}
+_SHARES = ("copying", "previous-token", "induction", "antecedent")
+_PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
+_TEXT = 8  # points
+_LETTER = 0.066  # inches: of a name at the right, which does not count as data
+
+
+class _Name(NamedTuple):
+    """What is written at the end of a line."""
+
+    value: float
+    text: str
+    colour: str
+
+
+@styled
+def forming(
+    table: pd.DataFrame,
+    changes: Mapping[str, tuple[int, int] | None],
+    boundaries: Mapping[str, Sequence[int]] | None = None,
+    *,
+    title: str | None = None,
+) -> Figure:
+    """A column a run: losses, then for each measure a line a head, those with most of it in the end named.
+
+    Args:
+        table: rows of `tables/forming`.
+        changes: by run, the steps between which its phase change lies.
+        boundaries: by run, the steps after which a phase of its training ended.
+        title: the question.
+    """
+    runs, known = list(dict.fromkeys(table["run"])), _panel_of(table)
+    measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
+    width = WIDTH if len(runs) > 1 else _NARROW
+    figure = begin(title or "When did the heads form?", _PANEL * len(measures) + _KEY, width)
+    axes = figure.subplots(len(measures), len(runs), squeeze=False, sharex=True, sharey="row")
+    last = float(table["step"].to_numpy().max())
+    names: dict[Axes, list[_Name]] = {}
+    for column, run in enumerate(runs):
+        for ax, measure in zip(axes[:, column], measures, strict=True):
+            own = table.loc[(table["run"] == run) & (known == measure)]
+            names[ax] = _losses(ax, own) if measure == "loss" else _measure(ax, own)
+            _mark(ax, changes.get(run), (boundaries or {}).get(run, ()))
+        axes[0, column].set_title(literal(run, 40), fontweight="bold")
+        axes[-1, column].set_xlabel("step")
+    for measure, row in zip(measures, axes, strict=True):
+        row[0].set_ylabel(_AXES.get(measure, measure))
+        if measure in _SHARES:
+            row[0].set_ylim(-0.02, 1.03)
+    longest = max((len(each.text.replace("\\$", "$")) for written in names.values() for each in written), default=0)
+    _steps(axes[-1, 0], last, len(runs), longest)
+    figure.align_ylabels(axes[:, 0])
+    for ax, written in names.items():
+        ax.spines["bottom"].set_bounds(0, last)
+        _write(ax, written, last)
+    _legend(figure, table, changes, boundaries or {})
+    return figure
+
+
+def _panel_of(table: pd.DataFrame) -> pd.Series:
+    """The panel that each row belongs to: losses share one."""
+    panels = ["loss" if measure.startswith(_HELD_OUT) else measure for measure in table["measure"]]
+    return pd.Series(panels, index=table.index)
+
+
+def _losses(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
+    """What is learnt from, and what is held out: thick, since it says more."""
+    names = []
+    colours = iter(_LOSSES * len(rows))
+    for measure, own in rows.groupby("measure", sort=True):
+        training = measure == "loss"
+        colour = GREY if training else next(colours)
+        ax.plot(own["step"], own["value"], color=colour, lw=0.6 if training else 1.6, zorder=2 if training else 3)
+        text = "training" if training else literal(str(measure).removeprefix(_HELD_OUT), 14)
+        names.append(_Name(float(np.median(own["value"].to_numpy()[-20 if training else -1 :])), text, colour))
+    return names
+
+
+def _measure(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
+    """A line a head, the best in colour; or one line, of what was measured of the whole model."""
+    whole = rows.loc[rows["layer"].isna()]
+    if len(whole):
+        ax.plot(whole["step"], whole["value"], color="0.2", lw=1.6)
+        if (whole["value"].to_numpy() < 0).any():
+            ax.plot(whole["step"], 0 * whole["step"], color=GREY, lw=0.8, ls="--", zorder=1)
+    heads = rows.loc[rows["layer"].notna()]
+    lines = [own.sort_values("step") for _, own in heads.groupby(["stack", "attention", "layer", "head"], dropna=False)]
+    if not lines:
+        return []
+    lines.sort(key=lambda own: -own["value"].iloc[-1])
+    several = len(heads[["stack", "attention"]].drop_duplicates()) > 1
+    for _, own in heads.groupby(["stack", "attention"], dropna=False):
+        level = own.sort_values("step").drop_duplicates("step")
+        ax.plot(level["step"], level["baseline"], color="0.35", lw=1, ls="--", zorder=2)
+    names = []
+    for at, own in enumerate(lines):
+        end: dict[str, Any] = own.iloc[-1].to_dict()
+        gained = end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR
+        if at < len(_BEST) and gained:
+            ax.plot(own["step"], own["value"], color=_BEST[at], lw=1.8, zorder=4 - 0.1 * at)
+            names.append(_Name(float(end["value"]), _called(end, several=several), _BEST[at]))
+        else:
+            ax.plot(own["step"], own["value"], color="0.7", lw=0.6, alpha=0.7, zorder=1.5)
+    return names
+
+
+def _called(row: Mapping[str, Any], *, several: bool) -> str:
+    where = "cross" if row["attention"] == "cross" else row["stack"]
+    return f"{where} " * several + head_name(row["layer"], row["head"])
+
+
+def _mark(ax: Axes, change: tuple[int, int] | None, boundaries: Sequence[int]) -> None:
+    """The phase change as a band, ends of phases as light lines."""
+    if change is not None:
+        ax.axvspan(*change, color=_YELLOW, alpha=0.55, lw=0, zorder=0)
+    for step in boundaries:
+        ax.axvline(step, color="0.6", lw=0.9, ls=":", zorder=1)
+
+
+def _steps(ax: Axes, last: float, columns: int, longest: int) -> None:
+    """Steps from 0 to the last, with room for names of some length; ticks only where there are steps."""
+    width = ((WIDTH if columns > 1 else _NARROW) - 0.8) / columns - 0.25
+    share = min(0.5, (0.1 + _LETTER * longest) / width)
+    ax.set_xlim(0, last / (1 - share))
+    ticks = MaxNLocator(6 if columns == 1 else 7 - columns, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
+    ax.set_xticks([tick for tick in ticks if 0 <= tick <= last])
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def _write(ax: Axes, names: Sequence[_Name], last: float) -> None:
+    """Each name at the end of its line, moved apart where they would stand on each other."""
+    low, high = ax.get_ylim()
+    least = (high - low) * _TEXT * 1.2 / 72 / (_PANEL * 0.8)
+    ranked = sorted(names)
+    places = _apart([min(max(each.value, low), high) for each in ranked], least)
+    above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it in sight
+    for name, place in zip(ranked, (each - above for each in places), strict=True):
+        offset: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "annotation_clip": False}
+        text = ax.annotate(name.text, (last, place), **offset, va="center", fontsize=_TEXT, color=name.colour)
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+
+
+def _apart(wished: Sequence[float], least: float) -> list[float]:
+    """Rising places at least so far apart, each group of crowded ones around the mean of what they wished."""
+    groups: list[list[float]] = []
+    for value in wished:
+        groups.append([value])
+        while len(groups) > 1 and _start(groups[-1], least) - _end(groups[-2], least) < least:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_start(group, least) + least * at for group in groups for at in range(len(group))]
+
+
+def _start(group: Sequence[float], least: float) -> float:
+    return sum(group) / len(group) - least * (len(group) - 1) / 2
+
+
+def _end(group: Sequence[float], least: float) -> float:
+    return sum(group) / len(group) + least * (len(group) - 1) / 2
+
+
+def _legend(figure: Figure, table: pd.DataFrame, changes: Mapping[str, Any], boundaries: Mapping[str, Any]) -> None:
+    handles: list[Any] = []
+    if table["layer"].notna().to_numpy().any():
+        handles += [
+            Line2D([], [], color=BLUE, lw=1.8, label="heads with most in the end"),
+            Line2D([], [], color="0.7", lw=0.8, label="other heads"),
+        ]
+    if table["baseline"].notna().to_numpy().any():
+        handles.append(Line2D([], [], color="0.35", lw=1, ls="--", label="strictest baseline"))
+    if any(changes.values()):
+        handles.append(Patch(color=_YELLOW, alpha=0.55, lw=0, label="phase change"))
+    if any(map(len, boundaries.values())):
+        handles.append(Line2D([], [], color="0.6", lw=0.9, ls=":", label="next phase of training"))
+    if handles:
+        columns = len(handles) if figure.get_figwidth() > _NARROW else 3
+        figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=columns)

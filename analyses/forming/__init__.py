@@ -1,5 +1,0 @@
-"""How do heads form while a model is trained? What one look measures, and the report over a whole run."""
-
-from analyses.forming.measuring import measures
-
-__all__ = ["measures"]

@@ -1,0 +1,222 @@
+"""What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
+
+Labels are chosen on one half of the documents and reported on the other. A head is a candidate where, on the choosing
+half, it shows a measure (`analyses.findings`) by more than any head of three untrained models does, or where hiding
+the measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
+
+    both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
+    attention   it attends, and hiding what it attends to has no effect that could be told from chance
+    effect      hiding costs what the model says, though attention does not stand out from its baseline
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from analyses.behaviours import MODULES, modules_for
+from analyses.corpora.serving import sharing
+from analyses.findings import DISCOVERY, NOTABLE, RANKED, beating_nearest, notable, unit
+from analyses.head_tables import Collected, Heads
+from analyses.labels.evidence import CELL, Evidence, Say, gather
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Reading
+from interp import AnnotatedText, InputError, Transformer
+from interp.statistics import benjamini_hochberg
+
+LABEL_COLUMNS = [
+    *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
+    *("effect", "effect_low", "effect_high", "readout", "p_attention", "p_effect", "q", "agreement", "n"),
+    *("task", "task_effect", "task_low", "task_high"),
+]
+EVIDENCE_COLUMNS = [
+    *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
+    *("effect", "effect_low", "effect_high", "p_effect", "readout", "agreement"),
+]
+NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
+
+_FEWEST = 6  # documents: three a half, of which an interval can be made
+_TOO_FEW = (
+    "labels are chosen on one half of the documents and reported on the other: expected at least "
+    f"{_FEWEST} documents, got {{}}"
+)
+# A coreference head must beat every rule where the antecedent is named, and the nearest mention on all items: the named
+# items carry its evidence, and the label says what it is.
+_NAMED, _ALL = "antecedent:named", "antecedent"
+_NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", _ALL)  # other labels say them
+_HEAD = ["stack", "attention", "layer", "head"]
+_TASKS = {
+    "repeat": ("previous-token", "duplicate-token", "induction"),
+    "agreement": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
+    "agreement-adjacent": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
+    "gender": ("antecedent",),
+}
+"""The minimal pairs that ask about the same as a label, besides its own items."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labels of a model's heads.
+
+    labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
+    evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals
+    left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
+    """
+
+    labels: pd.DataFrame
+    evidence: pd.DataFrame
+    left_out: Mapping[str, str]
+
+
+def label(
+    model: Transformer,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    *,
+    collected: Sequence[Collected] | None = None,
+    effects: pd.DataFrame | None = None,
+    documents: int | None = None,
+    words: int | None = None,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Labelled:
+    """Label every head.
+
+    Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
+    over documents. `q` is over all candidates: of `max(p_attention, p_effect)` for `both`, else of the one p. A measure
+    without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and
+    effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the head
+    carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
+
+    Args:
+        model: a transformer with a tokenizer.
+        corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
+        collected: what the behaviours' measures added up to on them, in each kind of attention, where that is known
+            already.
+        effects: the rows of `tables/effects`, where the minimal pairs were patched already.
+        documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
+        words: of each of them; by default 10 to 60.
+        seed: of everything random.
+        progress: called with what is being done, and how often it was.
+
+    Raises:
+        InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
+    """
+    if unknown := corpora.keys() - MODULES.keys():
+        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
+    say = progress or (lambda stage, count: None)
+    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, seed, say)
+    left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
+    enough = [each for each in totals if each.documents >= _FEWEST]
+    found = gather(model, corpora, enough, documents=documents, words=words, seed=seed, say=say)
+    left_out |= {each.behaviour: each.effects_left_out for each in found if each.effects_left_out}
+    candidates, evidence = [], []
+    for each in found:
+        known = _known(each)
+        evidence.append(known)
+        candidates.append(_chosen(each).merge(known, on=CELL, how="inner"))
+    if not found:
+        return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
+    if effects is None:
+        asked = dict.fromkeys(each.behaviour for each in found)
+        effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in asked], ignore_index=True)
+    labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects)
+    return Labelled(labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out)
+
+
+def _collected(
+    model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
+) -> tuple[list[Collected], dict[str, str]]:
+    """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
+    totals, left_out = [], {}
+    for kind in Heads.every(model):
+        modules = modules_for(kind)
+        for corpus, behaviours in sharing({name: corpus for name, corpus in corpora.items() if name in modules}):
+            collectors = [modules[behaviour].Collector(model, seed=seed, heads=kind) for behaviour in behaviours]
+            reading = Reading(model, corpus, lambda texts: say("reading", texts), heads=kind)
+            for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
+                if isinstance(found, Collected):
+                    totals.append(found)
+                else:
+                    left_out[behaviour] = str(found)
+    return totals, left_out
+
+
+def _chosen(evidence: Evidence) -> pd.DataFrame:
+    """Heads and measures that attention or effect chose on the choosing half, and which did."""
+    shown = notable(evidence.choosing.heads)
+    bar = np.array([max(0.0, evidence.bars.get(name, 0.0)) for name in shown["measure"]], dtype=float)
+    attends = shown.loc[shown["gain"].to_numpy(dtype=float) > bar]
+    moved = evidence.choosing.effects
+    moves = moved.loc[(moved["q"] < DISCOVERY) & (moved["effect"] >= NOTABLE_EFFECT)]
+    rows = pd.concat([attends[CELL].assign(attends=True, moves=False), moves[CELL].assign(attends=False, moves=True)])
+    fit = [name not in _NO_LABEL and unit(name) in RANKED for name in rows["measure"]]
+    chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
+    return chosen.assign(bar=[max(0.0, evidence.bars.get(name, 0.0)) for name in chosen["measure"]])
+
+
+def _known(evidence: Evidence) -> pd.DataFrame:
+    """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
+    heads, effects = evidence.reporting.heads, evidence.reporting.effects
+    kept = heads.loc[heads["sink"] == "kept"].copy()
+    kept["p"] = kept[["p", "p_null"]].max(axis=1)  # a null without anything to permute says nothing either way
+    rows = _columns(kept, "gain", "attention", "n").merge(
+        _columns(effects, "effect", "effect", "readout"), on=CELL, how="left"
+    )
+    agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
+    nearest = beating_nearest(heads)
+    beats = {tuple(row) for row in nearest.loc[nearest["measure"] == _ALL, _HEAD].itertuples(index=False)}
+    fit = [row[-1] != _NAMED or tuple(row[:-1]) in beats for row in rows[[*_HEAD, "measure"]].itertuples(index=False)]
+    return rows.assign(agreement=[agreement[name] for name in rows["measure"]], fit=fit)
+
+
+def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
+    """A table's value, interval and p under the names that labels give them."""
+    named = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
+    return pd.DataFrame({named.get(name, name): rows[name] for name in (*CELL, value, *named, *more)})
+
+
+def _agreement(rows: pd.DataFrame) -> float:
+    known = rows[["gain", "effect"]].astype(float).dropna()
+    if len(known) < 3 or np.ptp(known.to_numpy(), axis=0).min() == 0:
+        return float("nan")
+    return float(np.asarray(tuple(spearmanr(known["gain"], known["effect"])))[0])
+
+
+def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
+    """Which candidates hold on the reporting half, and by what evidence."""
+    rows = candidates.copy()
+    attention, effect = (rows[name].astype(float).fillna(1.0).to_numpy() for name in ("p_attention", "p_effect"))
+    q = {
+        "both": benjamini_hochberg(np.maximum(attention, effect)),
+        "attention": benjamini_hochberg(attention),
+        "effect": benjamini_hochberg(effect),
+    }
+    chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
+    gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
+    attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
+    size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
+    moves = (size >= NOTABLE_EFFECT) & (least > 0)
+    holds = {"both": attends & moves, "attention": attends, "effect": moved & moves}
+    rows["evidence"], rows["q"] = "", np.nan
+    for evidence in ("both", "attention", "effect"):  # the strongest that holds
+        new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
+        rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
+    rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"}).replace({"label": {_NAMED: _ALL}})
+    return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *_HEAD, "label"], ignore_index=True)
+
+
+def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
+    """The labels, beside what each head carries of the minimal pairs that ask about the same."""
+    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*_HEAD, "task"])
+    known = {tuple(row[name] for name in (*_HEAD, "task")): row for row in best.to_dict("records")}
+    rows = labels.to_dict("records")
+    for row in rows:
+        for task, names in _TASKS.items():
+            carried = known.get((*(row[name] for name in _HEAD), task))
+            if row["label"] in names and carried is not None:
+                row |= {"task": task, "task_effect": carried["effect"]}
+                row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
+                break
+    return pd.DataFrame(rows, columns=LABEL_COLUMNS)

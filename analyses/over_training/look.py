@@ -1,0 +1,210 @@
+"""What has formed in a model by now? One quick look at its heads, to be taken many times while it trains.
+
+The scorers are those of the analyses, on little text and without intervals: what a curve needs, not what a claim does.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+
+from analyses import coreference, cross_attention, part_of_speech, position
+from analyses.head_tables import Heads, Scored, values
+from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
+from analyses.reading.windows import Reading
+from interp import AnnotatedText, InputError, Tokenizer, Transformer, run
+from interp.training import Windows
+from interp.training.objectives import IGNORED, Examples
+from models.stories import stories
+
+TAGS = ("NOUN", "ADJ")  # queries and keys of the lift that is followed
+KEYS = {
+    "previous-token": "previous-token",
+    "induction": "induction",
+    "antecedent": "antecedent",
+    f"tag:{TAGS[0]}->{TAGS[1]}": "tag",
+    "monotonicity": "monotonicity",
+}
+"""Measures of heads, as the analyses call them, and how the record of a run does."""
+
+ROW = 128  # tokens: a run may begin with rows that are shorter than its context, and knows nothing of places beyond
+EARLY, LATE = (10, 25), (100, 125)  # of such a row: the tokens whose losses in-context learning compares
+_STORIES, _IN_ROWS, _ROWS, _REPEATS = 48, 160, 48, 16
+_SEED = 2000  # added to the seed: neither the stories that the default model learns from nor those of reports
+_LOGITS = 1 << 24  # at once
+
+
+def measures(
+    model: Transformer,
+    seed: int = 0,
+    *,
+    corpus: Iterable[AnnotatedText] | None = None,
+    held_out: Sequence[Examples] | None = None,
+) -> dict[str, float]:
+    """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
+
+    Of heads, as `docs/measures.md` defines them: attention to the previous token, induction (on random repeats),
+    antecedent selection, the lift of nouns to adjectives (`tag`), and in cross-attention monotonicity. Where a model
+    has several kinds of attention, a head is called `encoder.L0.H3`, `decoder.L0.H3` or `cross.L0.H3`.
+    `baseline/MEASURE` is the strictest baseline's value, and `model/MEASURE` the best head's.
+
+    Of a decoder that stands alone: `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of
+    tokens 10 to 25, in nats (Olsson 2022 compares the 500th of 512 with the 50th; of shorter rows in proportion); and
+    `model/copying`, the share of the second copy of a random repeat that is foretold rightly, its first token aside.
+
+    What a model cannot be asked (an encoder: what comes next; without a tokenizer: any text) is left out.
+
+    Args:
+        model: a transformer, in evaluation.
+        seed: of the stories and the random repeats; the same seed gives the same numbers.
+        corpus: what heads are measured on; 48 generated stories by default.
+        held_out: rows that in-context learning is measured on; by default generated stories, one after the other.
+    """
+    texts = _stories(seed)[:_STORIES] if corpus is None else tuple(corpus)
+    kinds = Heads.every(model)
+    found: dict[str, float] = {}
+    for heads in kinds:
+        found |= _of_heads(model, heads, texts, seed, prefix(heads) if len(kinds) > 1 else "")
+    for measure in KEYS.values():
+        own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
+        found |= {f"model/{measure}": max(own)} if own else {}
+    if len(kinds) == 1 and kinds[0].causal and model.output is not None:
+        found |= _foretelling(model, seed, held_out)
+    return found
+
+
+def prefix(heads: Heads) -> str:
+    """What stands before a head's name where a model has several kinds of attention."""
+    return "cross." if heads.attention == "cross" else f"{heads.stack}."
+
+
+@lru_cache(2)
+def _stories(seed: int) -> tuple[AnnotatedText, ...]:
+    return tuple(stories(_IN_ROWS, _SEED + seed))
+
+
+def _of_heads(
+    model: Transformer, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str
+) -> dict[str, float]:
+    scored = _of_text(model, heads, texts, seed)
+    if not scored and heads.attention == "self" and position.repeat_length(model) >= position.SHORTEST_REPEAT:
+        scored = [position.induction(model, position.repeat_length(model), seed, heads)]
+    found: dict[str, float] = {}
+    for each in scored:
+        if each.sink == "kept":
+            found |= _named(each, heads, kind)
+    return found
+
+
+def _of_text(model: Transformer, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
+    """What heads do on a text, and on random repeats; nothing where the model cannot read the text."""
+    if model.tokenizer is None:
+        return []
+    reading = Reading(model, texts, heads=heads)
+    try:
+        found = collect(reading, _collectors(model, heads, seed))
+        refuse_unread(reading.counts, "the text")
+    except InputError:
+        return []
+    return [scored for each in found if not isinstance(each, InputError) for scored in each.scored]
+
+
+def _collectors(model: Transformer, heads: Heads, seed: int) -> list[Collector]:
+    if heads.attention == "cross":
+        return [cross_attention.Collector(model, seed=seed, heads=heads)]
+    return [
+        position.Collector(model, seed=seed, heads=heads, n_untrained=0),
+        part_of_speech.Collector(model, seed=seed, heads=heads, relations=(), tag_pairs=[TAGS]),
+        coreference.Collector(model, seed=seed, heads=heads),
+    ]
+
+
+def _named(scored: Scored, heads: Heads, kind: str) -> dict[str, float]:
+    """The measures that are followed, by head, and their baselines; none of what nothing was eligible for."""
+    value, baseline = values(scored, heads.count)
+    found: dict[str, float] = {}
+    for column, measure in enumerate(scored.measures):
+        if measure not in KEYS:
+            continue
+        key = KEYS[measure]
+        for at, score in enumerate(value[:, column].tolist()):
+            if np.isfinite(score):
+                found[f"heads/{key}/{kind}L{at // heads.n_heads}.H{at % heads.n_heads}"] = score
+        if np.isfinite(baseline[column]):
+            found[f"baseline/{kind}{key}"] = float(baseline[column])
+    return found
+
+
+# What the whole model foretells.
+
+
+def _foretelling(model: Transformer, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    rows = _rows_of_stories(model, seed) if held_out is None else held_out
+    if rows and (score := in_context(model, rows)) is not None:
+        found["model/in-context"] = score
+    if (length := position.repeat_length(model)) >= position.SHORTEST_REPEAT:
+        found["model/copying"] = copying(model, length, seed)
+    return found
+
+
+def _rows_of_stories(model: Transformer, seed: int) -> list[Examples]:
+    """Rows that begin anywhere in stories that stand one after the other, so that early and late tokens are alike."""
+    if model.tokenizer is None:
+        return []
+    stream, row = _stream(model.tokenizer, seed), min(ROW, model.config.n_ctx)
+    if sum(id == model.tokenizer.unknown_id for id in stream) > UNREADABLE * len(stream):
+        return []
+    return Windows(stream, model.tokenizer.prefix).every(row, _ROWS) if len(stream) > row else []
+
+
+def _stream(tokenizer: Tokenizer, seed: int) -> list[int]:
+    return [id for text in _stories(seed) for id in (*tokenizer.prefix, *tokenizer.pieces(text.text).ids)]
+
+
+def in_context(model: Transformer, rows: Sequence[Examples]) -> float | None:
+    """Loss of late tokens less that of early ones, in nats; below 0 where what was read helps (Olsson 2022).
+
+    None where a row is too short to have both.
+    """
+    totals = {stretch: [0.0, 0] for stretch in (LATE, EARLY)}  # of losses, and of targets
+    for examples in rows:
+        width = min(examples.targets.shape[1], ROW)
+        size = max(1, _LOGITS // (width * model.config.d_vocab))
+        for at in range(0, len(examples), size):
+            part = examples.part(slice(at, at + size)).to(model.device)
+            logits = run(model, part.tokens.ids[:, : _places(LATE, width).stop]).logits
+            for stretch, total in totals.items():
+                places = _places(stretch, width)
+                targets = part.targets[:, places]
+                flat = logits[:, places].float().flatten(0, 1), targets.flatten()
+                total[0] += float(F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum"))
+                total[1] += int((targets != IGNORED).sum())
+    if not all(count for _, count in totals.values()):
+        return None
+    late, early = (total / count for total, count in totals.values())
+    return late - early
+
+
+def _places(stretch: tuple[int, int], width: int) -> slice:
+    """A stretch of a whole row, in a row of `width` in proportion."""
+    first, last = (round(at * width / ROW) for at in stretch)
+    return slice(first, last)
+
+
+def copying(model: Transformer, length: int, seed: int) -> float:
+    """Share of second copies' tokens that are the likeliest ones; the first of each copy comes as a surprise."""
+    right, told = 0, 0
+    for ids in position.repeated(model, length, _REPEATS, seed).split(8):
+        second = ids[:, -length:]
+        foretold = run(model, ids.to(model.device)).logits[:, -length:-1].argmax(-1).cpu()
+        right += int((foretold == second[:, 1:]).sum())
+        told += foretold.numel()
+    return right / told
+
+
+def by_kind(numbers: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Of some numbers those of one kind (`heads`, `model`, `baseline`), without its name."""
+    return {name.removeprefix(f"{kind}/"): value for name, value in numbers.items() if name.startswith(f"{kind}/")}

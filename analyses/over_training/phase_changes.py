@@ -1,0 +1,110 @@
+"""When did heads form? The phase change of a curve, and for each measure the head that has most of it in the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from analyses.findings import NOTABLE
+from analyses.over_training.training_runs import Run
+
+CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
+LEAST = 0.1  # a smaller rise is none
+PART = 1 / 3  # of the whole rise, at least
+TIMES = 3  # as fast as over the whole run, at least
+STRETCH = 1 / 20  # of the run, at most; or one interval between looks, where they are farther apart
+NEARLY = 0.9  # of the largest rise: the shortest stretch that holds as much is the change
+FEWEST = 4  # looks: with fewer, none can be three times as fast as all
+SHARES = ("previous-token", "induction", "antecedent")  # measures whose rises 0.1 is a measure of
+KIND = ["stack", "attention"]
+FORMED_COLUMNS = [
+    *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
+    *("rise_from", "rise_to", "value_from", "value_to", "times"),
+]
+
+
+@dataclass(frozen=True)
+class Rise:
+    """From where to where a curve rises abruptly, and how many times as fast as over the whole run."""
+
+    start: int
+    end: int
+    low: float
+    high: float
+    times: float
+
+
+def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
+    """Where a curve rises abruptly, if it does.
+
+    Of all stretches from one look to a later one that are at most a twentieth of the run long (or one interval), the
+    shortest that holds nine tenths of the largest rise in any. It is a phase change if the curve rises there by at
+    least 0.1 and by at least a third of what lies between its lowest and its highest value, and at least three times as
+    fast, per step, as if it rose from one to the other evenly over the whole run. With fewer than four looks there is
+    none.
+
+    Args:
+        steps: of the looks, rising.
+        values: what was seen there.
+    """
+    at, seen = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
+    if len(at) < FEWEST:
+        return None
+    length, rise = at[None] - at[:, None], seen[None] - seen[:, None]
+    next_look = np.eye(len(at), k=1, dtype=bool)
+    allowed = next_look | ((length > 0) & (length <= STRETCH * (at[-1] - at[0])))
+    largest, whole = float(rise[allowed].max()), float(seen.max() - seen.min())
+    if largest < LEAST:
+        return None
+    enough = allowed & (rise >= max(LEAST, NEARLY * largest))
+    length = np.where(enough, length, np.inf)
+    first, last = np.unravel_index(np.where(length == length.min(), rise, -np.inf).argmax(), length.shape)
+    times = float(rise[first, last] / length[first, last] / (whole / (at[-1] - at[0])))
+    if rise[first, last] < PART * whole or times < TIMES:
+        return None
+    return Rise(int(at[first]), int(at[last]), float(seen[first]), float(seen[last]), times)
+
+
+def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
+    """Of every look the row of the head that has most; `heads` are rows of one run, kind and measure."""
+    return heads.loc[heads.groupby("step")["value"].idxmax()].sort_values("step")
+
+
+def formed(run: Run) -> pd.DataFrame:
+    """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
+
+    `half_way` is the first look at which that head had half of its final gain over the baseline; missing where the
+    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares
+    whose gain is that much: what stays with its baseline has not formed, however it jumps.
+    """
+    rows = []
+    for key, heads in run.heads.groupby(["measure", *KIND], sort=False, dropna=False):
+        measure, *kind = cast(tuple[Any, ...], key)
+        best = best_curve(heads)
+        end = best.iloc[-1].to_dict()
+        baseline = 0.0 if np.isnan(end["baseline"]) else end["baseline"]
+        gain = end["value"] - baseline
+        own = heads.loc[(heads["layer"] == end["layer"]) & (heads["head"] == end["head"])].sort_values("step")
+        half = own.loc[own["value"] >= baseline + gain / 2, "step"]
+        formed_at_all = measure in SHARES and gain >= NOTABLE
+        change = phase_change(best["step"].tolist(), best["value"].tolist()) if formed_at_all else None
+        rows.append(
+            {
+                **{name: end[name] for name in ("layer", "head", "step", "value", "baseline")},
+                **dict(zip(KIND, kind, strict=True)),
+                "run": run.name,
+                "measure": measure,
+                "gain": gain,
+                "half_way": int(half.iloc[0]) if gain >= NOTABLE and len(half) else None,
+                "rise_from": change and change.start,
+                "rise_to": change and change.end,
+                "value_from": change and change.low,
+                "value_to": change and change.high,
+                "times": change and change.times,
+            }
+        )
+    whole = {name: "Int64" for name in ("layer", "head", "step", "half_way", "rise_from", "rise_to")}
+    numbers = {name: float for name in ("value", "baseline", "gain", "value_from", "value_to", "times")}
+    return pd.DataFrame(rows, columns=FORMED_COLUMNS).astype({**whole, **numbers})

@@ -1,0 +1,12 @@
+"""Where along a model can words' tags, their relations and their referents be read off by a linear probe?
+
+One probe a layer's stream and a head's output, beside what a probe gets without the model's help: a control task, the
+rule that reads no sentence, the same model before training. Expected layer and centre of gravity say how deep.
+"""
+
+from analyses.probe.probe_runs import depths, measure
+from analyses.probe.probe_section import Section, section
+from analyses.probe.probe_tables import DEPTH_COLUMNS, LAYER_COLUMNS
+from analyses.probe.probe_tasks import TASKS
+
+__all__ = ["DEPTH_COLUMNS", "LAYER_COLUMNS", "TASKS", "Section", "depths", "measure", "section"]

@@ -1,0 +1,157 @@
+"""What did a task's probes get right? Fits them on the training items and judges them on the test's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from analyses.probe.probe_tasks import Task, ambiguous, baseline
+from analyses.probe.vectors import Read, Vectors
+from interp.patterns.totals import N_GROUPS
+from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
+
+HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
+_AXES = 64  # principal axes of a site that an edge probe reads
+_FEWER = 6_000  # training items of a probe of mixed layers, and of a head's, which has far fewer dimensions
+_FEWEST_GROUPS = 4  # of documents, below which halves of them say nothing
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one task's probes got right on the test items: 1 or 0, sites of the stream before those of the heads."""
+
+    groups: Int[Tensor, " item"]
+    right: Float[Tensor, "site item"]
+    control: Float[Tensor, "site item"]
+    untrained: Float[Tensor, "site item"]
+    baseline: Float[Tensor, " item"]
+    baseline_name: str
+    ambiguous: Float[Tensor, " item"] | None  # 1 where the item is of an ambiguous type
+    cumulative: Float[Tensor, "layer item"]  # right by the probe that may mix layers 0..l
+    shares: Float[Tensor, " layer"]  # of the probe that may mix them all
+    half_shares: Float[Tensor, "half layer"]  # the same from each of `HALVES` halves of the training documents
+    n_train: int
+    documents: dict[str, int]  # that have items, in either split
+
+
+def probe(
+    name: str,
+    task: Task,
+    made: Sequence[Read],
+    untrained: Float[Tensor, "site item"],
+    *,
+    penalty: float,
+    seed: int,
+) -> Found:
+    """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them.
+
+    Args:
+        name: of the task.
+        task: its items in both splits.
+        made: what the model made of both splits.
+        untrained: where the probes of the untrained model are right.
+        penalty: see `interp.probes.fit`.
+        seed: of the halves.
+    """
+    right = _right(vectors_of(name, task, made), task, ["label", "control"], penalty)
+    cumulative, shares, half_shares = _mixes(_streams(name, task, made), task, penalty, seed)
+    rule, rule_name = baseline(task)
+    return Found(
+        groups=task.test.groups,
+        right=right[:, 0],
+        control=right[:, 1],
+        untrained=untrained,
+        baseline=rule,
+        baseline_name=rule_name,
+        ambiguous=ambiguous(task) if name == "tag" else None,
+        cumulative=cumulative,
+        shares=shares,
+        half_shares=half_shares,
+        n_train=len(task.train.rows),
+        documents={"train": task.train.documents, "test": task.test.documents},
+    )
+
+
+def right_alone(name: str, task: Task, made: Sequence[Read], penalty: float) -> Float[Tensor, "site item"]:
+    """Where each site's probe is right, without its control task."""
+    return _right(vectors_of(name, task, made), task, ["label"], penalty)[:, 0]
+
+
+def vectors_of(name: str, task: Task, made: Sequence[Read]) -> tuple[Vectors, Vectors]:
+    """What the probes read, for training and for the test."""
+    train, test = made
+    if name == "coreference":
+        (stream, test_stream), (heads, test_heads) = (_edges(train, test, kind) for kind in ("stream", "heads"))
+        return Vectors(stream, heads), Vectors(test_stream, test_heads)
+    return _labelled(train.words, task.train.rows), _labelled(test.words, task.test.rows)
+
+
+def _streams(name: str, task: Task, made: Sequence[Read]) -> tuple[Tensor, Tensor]:
+    """What probes of mixed layers read: layers can be mixed along the same axes only."""
+    train, test = made
+    if name == "coreference":
+        return _edges(train, test, "stream", common=True)
+    vectors = vectors_of(name, task, made)
+    return vectors[0].stream, vectors[1].stream
+
+
+def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
+    """Vectors of edges, along each site's principal axes of the training words at both ends, or those of all sites."""
+    ends = [[getattr(end, kind) for end in (made.pronouns, made.mentions)] for made in (train, test)]
+    both = torch.cat(ends[0], 1)
+    if common:
+        scaling = Scaling.of(both)
+        both, ends = scaling(both).flatten(0, 1)[None], [[scaling(end) for end in pair] for pair in ends]
+    axes = Axes.of(both, _AXES)
+    first, second = (edge_vectors(axes(pronouns), axes(mentions)) for pronouns, mentions in ends)
+    return first, second
+
+
+def _labelled(words: Vectors, rows: list[int]) -> Vectors:
+    return words if len(rows) == words.stream.shape[1] else words.of(torch.tensor(rows))
+
+
+def _right(
+    vectors: tuple[Vectors, Vectors], task: Task, asked: Sequence[str], penalty: float
+) -> Float[Tensor, "site task item"]:
+    """Fit on the training vectors, and say where each probe is right on the test's."""
+    labels, wanted = (torch.stack([task.classes[name][split] for name in asked]) for split in range(2))
+    some = _evenly(labels.shape[1])
+    streams = fit(vectors[0].stream, labels, task.n_classes, penalty=penalty)
+    heads = fit(vectors[0].heads[:, some], labels[:, some], task.n_classes, penalty=penalty)
+    predicted = torch.cat([streams.predict(vectors[1].stream), heads.predict(vectors[1].heads)])
+    return (predicted == wanted).float()
+
+
+def _evenly(n_items: int) -> Int[Tensor, " some"]:
+    """At most `_FEWER` of so many items, evenly through them."""
+    return torch.linspace(0, n_items - 1, min(n_items, _FEWER), dtype=torch.float64).long()
+
+
+def _mixes(
+    streams: tuple[Tensor, Tensor], task: Task, penalty: float, seed: int
+) -> tuple[Float[Tensor, "layer item"], Float[Tensor, " layer"], Float[Tensor, "half layer"]]:
+    """Probes of mixed layers: where that of layers 0..l is right, the last one's shares, and those of halves."""
+    labels, wanted = task.classes["label"]
+    some = _evenly(len(labels))
+    scaling = Scaling.of(streams[0][:, some])
+    train, test = scaling(streams[0][:, some]), scaling(streams[1])
+    labels, groups = labels[some], task.train.groups[some]
+    mixes = [fit_mix(train[:count], labels, task.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
+    cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == wanted).float() for mix in mixes])
+    kept = halves_of(groups, seed)
+    halves = [fit_mix(train[:, half], labels[half], task.n_classes, penalty=penalty).shares for half in kept]
+    return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
+
+
+def halves_of(groups: Int[Tensor, " item"], seed: int) -> list[Bool[Tensor, " item"]]:
+    """Items of random halves of the groups of documents, the same halves for every task; none of too few groups."""
+    present = groups.unique()
+    if len(present) < _FEWEST_GROUPS:
+        return []
+    random = np.random.default_rng(seed)
+    ranks = [torch.from_numpy(random.permutation(N_GROUPS))[present] for _ in range(HALVES)]
+    return [torch.isin(groups, present[rank.argsort()[: len(present) // 2]]) for rank in ranks]

@@ -1,0 +1,155 @@
+"""How is what probes found said? Plain sentences, each number with its interval and what it is compared with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analyses.figures.style import head_name
+from analyses.probe.probe_tables import EXPECTED, GRAVITY
+from analyses.report.renderer import interval, number
+
+TITLES = {"tag": "Parts of speech", "relation": "Dependency relations", "coreference": "Coreference"}
+ASKED = {
+    "tag": "What part of speech is a word?",
+    "relation": "Which dependency relation does a word have to its head?",
+    "coreference": (
+        "Are a pronoun and a mention before it of one chain? Of each pronoun the nearest mention of its chain and the "
+        "nearest of another are asked, so that chance is half."
+    ),
+}
+_NAMES = {"tag": "parts of speech", "relation": "dependency relations", "coreference": "coreference"}
+_ITEMS = {"tag": "words", "relation": "words", "coreference": "pairs"}
+_MEASURES = (EXPECTED, GRAVITY)
+_UNTRAINED = "the same probe of the untrained model"
+UNSURE = "it cannot be told"
+Row = Mapping[Any, Any]
+
+
+def best_stream(rows: pd.DataFrame) -> Row:
+    """The row of one task's streams that is read best; of equals the first."""
+    streams = rows.loc[rows["head"].isna()]
+    return streams.loc[streams["accuracy"].idxmax()].to_dict()
+
+
+def in_short(rows: pd.DataFrame, depths: pd.DataFrame, deepest: int) -> str:
+    """One task in one breath: where it is read best, what that is more than, how deep it lies."""
+    best = best_stream(rows)
+    beside = [
+        f"{_difference(best, name, f'{name}_')} over {what}"
+        for what, name in (
+            (f"the rule that reads no sentence ({best['baseline_name']})", "gain"),
+            (_UNTRAINED, "learnt"),
+        )
+    ]
+    return f"{read_best(rows, deepest)}: {', '.join(beside)}. {depth(depths, str(best['task']), deepest)}"
+
+
+def read_best(rows: pd.DataFrame, deepest: int) -> str:
+    """Where one task is read best, and how well."""
+    best = best_stream(rows)
+    where = f"after {best['depth']} of {deepest} blocks" if best["depth"] else "before the first block"
+    return f"Read best {where}, {number(best['accuracy'])} of {number(best['n'])} {_ITEMS[best['task']]} right"
+
+
+def told(low: float, high: float) -> str | None:
+    """What an interval tells of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
+    return "more" if low > 0 else "less" if high < 0 else None
+
+
+def compared(rows: pd.DataFrame) -> list[str]:
+    """What the best layer's probe has over each thing that stands beside it."""
+    best = best_stream(rows)
+    found = [
+        _more("the rule that reads no sentence", best, "baseline", "gain", note=f"{best['baseline_name']}: "),
+        _more(_UNTRAINED, best, "untrained_accuracy", "learnt"),
+        _more("the control task, which only knowing types by heart solves", best, "control_accuracy", "selectivity"),
+    ]
+    if best["ambiguous_n"] > 0:
+        found.append(
+            f"Words seen both as noun and as verb in training ({number(int(best['ambiguous_n']))}): "
+            f"{number(best['ambiguous_accuracy'])} right, against {number(best['ambiguous_baseline'])} for their most "
+            f"frequent tag, {_difference(best, 'ambiguous_gain', 'ambiguous_')}."
+        )
+    return found
+
+
+def _more(what: str, best: Row, value: str, difference: str, note: str = "") -> str:
+    prefix = "ci_" if difference == "selectivity" else f"{difference}_"
+    return f"Over {what} ({note}{number(best[value])}): {_difference(best, difference, prefix)}."
+
+
+def _difference(row: Row, name: str, prefix: str) -> str:
+    low, high = row[f"{prefix}low"], row[f"{prefix}high"]
+    says = f"{number(row[name], sign=True)} (95% {interval(low, high, sign=True)}"
+    return says + (")" if told(low, high) else "; that may be nothing)")
+
+
+def of_heads(rows: pd.DataFrame) -> str:
+    """Which head's output alone is read best."""
+    heads = rows.loc[rows["head"].notna()]
+    best = heads.loc[heads["accuracy"].idxmax()].to_dict()
+    return (
+        f"Of single heads’ outputs, that of {head_name(best['layer'], best['head'])} is read best: "
+        f"{number(best['accuracy'])}, selectivity {number(best['selectivity'], sign=True)} "
+        f"(95% {interval(best['ci_low'], best['ci_high'], sign=True)})."
+    )
+
+
+def depth(depths: pd.DataFrame, task: str, deepest: int) -> str:
+    """Both measures of how deep one task is read."""
+    rows = depths.loc[depths["task"] == task].set_index("measure").to_dict("index")
+    expected, gravity = rows[EXPECTED], rows[GRAVITY]
+    first = (
+        f"Expected layer {_value(expected)}"
+        if pd.notna(expected["value"])
+        else "No expected layer: all layers together read it no better, surely, than the embedding alone"
+    )
+    return f"{first}; centre of gravity {_value(gravity)} of {deepest}."
+
+
+def _value(row: Row, *, sign: bool = False) -> str:
+    bounds = interval(row["ci_low"], row["ci_high"], sign=sign)
+    return f"{number(row['value'], sign=sign)} (95% {bounds})"
+
+
+def differences(depths: pd.DataFrame) -> list[str]:
+    """For each two tasks, whether one is read higher than the other, by both measures."""
+    found = []
+    for pair in dict.fromkeys(task for task in depths["task"] if " - " in task):
+        one, other = pair.split(" - ")
+        rows = depths.loc[depths["task"] == pair].set_index("measure").to_dict("index")
+        says = " ".join(f"By the {name}, {_higher(rows[name])}." for name in _MEASURES)
+        found.append(f"Is {_NAMES[one]} read higher than {_NAMES[other]}? {says}".replace("Is dep", "Are dep"))
+    return found
+
+
+def _higher(row: Row) -> str:
+    if pd.isna(row["value"]):
+        return f"{UNSURE}: one of them has none"
+    says = {"more": "yes", "less": "no, lower", None: UNSURE}[told(row["ci_low"], row["ci_high"])]
+    return f"{says}: {_value(row, sign=True)} blocks"
+
+
+def question(depths: pd.DataFrame) -> str:
+    """What the depths of the tasks that were probed can answer."""
+    tasks = set(depths["task"])
+    if any(str(task).startswith("coreference - ") for task in tasks):
+        return "Is syntax read low in the model, and coreference high?"
+    return "Which is read higher in the model?" if len(tasks) > 1 else "How deep in the model is it read?"
+
+
+def verdict(depths: pd.DataFrame) -> str | None:
+    """Is syntax read low and coreference high? None where coreference or syntax was not probed."""
+    pairs = [task for task in depths["task"].unique() if str(task).startswith("coreference - ")]
+    if not pairs:
+        return None
+    says = {}
+    for name in _MEASURES:
+        rows = depths.loc[depths["task"].isin(pairs) & (depths["measure"] == name)]
+        each = [told(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
+        says[name] = "no" if "less" in each else UNSURE if None in each else "yes"
+    first, second = says.values()
+    if first == second:
+        return {"yes": "Yes, by both measures.", "no": "No, by both measures.", UNSURE: "It cannot be told."}[first]
+    return f"By the {EXPECTED}: {first}. By the {GRAVITY}: {second}."

@@ -1,0 +1,156 @@
+"""From what probes got right to tables: a row a layer and head, and how deep each task is read."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor
+
+from analyses.probe.fitted import Found
+from analyses.probe.items import probed_stack
+from analyses.probe.probe_tasks import TASKS
+from interp import Transformer
+from interp.patterns.totals import N_GROUPS
+from interp.probes import centre_of_gravity, expected_layer_terms
+from interp.statistics import estimate
+
+_CONTROL = "accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high"
+_RULE = "accuracy", "baseline", "gain", "gain_low", "gain_high"
+_UNTRAINED = "accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high"
+_AMBIGUOUS = "ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high"
+LAYER_COLUMNS = [
+    *("stack", "layer", "head", "depth", "site", "task", *_CONTROL, "n", *_RULE[1:], "baseline_name"),
+    *(*_UNTRAINED[1:], "cumulative_accuracy", *_AMBIGUOUS, "ambiguous_n"),
+]
+DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
+EXPECTED, GRAVITY = "expected layer", "centre of gravity"
+Interval = tuple[float, float, float]  # the value and its two bounds
+_NOTHING: Interval = (np.nan, np.nan, np.nan)
+
+
+def layer_table(model: Transformer, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+    """The rows of `tables/layers`, task by task; `measure` says what the columns mean."""
+    table = pd.concat([_layer_rows(model, task, each, seed) for task, each in found.items()], ignore_index=True)
+    return table.reindex(columns=LAYER_COLUMNS)
+
+
+def _layer_rows(model: Transformer, task: str, found: Found, seed: int) -> pd.DataFrame:
+    stack, config = next(iter(model.config.stacks)), probed_stack(model)
+    n_layers, n_heads = config.n_layers, config.n_heads
+    of_heads = np.repeat([False, True], [n_layers + 1, n_layers * n_heads])
+    layer = np.concatenate([[0], np.arange(n_layers), np.repeat(np.arange(n_layers), n_heads)])
+    head = np.concatenate([np.zeros(n_layers + 1), np.tile(np.arange(n_heads), n_layers)]).astype(int)
+    cumulative = np.full(len(layer), np.nan)
+    cumulative[: n_layers + 1] = found.cumulative.mean(1)
+    rule = found.baseline.expand_as(found.right)
+    table = pd.DataFrame(
+        {
+            "stack": stack,
+            "layer": layer,
+            "head": pd.array(head, dtype="Int64"),
+            "depth": np.concatenate([np.arange(n_layers + 1), layer[n_layers + 1 :] + 1]),
+            "site": np.where(of_heads, "attn.z", np.where(np.arange(len(layer)) == 0, "resid_pre", "resid_post")),
+            "task": task,
+            "n": len(found.groups),
+            "baseline_name": found.baseline_name,
+            "cumulative_accuracy": cumulative,
+            **_against(
+                found, found.control, seed, ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
+            ),
+            **_against(found, rule, seed, _RULE),
+            **_against(found, found.untrained, seed, _UNTRAINED),
+        }
+    )
+    table.loc[~of_heads, "head"] = pd.NA
+    if found.ambiguous is not None:
+        table["ambiguous_n"] = int(found.ambiguous.sum())
+        for name, values in _against(found, rule, seed, _AMBIGUOUS, some=found.ambiguous).items():
+            table[name] = values
+    return table
+
+
+def _against(
+    found: Found,
+    other: Float[Tensor, "site item"],
+    seed: int,
+    names: Sequence[str],
+    some: Float[Tensor, " item"] | None = None,
+) -> dict[str, np.ndarray]:
+    """Columns: accuracy, that of another on the same items, the difference and its bounds."""
+    counted = torch.ones(len(found.groups)) if some is None else some
+    if not counted.any():
+        return {name: np.full(len(found.right), np.nan) for name in names}
+    counts = _sums(found.groups, counted.expand_as(found.right))
+    against = estimate(
+        _sums(found.groups, found.right * counted), counts, _sums(found.groups, other * counted), counts, seed=seed
+    )
+    values = against.value, against.baseline, against.gain, against.low, against.high
+    return dict(zip(names, values, strict=True))
+
+
+def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -> np.ndarray:
+    """Sums over each group of documents: group x column."""
+    columns = values.double().reshape(-1, len(groups)).T
+    return torch.zeros(N_GROUPS, columns.shape[1], dtype=torch.float64).index_add_(0, groups, columns).numpy()
+
+
+def depth_table(model: Transformer, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+    """The rows of `tables/depths`: each task, then of each two the later of `TASKS` less the earlier."""
+    stack = next(iter(model.config.stacks))
+    pairs = [(one, None) for one in found]
+    pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in found], 2)]
+    rows = []
+    for task, base in pairs:
+        one, other = found[task], found[base] if base else None
+        n = min(len(each.groups) for each in (one, other) if each is not None)
+        measures = {EXPECTED: expected_with_interval(one, other, seed), GRAVITY: centre_with_interval(one, other)}
+        for name, (value, low, high) in measures.items():
+            rows.append((stack, f"{task} - {base}" if base else task, name, value, low, high, n))
+    return pd.DataFrame(rows, columns=DEPTH_COLUMNS)
+
+
+def expected_with_interval(one: Found, other: Found | None, seed: int) -> Interval:
+    """Expected layer and its interval, or those of its difference to another task's."""
+    terms = [_expected_terms(each, seed) for each in (one, other) if each is not None]
+    if any(each is None for each in terms):
+        return _NOTHING
+    nothing = np.zeros((N_GROUPS, 1))
+    (above, below), (base_above, base_below) = [*terms, (nothing, nothing + 1)][:2]
+    # a group that gained as much as it lost has items all the same, and one with items of either task counts
+    items = torch.cat([each.groups for each in (one, other) if each is not None])
+    present = np.bincount(items.numpy(), minlength=N_GROUPS) > 0
+    found = estimate(above, below, base_above, base_below, present=present, seed=seed)
+    return float(found.gain[0]), float(found.low[0]), float(found.high[0])
+
+
+def _expected_terms(found: Found, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Sums of the expected layer's two terms; None where nothing is surely gained after the embedding."""
+    above, below = (_sums(found.groups, terms) for terms in expected_layer_terms(found.cumulative))
+    counts = _sums(found.groups, torch.ones(len(found.groups)))
+    gained = estimate(below, counts, np.zeros_like(counts), np.ones_like(counts), seed=seed)
+    return (above, below) if gained.low[0] > 0 else None
+
+
+def centre_with_interval(one: Found, other: Found | None) -> Interval:
+    """Centre of gravity and its interval, or those of its difference to another task's, half by half.
+
+    A half of the documents strays from the whole as far as the whole does from the truth: the delete-half jackknife
+    (Shao & Wu 1989), which holds where leaving out a few would show no change. About the whole's own value rather than
+    the halves' mean, so that what changes with less text counts as unsure too.
+    """
+    value, halves = (centre_of_gravity(shares.double()) for shares in (one.shares, one.half_shares))
+    if other is not None:
+        value = value - centre_of_gravity(other.shares.double())
+        if len(other.half_shares) != len(halves):
+            return float(value), np.nan, np.nan
+        halves = halves - centre_of_gravity(other.half_shares.double())
+    if not len(halves):
+        return float(value), np.nan, np.nan
+    error = float((halves - value).square().mean().sqrt())
+    reach = float(stats.t.ppf(0.975, len(halves))) * error
+    lowest, highest = (0.0, len(one.shares) - 1.0) if other is None else (-np.inf, np.inf)  # what there can be
+    return float(value), max(float(value) - reach, lowest), min(float(value) + reach, highest)

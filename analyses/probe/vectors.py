@@ -1,0 +1,110 @@
+"""What does a model make of the items? The vectors of words, and of both ends of edges, at every layer and head."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analyses.probe.items import Asked, probed_stack
+from analyses.reading.inputs import least_target
+from analyses.reading.windows import Window
+from interp import TokenBatch, Transformer, run
+from interp.patterns import membership
+
+_BATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of the same items at each site: the stream into the first block and out of every one; every head's z."""
+
+    stream: Float[Tensor, "depth item d_model"]
+    heads: Float[Tensor, "head item d_head"]
+
+    def of(self, items: slice | Tensor) -> "Vectors":
+        """Those of some items."""
+        return Vectors(self.stream[:, items], self.heads[:, items])
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a model made of the items of one split: words, and both ends of the edges."""
+
+    words: Vectors
+    pronouns: Vectors
+    mentions: Vectors
+
+
+def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], object] | None = None) -> Read:
+    """Run a model and keep the vectors of what is asked, in its order. A word's vector is the mean over its pieces.
+
+    Args:
+        model: any; of two stacks the encoder is probed.
+        asked: what is asked in each window.
+        progress: is told how many windows have been read.
+    """
+    n_words, n_edges = (sum(len(getattr(each, name)) for each in asked) for name in ("words", "edges"))
+    made = Read(*(_room(model, count) for count in (n_words, n_edges, n_edges)))
+    filled, done = [0, 0, 0], 0
+    for batch in _batches(asked):
+        stream, heads = _word_vectors(model, [each.window for each in batch])
+        for part, (vectors, chosen) in enumerate(
+            zip((made.words, made.pronouns, made.mentions), _places(batch), strict=True)
+        ):
+            at = torch.tensor(chosen, dtype=torch.long).reshape(-1, 2).T
+            here = slice(filled[part], filled[part] + len(chosen))
+            vectors.stream[:, here] = stream[at[0], at[1]].cpu().transpose(0, 1)
+            vectors.heads[:, here] = heads[at[0], at[1]].cpu().transpose(0, 1)
+            filled[part] += len(chosen)
+        done += len(batch)
+        if progress is not None:
+            progress(done)
+    return made
+
+
+def _room(model: Transformer, count: int) -> Vectors:
+    config = probed_stack(model)
+    n_heads = config.n_layers * config.n_heads
+    return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
+
+
+def _batches(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
+    batch: list[Asked] = []
+    for each in asked:
+        if batch and (len(batch) + 1) * max(len(one.window.ids) for one in (batch[-1], each)) > _BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
+    """Row and word (counted in the window) of words, pronouns and mentions."""
+    firsts = [each.window.start for each in batch]
+    edges = [(row, edge) for row, each in enumerate(batch) for edge in each.edges]
+    return (
+        [(row, word - firsts[row]) for row, each in enumerate(batch) for word in each.words],
+        [(row, edge.pronoun - firsts[row]) for row, edge in edges],
+        [(row, edge.mention - firsts[row]) for row, edge in edges],
+    )
+
+
+def _word_vectors(model: Transformer, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
+    """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
+    stack, target = next(iter(model.config.stacks)), least_target(model, len(shown))
+    wanted = (f"{stack}.0.resid_pre", f"{stack}.*.resid_post", f"{stack}.*.attn.z")
+    out = run(model, TokenBatch.from_rows([window.ids for window in shown]), capture=wanted, target=target)
+    rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in shown]
+    n_words = max(window.stop - window.start for window in shown)
+    belongs = membership(rows, n_words, out.tokens.ids.shape[1]).to(model.device)
+    share = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+    stream, heads = [], []
+    for name, value in out.activations.items():
+        if name.endswith(".attn.z"):
+            heads.append((share @ value.flatten(2).float()).unflatten(-1, value.shape[-2:]))
+        else:
+            stream.append(share @ value.float())
+    return torch.stack(stream, 2), torch.cat(heads, 2)

@@ -1,0 +1,1 @@
+"""How a model reads a corpus once for several questions: windows, batches, collectors, examples."""

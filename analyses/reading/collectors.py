@@ -1,0 +1,88 @@
+"""How is a corpus read once for several questions? Each behaviour's collector sees every batch of patterns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import pandas as pd
+
+from analyses.head_tables import Collected, Heads
+from analyses.reading.windows import Batch, Progress, Reading
+from interp import AnnotatedText, InputError, Transformer
+
+UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
+
+
+@runtime_checkable
+class Collector(Protocol):
+    """Adds up one behaviour's measures, batch by batch."""
+
+    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None) -> None: ...
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        ...
+
+    def collected(self, reading: Reading) -> Collected:
+        """What was added up in the end.
+
+        Raises:
+            InputError: nothing that this behaviour measures was there.
+        """
+        ...
+
+
+def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
+    """What each collector adds up over one reading of a corpus, or why there was nothing for it.
+
+    Raises:
+        InputError: the corpus is empty, or the model has no tokenizer.
+    """
+    for batch in reading:
+        for each in collectors:
+            each.add(batch)
+    return [_collected(each, reading) for each in collectors]
+
+
+def _collected(collector: Collector, reading: Reading) -> Collected | InputError:
+    try:
+        return collector.collected(reading)
+    except InputError as error:
+        return error
+
+
+def head_table(
+    collector: Collector,
+    model: Transformer,
+    corpus: Iterable[AnnotatedText],
+    *,
+    seed: int,
+    progress: Progress | None,
+) -> pd.DataFrame:
+    """The rows of `tables/heads` of one behaviour alone.
+
+    Raises:
+        InputError: the corpus is empty or lacks what is measured, or the model has no tokenizer.
+    """
+    (found,) = collect(Reading(model, corpus, progress), [collector])
+    if isinstance(found, InputError):
+        raise found
+    return found.table(seed=seed)
+
+
+def summary(reading: Reading) -> dict[str, Any]:
+    """What every collector says of the text: its name, and how many documents it holds."""
+    return {"corpus": getattr(reading.corpus, "name", "texts"), "documents": len(reading.documents)}
+
+
+def refuse_unread(counts: Mapping[str, int], name: str) -> None:
+    """A text of which the model's tokenizer knows hardly anything was not read.
+
+    Raises:
+        InputError: more than nine tenths of the tokens counted are unknown.
+    """
+    unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
+    if tokens and unknown > UNREADABLE * tokens:
+        raise InputError(
+            f"{unknown:,} of the {tokens:,} tokens of {name} are unknown to this model's tokenizer: "
+            "give a text that it was made for"
+        )

@@ -1,0 +1,190 @@
+"""What does a head look at in a text that a person can read? Word-level patterns, and passages short enough to draw."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from analyses.antecedents import antecedent_items
+from analyses.reading.inputs import least_target
+from interp import AnnotatedText, InputError, Mention, TokenBatch, Transformer, run
+from interp.annotation import ROOT
+from interp.patterns import membership, pool
+from interp.tokens import NO_WORD, align
+
+WordPattern = Float[NDArray[np.floating], "word word2"]
+SEARCHED = 500  # texts looked at for an example
+_SENTENCE = (9, 16)  # words of a sentence that is worth drawing
+_PASSAGE = 26  # words at most in a passage with a pronoun and its antecedent
+
+
+@dataclass(frozen=True, order=True)
+class Head:
+    """One attention head of a model."""
+
+    stack: str
+    layer: int
+    head: int
+
+
+def head_patterns(
+    model: Transformer, tokens: TokenBatch | Tensor, heads: Sequence[Head]
+) -> Float[Tensor, "prompt head query key"]:
+    """The patterns of chosen heads, in their order.
+
+    Raises:
+        InputError: a head or a layer that the model does not have, or tokens that do not fit it.
+    """
+    for each in heads:
+        stack = model.config.stacks.get(each.stack)
+        if stack is None or not (0 <= each.layer < stack.n_layers and 0 <= each.head < stack.n_heads):
+            has = ", ".join(
+                f"{name} {s.n_layers} layers of {s.n_heads} heads" for name, s in model.config.stacks.items()
+            )
+            raise InputError(f"no head {each.layer}.{each.head} in {each.stack}: this model has {has}, counted from 0")
+    if len(model.config.stacks) > 1 and any(each.stack != "encoder" for each in heads):
+        raise InputError("a decoder that has a source reads no text alone: expected heads of the encoder")
+    n_texts = len(tokens.ids if isinstance(tokens, TokenBatch) else tokens)
+    capture = {f"{each.stack}.{each.layer}.attn.pattern" for each in heads}
+    out = run(model, tokens, capture, target=least_target(model, n_texts))
+    return torch.stack([out[f"{each.stack}.{each.layer}.attn.pattern"][:, each.head] for each in heads], 1)
+
+
+def mean_pattern(
+    model: Transformer, ids: Int[Tensor, "prompt position"], heads: Sequence[Head]
+) -> Float[NDArray[np.floating], "head query key"]:
+    """The patterns of chosen heads, averaged over texts of one length."""
+    return head_patterns(model, ids, heads).mean(0).double().cpu().numpy()
+
+
+def word_patterns(
+    model: Transformer, text: AnnotatedText, heads: Sequence[Head]
+) -> Float[NDArray[np.floating], "head word word2"]:
+    """Attention between the words of one text: *to* a word sums over its pieces, *from* a word averages (Clark 2019).
+
+    Rows add up to what does not go to special tokens. A word without a token of its own is NaN, as row and column.
+
+    Raises:
+        InputError: the model has no tokenizer, or the text does not fit its context.
+    """
+    word_of, ids = _tokens(model, text)
+    pattern = head_patterns(model, TokenBatch.from_rows([ids]), heads)
+    belongs = membership([word_of], len(text.words), len(ids)).to(pattern)
+    pooled = pool(pattern, belongs, belongs)[0].double().cpu().numpy()
+    absent = (belongs[0].sum(1) == 0).cpu().numpy()
+    pooled[:, absent, :] = pooled[:, :, absent] = np.nan
+    return pooled
+
+
+def word_pattern(
+    model: Transformer, text: AnnotatedText, layer: int, head: int, stack: str | None = None
+) -> WordPattern:
+    """`word_patterns` of one head, of the stack that the output layer reads unless another is named."""
+    return word_patterns(model, text, [Head(stack or list(model.config.stacks)[-1], layer, head)])[0]
+
+
+def tag_patterns(
+    model: Transformer, texts: Iterable[AnnotatedText], heads: Sequence[Head], tags: Sequence[str]
+) -> Float[NDArray[np.floating], "head tag tag2"]:
+    """The share of the attention of words tagged `tag` that goes to words tagged `tag2`, averaged over those words."""
+    mass, seen = np.zeros((len(heads), len(tags), len(tags))), np.zeros(len(tags))
+    for text in texts:
+        assert text.tags is not None
+        is_tag = np.array([[tag == each for each in tags] for tag in text.tags], dtype=float)  # word tag
+        patterns = word_patterns(model, text, heads)
+        present = ~np.isnan(patterns[0]).all(1)
+        mass += np.einsum("hvw,vx,wy->hxy", np.nan_to_num(patterns), is_tag, is_tag)
+        seen += is_tag[present].sum(0)
+    return mass / np.where(seen == 0, np.nan, seen)[None, :, None]
+
+
+def common_tags(texts: Iterable[AnnotatedText], most: int = 9) -> list[str]:
+    """The most frequent tags of some texts, punctuation aside."""
+    counts = Counter(tag for text in texts for tag in text.tags or () if tag not in {"PUNCT", "SYM", "X"})
+    return [tag for tag, _ in counts.most_common(most)]
+
+
+def _tokens(model: Transformer, text: AnnotatedText) -> tuple[list[int], list[int]]:
+    """For each token of a text, special ones included, the word that it belongs to, and its id."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError("this model has no tokenizer, so it cannot read words: give its directory a tokenizer.json")
+    pieces = tokenizer.pieces(text.text)
+    words = align(pieces.spans, text.word_spans, text.text)
+    before, after = [NO_WORD] * len(tokenizer.prefix), [NO_WORD] * len(tokenizer.suffix)
+    return [*before, *words, *after], [*tokenizer.prefix, *pieces.ids, *tokenizer.suffix]
+
+
+# Passages to draw.
+
+
+def find(
+    model: Transformer,
+    corpus: Iterable[AnnotatedText],
+    cut: Callable[[AnnotatedText], AnnotatedText | None],
+    count: int = 1,
+) -> list[AnnotatedText]:
+    """The first passages, one a text at most, that `cut` finds in a corpus and the model can read."""
+    passages = (cut(text) for text in islice(corpus, SEARCHED))
+    return list(islice((passage for passage in passages if passage is not None and _fits(model, passage)), count))
+
+
+def sentence(text: AnnotatedText) -> AnnotatedText | None:
+    """The first sentence of a text that is neither too short nor too long to draw, and made of words."""
+    shortest, longest = _SENTENCE
+    for start, end in _sentences(text):
+        plain = sum(word.isalpha() for word in text.words[start:end])
+        if shortest <= end - start <= longest and plain >= 0.8 * (end - start):
+            return excerpt(text, start, end)
+    return None
+
+
+def pronoun_passage(text: AnnotatedText) -> AnnotatedText | None:
+    """The first short run of whole sentences in which a pronoun has a right and a wrong antecedent before it."""
+    sentences = _sentences(text)
+    for start, _ in sentences:
+        for _, end in sentences:
+            if 0 < end - start <= _PASSAGE and antecedent_items(passage := excerpt(text, start, end)):
+                return passage
+    return None
+
+
+def last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
+    """The last pronoun that asks for an antecedent, and the head words of the mentions before it that answer."""
+    item = antecedent_items(text)[-1]
+    return item.pronoun, tuple(word for word, right in zip(item.candidates, item.correct, strict=True) if right)
+
+
+def excerpt(text: AnnotatedText, start: int, end: int) -> AnnotatedText:
+    """The words from `start` up to `end`, with what is known of them; a head or mention outside is dropped."""
+    part = slice(start, end)
+    inside = [mention for mention in text.mentions or () if start <= mention.start and mention.end <= end]
+    return AnnotatedText(
+        words=text.words[part],
+        space_after=text.space_after[part],
+        document=text.document,
+        tags=text.tags and text.tags[part],
+        heads=text.heads and tuple(head - start if start <= head < end else ROOT for head in text.heads[part]),
+        relations=text.relations and text.relations[part],
+        mentions=None if text.mentions is None else tuple(_moved(mention, start) for mention in inside),
+        sentence_starts=tuple(at - start for at in text.sentence_starts if start <= at < end) or (0,),
+    )
+
+
+def _moved(mention: Mention, by: int) -> Mention:
+    return replace(mention, start=mention.start - by, end=mention.end - by, head=mention.head - by)
+
+
+def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:
+    ends = [*text.sentence_starts[1:], len(text.words)]
+    return list(zip(text.sentence_starts, ends, strict=True))
+
+
+def _fits(model: Transformer, text: AnnotatedText) -> bool:
+    return len(_tokens(model, text)[1]) <= model.config.n_ctx

@@ -1,0 +1,61 @@
+"""Which text does each kind of attention read, and what are its patterns there?
+
+An encoder reads the source, a decoder's self-attention the target, cross-attention looks from the target into the
+source. A text with no target of its own is its own target.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analyses.head_tables import Heads
+from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
+from interp.patterns.captured import read_patterns
+from interp.running import target_tokenizer
+
+
+def is_paired(model: Transformer, heads: Heads) -> bool:
+    """Whether these heads belong to a decoder that has a source."""
+    return heads.stack == "decoder" and "encoder" in model.config.stacks
+
+
+def tokenizer_of(model: Transformer, heads: Heads) -> Tokenizer:
+    """What makes the tokens that the heads' queries stand on.
+
+    Raises:
+        InputError: the model has none, or does not say how its decoder's input begins.
+    """
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
+    return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
+
+
+def shown_to(model: Transformer, heads: Heads, text: AnnotatedText) -> AnnotatedText:
+    """The text that the heads' queries stand on: the target of one that has its own, where they are a decoder's."""
+    if text.target is None or not is_paired(model, heads):
+        return text
+    return AnnotatedText.plain(text.target, text.document)
+
+
+def patterns(
+    model: Transformer, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+) -> tuple[TokenBatch, Float[Tensor, "prompt head query key"], TokenBatch | None]:
+    """The tokens that ask, the pattern of every head, layer by layer, and the source where there is one.
+
+    `sources` are what the encoder reads where the heads are a decoder's that has one.
+    """
+    place = f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
+    tokens = TokenBatch.from_rows(ids).to(model.device)
+    if sources is None:
+        return tokens, read_patterns(model, tokens, place, least_target(model, len(ids))), None
+    source = TokenBatch.from_rows(sources).to(model.device)
+    return tokens, read_patterns(model, source, place, tokens), source
+
+
+def least_target(model: Transformer, count: int) -> Tensor | None:
+    """The least that a decoder can read while its encoder is looked at; None where there is one stack."""
+    if len(model.config.stacks) == 1:
+        return None
+    return torch.full((count, 1), model.config.target_start or 0)

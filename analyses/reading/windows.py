@@ -1,0 +1,274 @@
+"""Texts as a model can read them: whole where they fit its context, in overlapping windows where they do not.
+
+Windows overlap by half; a word is scored once, in the window that shows the most text before it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analyses.head_tables import Heads
+from analyses.reading.inputs import is_paired, patterns, shown_to, tokenizer_of
+from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
+from interp.patterns import Rows, group_of
+from interp.patterns.crossing import Crossing
+from interp.patterns.rows import Sink
+from interp.sight import Sight
+from interp.tokens import NO_WORD, align
+
+Progress = Callable[[int], object]
+_POOL = 256  # windows sorted by length together, so that batches need little padding
+_PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a text's words as the model reads it."""
+
+    text: AnnotatedText
+    start: int  # first word shown
+    stop: int  # after the last word shown
+    scored_from: int  # words before this one were scored in an earlier window
+    ids: tuple[int, ...]
+    word_of: tuple[int, ...]  # the word of the text that each token belongs to; NO_WORD for none
+    special: tuple[bool, ...]
+    source: tuple[int, ...] | None = None  # what the encoder reads while a decoder reads `ids`
+
+    @cached_property
+    def pieces(self) -> list[int]:
+        """How many tokens each shown word has, from `start` on."""
+        count = Counter(self.word_of)
+        return [count[word] for word in range(self.start, self.stop)]
+
+    @cached_property
+    def content(self) -> frozenset[int]:
+        """Columns that hold no special token."""
+        return frozenset(column for column, special in enumerate(self.special) if not special)
+
+    @cached_property
+    def columns(self) -> dict[int, list[int]]:
+        """The columns of each word's pieces."""
+        found: dict[int, list[int]] = {}
+        for column in sorted(self.content):
+            if self.word_of[column] != NO_WORD:
+                found.setdefault(self.word_of[column], []).append(column)
+        return found
+
+    @property
+    def shown(self) -> str:
+        """The words that are shown, as running text."""
+        spans = self.text.word_spans
+        return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
+
+    def scores(self, word: int) -> bool:
+        """Whether the word is scored here: shown, not scored before, and with a token of its own."""
+        return self.scored_from <= word < self.stop and self.pieces[word - self.start] > 0
+
+
+def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
+    """The windows of one text, counting in `counts` what is special about it."""
+    pieces = tokenizer.pieces(text.text)
+    word_of = align(pieces.spans, text.word_spans, text.text)
+    room = n_ctx - len(tokenizer.prefix) - len(tokenizer.suffix)
+    counts["words without a token of their own"] += len(text.words) - len({*word_of} - {NO_WORD})
+    counts["unknown tokens"] += pieces.ids.count(tokenizer.unknown_id) if tokenizer.unknown_id is not None else 0
+    counts["tokens"] += len(pieces.ids)
+    if len(pieces.ids) == 0 or room < 2:
+        counts["texts left out: no tokens, or no room for two"] += 1
+        return
+    counts["texts longer than the context, read in windows"] += len(pieces.ids) > room
+    starts = [
+        at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]
+    ]
+    begin, scored = 0, 0
+    while True:
+        end = _last_start_within(starts, begin + room, len(pieces.ids))
+        if end <= begin:
+            counts["texts cut short: a word longer than the context"] += 1
+            return
+        shown = [word for word in word_of[begin:end] if word != NO_WORD]
+        first, stop = (min(shown), max(shown) + 1) if shown else (0, 0)
+        if end == len(pieces.ids):
+            stop = len(text.words)
+        if shown:
+            yield _window(text, tokenizer, pieces.ids[begin:end], word_of[begin:end], (first, stop, max(scored, first)))
+            scored = stop
+        if end == len(pieces.ids):
+            return
+        begin = next(start for start in starts if start >= begin + max(1, (end - begin) // 2))
+
+
+def _last_start_within(starts: list[int], limit: int, total: int) -> int:
+    """Where to cut so that no word is cut: the last word's first token at or before `limit`."""
+    return total if total <= limit else max((start for start in starts if start <= limit), default=0)
+
+
+def _window(
+    text: AnnotatedText, tokenizer: Tokenizer, ids: tuple[int, ...], words: list[int], extent: tuple[int, int, int]
+) -> Window:
+    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
+    special_ids = tokenizer.special_ids
+    return Window(
+        text,
+        *extent,
+        ids=(*tokenizer.prefix, *ids, *tokenizer.suffix),
+        word_of=(*[NO_WORD] * before, *words, *[NO_WORD] * after),
+        special=(*[True] * before, *(id in special_ids for id in ids), *[True] * after),
+    )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer.
+
+    `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both.
+    """
+
+    windows: list[Window]
+    tokens: TokenBatch
+    pattern: Float[Tensor, "prompt head query key"]
+    rows: Rows
+    groups: Int[Tensor, " prompt"]
+    crossing: Crossing | None = None
+
+    @cached_property
+    def word_of(self) -> Int[Tensor, "prompt position"]:
+        """The word that each token belongs to, counted in its window; NO_WORD for none."""
+        found = np.full(self.tokens.ids.shape, NO_WORD)
+        for row, window in enumerate(self.windows):
+            found[row, : len(window.word_of)] = window.word_of
+            found[row] -= np.where(found[row] == NO_WORD, 0, window.start)
+        return torch.from_numpy(found).to(self.pattern.device)
+
+    @cached_property
+    def pieces(self) -> Int[Tensor, "prompt word"]:
+        """How many tokens each word has; 0 where a window is shorter."""
+        n_words = max(window.stop - window.start for window in self.windows)
+        found = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.pattern.device)
+        at = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
+        return found.scatter_add_(1, at, torch.ones_like(at))[:, :-1]
+
+    @cached_property
+    def first_piece(self) -> Int[Tensor, "prompt word"]:
+        """The column of each word's first token; 0 where it has none."""
+        n_columns = self.word_of.shape[1]
+        at = torch.where(self.word_of == NO_WORD, self.pieces.shape[1], self.word_of)
+        found = torch.full((len(at), self.pieces.shape[1] + 1), n_columns, device=at.device)
+        column = torch.arange(n_columns, device=at.device).expand_as(at)
+        found = found.scatter_reduce_(1, at, column, "amin")[:, :-1]
+        return torch.where(self.pieces > 0, found, 0)
+
+    @cached_property
+    def sink(self) -> Sink:
+        """What the second reading takes off."""
+        return Sink.of(self.pattern)
+
+
+@dataclass
+class Reading:
+    """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
+
+    `heads` are those whose patterns are read; a model of one stack has one kind.
+    """
+
+    model: Transformer
+    corpus: Iterable[AnnotatedText]
+    progress: Progress | None = None
+    limit: int | None = None  # texts at most
+    heads: Heads | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    documents: set[str] = field(default_factory=set)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (read_batch(self.model, self.read, windows) for windows in self.shown())
+
+    def shown(self) -> Iterator[list[Window]]:
+        """The windows that the model reads together, batch by batch."""
+        pool: list[Window] = []
+        for window in self._windows():
+            pool.append(window)
+            if len(pool) == _POOL:
+                yield from self._batches(pool)
+                pool = []
+        yield from self._batches(pool)
+        if not self.counts["texts"]:
+            raise InputError("the corpus holds no text: expected at least one")
+
+    @cached_property
+    def read(self) -> Heads:
+        """The heads whose patterns are read."""
+        return self.heads or Heads.of(self.model)
+
+    def _windows(self) -> Iterator[Window]:
+        model, heads = self.model, self.read
+        tokenizer, n_ctx = tokenizer_of(model, heads), model.config.stacks[heads.stack].n_ctx
+        for number, text in enumerate(self.corpus, 1):
+            if self.limit is not None and number > self.limit:
+                return
+            self.counts["texts"] += 1
+            self.documents.add(text.document)
+            for window in windows(shown_to(model, heads, text), tokenizer, n_ctx, self.counts):
+                if not is_paired(model, heads):
+                    yield window
+                elif with_source := self._with_source(window, text):
+                    yield with_source
+            if self.progress is not None:
+                self.progress(number)
+
+    def _with_source(self, window: Window, text: AnnotatedText) -> Window | None:
+        """A decoder's window with what the encoder reads meanwhile: the text's source, or the same words."""
+        whole = window.stop - window.start == len(window.text.words)
+        if text.target is not None and not whole:
+            self.counts["targets left out: longer than the decoder's context"] += window.start == 0
+            return None
+        tokenizer = self.model.tokenizer
+        assert tokenizer is not None
+        source = tokenizer.encode(text.text if text.target is not None else window.shown)
+        if len(source) > self.model.config.stacks["encoder"].n_ctx:
+            self.counts["windows left out: their source is longer than the encoder's context"] += 1
+            return None
+        return replace(window, source=tuple(source))
+
+    def _batches(self, pool: list[Window]) -> Iterator[list[Window]]:
+        pool = sorted(pool, key=lambda window: len(window.ids))
+        while pool:
+            size = 1
+            while size < len(pool) and self.read.count * (size + 1) * _entries(pool[size]) <= _PATTERN_ELEMENTS:
+                size += 1
+            yield pool[:size]
+            pool = pool[size:]
+
+
+def _entries(window: Window) -> int:
+    """Of one head's pattern, at most."""
+    return max(len(window.ids), len(window.source or ())) ** 2
+
+
+def read_batch(model: Transformer, heads: Heads, shown: list[Window]) -> Batch:
+    """Run the model on windows and keep all patterns of some heads."""
+    sources = [window.source for window in shown if window.source is not None]
+    tokens, pattern, source = patterns(model, heads, [window.ids for window in shown], sources or None)
+    width, device = tokens.ids.shape[1], model.device
+    content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
+    for row, window in enumerate(shown):
+        ordinary, words = ~torch.tensor(window.special), torch.tensor(window.word_of)
+        content[row, : len(words)] = ordinary
+        scored[row, : len(words)] = ordinary & ((words == NO_WORD) | (words >= window.scored_from))
+    visible = Sight.of(tokens, causal=model.config.stacks[heads.stack].causal).mask()[:, 0].expand(len(shown), -1, -1)
+    crossing = None
+    if heads.attention == "cross" and source is not None:
+        crossing = Crossing(scored.to(device), tokens.mask, source.mask)
+    return Batch(
+        windows=shown,
+        tokens=tokens,
+        pattern=pattern,
+        rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
+        groups=torch.tensor([group_of(window.text.document) for window in shown]),
+        crossing=crossing,
+    )

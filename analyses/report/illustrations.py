@@ -1,0 +1,241 @@
+"""Which figures does a report show of a behaviour? Chooses heads and passages, and has them drawn."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analyses import figures, position
+from analyses.reading import examples
+from analyses.reading.inputs import is_paired
+from analyses.findings import notable, unit, varied
+from analyses.head_tables import Heads
+from analyses.reading.windows import Reading, Window
+from interp import AnnotatedText, Transformer
+
+_REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
+_MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
+_SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
+_TAGGED = 40  # sentences over which attention between tags is averaged
+_GRID_QUESTIONS = {
+    ("position", "share"): "Which heads look by position?",
+    ("position", "entropy"): "Which heads look at few tokens, and which at all alike?",
+    ("position", "correlation"): "Which heads walk through the source as the target is written?",
+    ("position", "progress"): "How far from the diagonal do heads look?",
+    ("part-of-speech", "share"): "Which heads find the other end of a dependency better than the best fixed offset?",
+    ("part-of-speech", "lift"): "Which heads prefer words of one tag beyond what distance explains?",
+    ("coreference", "share"): "Which heads look from a pronoun to what it stands for?",
+}
+
+
+_GRID_QUANTITIES: dict[str, figures.Quantity] = {"entropy": "value", "progress": "value", "lift": "lift"}
+_DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; grey is undefined."
+_GRID_CAPTIONS = {
+    "entropy": "0: all attention on one token. 1: on all visible tokens alike.",
+    "progress": "0: as far into the source as into the target. 1: at the other end.",
+    "lift": f"2 is twice the attention that distance explains, 0.5 half of it. {_DOTS}",
+}
+_NO_FINDING = "No head shows this clearly; these come closest. "
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with its file name and a sentence on how to read it; `task` where it shows a causal test."""
+
+    name: str
+    figure: Figure
+    caption: str
+    task: str | None = None
+
+
+def illustrate(
+    model: Transformer,
+    behaviour: str,
+    corpus: Iterable[AnnotatedText],
+    *,
+    heads: pd.DataFrame,
+    effects: pd.DataFrame,
+    headline: Sequence[str],
+    seed: int = 0,
+) -> Iterator[Drawn]:
+    """The figures of one behaviour and kind of attention, in the order of its section."""
+    measured = set(heads["measure"])
+    measures = [measure for measure in headline if measure in measured]
+    yield from _grids(behaviour, heads, measures)
+    shares = [measure for measure in measures if unit(measure) in {"share", "correlation"}]
+    shown = varied(notable(heads), shares)
+    chosen = shown if len(shown) else varied(heads, shares)
+    closest = "" if len(shown) else _NO_FINDING
+    if len(chosen):
+        leading = chosen["measure"].iloc[0]
+        caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
+        yield Drawn(f"{behaviour}-gains", figures.gain_intervals(heads, leading), caption)
+    if behaviour == "position" and "distance" in measured:
+        caption = "A head that looks at all visible tokens alike would lie on the dashed line."
+        yield Drawn("position-distance", figures.distance_by_layer(heads), caption)
+    if len(chosen):
+        for drawn in _of_heads(model, behaviour, corpus, chosen, seed):
+            yield replace(drawn, caption=closest + drawn.caption)
+    questions = {task["task"]: task.get("question") for task in effects.attrs.get("tasks", ())}
+    for task in effects["task"].unique():
+        caption = (
+            "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
+            "either way, with an interval clear of 0 and q below 0.05."
+        )
+        figure = figures.effect_grid(effects, task, title=questions.get(task))
+        yield Drawn(f"{behaviour}-effects-{_slug(task)}", figure, caption, task)
+
+
+def _of_heads(
+    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
+) -> Iterator[Drawn]:
+    """What the chosen heads, all of one kind of attention, look at."""
+    where = chosen.iloc[0]
+    (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (where.stack, where.attention))
+    if is_paired(model, kind):
+        yield from _along(model, kind, behaviour, corpus, chosen)
+        return
+    named = _named(chosen)
+    yield from _PATTERNS.get(behaviour, _no_patterns)(model, corpus, named, seed)
+    yield from _over_words(model, behaviour, corpus, named)
+
+
+def _along(
+    model: Transformer, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
+) -> Iterator[Drawn]:
+    """Patterns of a decoder's heads over one text, token by token."""
+    shortest, longest = _SHOWN_TOKENS
+    for batch in Reading(model, islice(corpus, examples.SEARCHED), heads=kind):
+        for row, window in enumerate(batch.windows):
+            source = window.source or ()
+            if not (shortest <= len(window.ids) <= longest and len(source) <= longest):
+                continue
+            asks, answers = _tokens_shown(model, kind, window)
+            number = chosen["layer"] * kind.n_heads + chosen["head"]
+            shown = batch.pattern[row, number.to_list(), : len(asks), : len(answers)].double().cpu().numpy()
+            figure = figures.best_heads(
+                dict(zip(_named(chosen), shown, strict=True)),
+                title=f"Where does {kind.title} look while writing?",
+                queries=asks,
+                keys=answers,
+                axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
+            )
+            caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
+            yield Drawn(f"{behaviour}-along", figure, caption)
+            return
+
+
+def _tokens_shown(model: Transformer, kind: Heads, window: Window) -> tuple[list[str], list[str]]:
+    """Tokens of the target, and those that its rows look at, as a person reads them."""
+    source, target = model.tokenizer, model.target_tokenizer
+    assert source is not None
+    assert target is not None
+    asks = [figures.literal(target.label(id)) for id in window.ids]
+    keys = [figures.literal(source.label(id)) for id in window.source or ()]
+    return asks, keys if kind.attention == "cross" else asks
+
+
+def _grids(behaviour: str, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Drawn]:
+    """One grid a unit, so that each has one scale."""
+    for each in dict.fromkeys(map(unit, measures)):
+        group = [measure for measure in measures if unit(measure) == each]
+        name = f"{behaviour}-heads" + (f"-{each}" if each != "share" else "")
+        question, quantity = _GRID_QUESTIONS.get((behaviour, each)), _GRID_QUANTITIES.get(each, "gain")
+        figure = figures.head_grid(heads, group, title=question, quantity=quantity)
+        yield Drawn(name, figure, _GRID_CAPTIONS.get(each, _DOTS))
+
+
+def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
+    """The heads of some rows by their name in a figure."""
+    return {
+        f"{figures.head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
+            row["stack"], int(row["layer"]), int(row["head"])
+        )
+        for row in rows.to_dict("records")
+    }
+
+
+def _on_repeats(
+    model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+) -> Iterator[Drawn]:
+    """Mean patterns on random tokens that are read twice."""
+    length = min(_REPEAT_LENGTH, position.repeat_length(model))
+    if length < 2:
+        return
+    ids = position.repeated(model, length, _REPEATS, seed)
+    patterns = dict(zip(named, examples.mean_pattern(model, ids, list(named.values())), strict=True))
+    figure = figures.best_heads(
+        patterns, title="Where do the best positional heads look, when random tokens come twice?"
+    )
+    caption = (
+        f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
+        f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
+    )
+    yield Drawn("position-patterns", figure, caption)
+
+
+def _between_tags(
+    model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+) -> Iterator[Drawn]:
+    """Mean attention from words of one tag to words of another."""
+    texts = [text for text in examples.find(model, corpus, examples.sentence, _TAGGED) if text.tags is not None]
+    if not texts:
+        return
+    tags = examples.common_tags(texts)
+    patterns = dict(zip(named, examples.tag_patterns(model, texts, list(named.values()), tags), strict=True))
+    figure = figures.best_heads(
+        patterns,
+        title="To which kinds of words do the best heads look?",
+        queries=tags,
+        keys=tags,
+        axes_labels=("from a word tagged", "to words tagged"),
+    )
+    yield Drawn("part-of-speech-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences.")
+
+
+def _no_patterns(*_: object) -> Iterator[Drawn]:
+    yield from ()
+
+
+_PATTERNS: dict[str, Callable[..., Iterator[Drawn]]] = {"position": _on_repeats, "part-of-speech": _between_tags}
+
+
+def _over_words(
+    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head]
+) -> Iterator[Drawn]:
+    """Attention of the best heads over one passage of the corpus."""
+    about_pronouns = behaviour == "coreference"
+    cut = examples.pronoun_passage if about_pronouns else examples.sentence
+    for passage in examples.find(model, corpus, cut):
+        found = examples.word_patterns(model, passage, list(named.values()))
+        patterns = {name + _to_special(pattern): pattern for name, pattern in zip(named, found, strict=True)}
+        pronoun, answers = examples.last_question(passage) if about_pronouns else (None, ())
+        figure = figures.attention_over_words(
+            passage.words,
+            patterns,
+            title="Does the pronoun look at whom it stands for?"
+            if about_pronouns
+            else "Where does each word of a sentence look?",
+            emphasised=() if pronoun is None else (pronoun,),
+            sought=answers,
+        )
+        caption = (
+            f"From {passage.document}. Lines go from a word (left) to what it attends to (right), wider for more; "
+            "shares below 0.05 and attention to special tokens are not drawn."
+        )
+        if about_pronouns:
+            caption += " In orange on the left the pronoun, on the right the mentions that it stands for."
+        yield Drawn(f"{behaviour}-words", figure, caption)
+
+
+def _to_special(pattern: examples.WordPattern) -> str:
+    """How much of the words' attention goes to special tokens, and so is not drawn, where it is much."""
+    share = 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
+    return f"\n({share:.0%} to special tokens)" if share > _MUCH else ""
+
+
+def _slug(task: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")

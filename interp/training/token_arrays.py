@@ -1,0 +1,223 @@
+"""Text to train on: read from files, directories and gzip, tokenized once, kept as an array that is mapped into memory.
+
+An array is a file of whole numbers, two bytes each where the vocabulary allows, with a note beside it that says what it
+was made of. It is used again as long as the note holds, so that a second run starts at once.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Integer
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.tokens import Tokenizer
+from interp.training.whole_files import replacing, sweep_beside
+
+START = "<s>"
+MASK = "[MASK]"
+_SUFFIXES = (".txt", ".txt.gz")
+_KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
+_TOGETHER = 4_000_000  # characters that are tokenized in one go
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and what it is called: of a file, its name without folder and ending."""
+
+    name: str
+    text: str
+
+
+def find(path: Path) -> list[Path]:
+    """The text files that `path` names: itself, or all *.txt and *.txt.gz below it, in the order of their names.
+
+    Raises:
+        InputError: there is no such file, or no text in the directory.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(each for each in path.rglob("*") if each.name.endswith(_SUFFIXES) and each.is_file())
+    if not found:
+        raise InputError(
+            f"no text at {path}: expected a text file, or a directory with "
+            f"{' or '.join('*' + end for end in _SUFFIXES)}"
+        )
+    return found
+
+
+def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
+    """The files' texts; `unwrap` joins the lines of a paragraph, which a blank line ends.
+
+    Raises:
+        InputError: a file that cannot be read, or is no UTF-8 text.
+    """
+    for path in paths:
+        try:
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                f"{path} cannot be read, or is cut short ({error}): fetch it again, or leave it out"
+            ) from error
+        text = text.replace("\r\n", "\n")
+        yield Document(name_of(path), unwrapped(text) if unwrap else text)
+
+
+def name_of(path: Path) -> str:
+    """What the document in a file is called."""
+    return path.name.removesuffix(".gz").removesuffix(".txt")
+
+
+def unwrapped(text: str) -> str:
+    """One line a paragraph, as texts are read that no one has wrapped for a page."""
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    return "\n".join(paragraph for paragraph in paragraphs if paragraph)
+
+
+def held_out(name: str, share: float) -> bool:
+    """Whether the document called `name` is left out of training: by its name alone, so that it always is or never."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") < share * (1 << 48)
+
+
+def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -> Tokenizer:
+    """Byte-level BPE of the texts: any text can be read (Sennrich 2016; Radford 2019).
+
+    Every text starts with `<s>`; `mask` adds a token to hide words behind.
+
+    Raises:
+        InputError: there is too little text for such a vocabulary.
+    """
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = [START, MASK] if mask else [START]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if d_vocab < len(alphabet) + len(special):
+        raise InputError(
+            f"a byte-level vocabulary has a token for each of 256 bytes and {len(special)} of its own: "
+            f"expected d_vocab of at least {len(alphabet) + len(special)}, got {d_vocab}"
+        )
+    trainer = trainers.BpeTrainer(
+        vocab_size=d_vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    if (got := backend.get_vocab_size()) < d_vocab:
+        raise InputError(
+            f"the text is too short for a vocabulary of {d_vocab}: it gives {got}; give more, or ask for less"
+        )
+    backend.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing(f"{START} $A", special_tokens=[(START, backend.token_to_id(START))]),
+        ]
+    )
+    return Tokenizer(backend)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The tokens of some documents, one after the other, each after the tokenizer's prefix."""
+
+    tokens: Integer[Tensor, " token"]  # mapped into memory; two bytes each where the vocabulary allows
+    names: Sequence[str]  # of the documents
+    n_characters: int
+
+
+def tokenize(
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    path: Path,
+    made_of: str,
+    say: Callable[[str, int], None] = lambda stage, count: None,
+) -> Stream:
+    """The documents' tokens, from the array at `path` if it was `made_of` the same, else written there.
+
+    Args:
+        documents: read only where the array has to be written.
+        tokenizer: what cuts them.
+        path: the array; a note beside it, `path`.json, says what it is made of.
+        made_of: anything that tells these documents from others, such as file names with sizes.
+        say: told how many documents were read.
+
+    Raises:
+        InputError: there are no documents, or none has a token, or the disk is full.
+    """
+    largest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
+    kind = np.dtype(np.uint16 if largest < 1 << 16 else np.int32)
+    digest = hashlib.sha256(repr((tokenizer.backend.to_str(), tokenizer.prefix, made_of)).encode()).hexdigest()
+    if (note := _note(path, digest)) is None:
+        try:
+            note = {"made_of": digest, **_write(documents, tokenizer, path, kind, say)}
+            with replacing(_note_path(path)) as part:
+                part.write_text(json.dumps(note) + "\n", "utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write tokens to {path}: {error.strerror or error}") from error
+    tokens = torch.from_file(
+        str(path), shared=False, size=note["n_bytes"] // kind.itemsize, dtype=_KINDS[kind.itemsize]
+    )
+    return Stream(tokens, note["names"], note["n_characters"])
+
+
+def _note_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+def _note(path: Path, digest: str) -> dict[str, Any] | None:
+    """What the note beside an array says, if the array is whole and was made of the same."""
+    try:
+        note = json.loads(_note_path(path).read_text("utf-8"))
+        return note if note["made_of"] == digest and path.stat().st_size == note["n_bytes"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(
+    documents: Iterable[Document], tokenizer: Tokenizer, path: Path, kind: np.dtype, say: Callable[[str, int], None]
+) -> dict[str, Any]:
+    """Write the array, some documents at a time, so that no more text than that is ever held."""
+    names, n_characters = [], 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep_beside(path)
+    with replacing(path) as part:
+        with part.open("wb") as file:
+            for some in _together(documents):
+                texts = [document.text for document in some]
+                for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
+                    file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
+                names += [document.name for document in some]
+                n_characters += sum(map(len, texts))
+                say("tokenizing", len(names))
+            n_bytes = file.tell()
+        if not names:
+            raise InputError("no text to train on: every document is held out, or there is none")
+        if not n_bytes:
+            raise InputError(f"no text to train on: the {len(names)} documents are empty")
+        _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
+    return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes}
+
+
+def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents of some million characters at a time."""
+    waiting, length = [], 0
+    for document in documents:
+        waiting.append(document)
+        length += len(document.text)
+        if length > _TOGETHER:
+            yield waiting
+            waiting, length = [], 0
+    if waiting:
+        yield waiting

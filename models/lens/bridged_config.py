@@ -1,0 +1,102 @@
+"""What a bridged model is made of, as far as it can be told.
+
+Where its directory is of a family that we load, that configuration is exact. Else sizes are read off a short run, and
+the parts are those whose names TransformerLens gives; they shape nothing that is computed, but an untrained model of
+this shape (`interp.initialisation`) is made of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from interp import InputError, StackConfig, TransformerConfig
+from interp.config import (
+    Alibi,
+    Buckets,
+    Gated,
+    LayerNorm,
+    Learned,
+    NoPositions,
+    Plain,
+    Positions,
+    RMSNorm,
+    Rotary,
+    Wiring,
+)
+from models.lens.hooks import Hooks
+
+if TYPE_CHECKING:
+    from models.lens.bridges import Loaded
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def describe(
+    cfg: Any, loaded: "Loaded", found: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
+) -> TransformerConfig:
+    """The configuration of a bridge whose sites are `found`; `exact` is that of its directory, where we read such."""
+    stacks = {hooks.stack: _stack(cfg, loaded, hooks, shapes) for hooks in found}
+    if "decoder" in stacks and len(stacks) > 1:
+        stacks["decoder"] = replace(stacks["decoder"], cross_attention=True)
+    output = "untied" if "logits" in shapes else "none"
+    start = getattr(loaded.model.config, "decoder_start_token_id", None)
+    ours = TransformerConfig(
+        encoder=stacks.get("encoder"),
+        decoder=stacks.get("decoder"),
+        output=output,
+        target_start=start if len(stacks) > 1 else None,
+    )
+    if exact is not None and _sizes(exact) == _sizes(ours):
+        return exact if (exact.output == "none") == (output == "none") else replace(exact, output=output)
+    return ours
+
+
+def _sizes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    return {
+        name: (stack.n_layers, stack.d_model, stack.n_heads, stack.d_head, stack.kv_heads, stack.d_vocab, stack.causal)
+        for name, stack in config.stacks.items()
+    }
+
+
+def _stack(cfg: Any, loaded: "Loaded", hooks: Hooks, shapes: Shapes) -> StackConfig:
+    def shape(site: str) -> tuple[int, ...] | None:
+        """The axes of a site in the first layer that has it."""
+        return next((shapes[layer.hooks[site]] for layer in hooks.layers if site in layer.hooks), None)
+
+    stream = shape("resid_pre")
+    if stream is None:
+        raise InputError("this bridge shows no residual stream: expected hooks into and out of its blocks")
+    width = stream[-1]
+    heads = shape("attn.q") or shape("attn.z") or (1, 1, 1, width)
+    shared, hidden = shape("attn.k") or heads, shape("mlp.post")
+    gated = any("mlp.gate" in layer.hooks.get("mlp.pre", "") for layer in hooks.layers)
+    norm = RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else LayerNorm(cfg.eps)
+    embedding: Any = loaded.model.get_input_embeddings()
+    return StackConfig(
+        n_layers=len(hooks.layers),
+        d_model=width,
+        n_heads=heads[2],
+        d_head=heads[3],
+        n_kv_heads=shared[2] if heads[2] % shared[2] == 0 else None,
+        d_mlp=hidden[-1] if hidden else int(cfg.d_mlp or width),
+        n_ctx=int(cfg.n_ctx),
+        d_vocab=embedding.weight.shape[0],
+        causal=hooks.stack == "decoder",
+        norm=norm,
+        wiring=_wiring(hooks),
+        positions=_positions(str(cfg.positional_embedding_type), heads[3]),
+        mlp=Gated("silu") if gated else Plain("gelu"),
+    )
+
+
+def _wiring(hooks: Hooks) -> Wiring:
+    found: list[Wiring] = [layer.wiring for layer in hooks.layers if layer.wiring is not None]
+    return found[0] if found else "pre"
+
+
+def _positions(kind: str, d_head: int) -> Positions:
+    """What TransformerLens calls the positions, as parts of ours."""
+    if kind == "rotary":
+        return Rotary() if d_head % 2 == 0 else NoPositions()
+    named: dict[str, Positions] = {"standard": Learned(), "alibi": Alibi(), "relative_positional_bias": Buckets()}
+    return named.get(kind, NoPositions())

@@ -1,0 +1,291 @@
+"""From a directory to a bridge, from a bridge to one of our models, and from one of ours to a bridge."""
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES, ArchitectureAdapterFactory
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_config_from_hf, build_bridge_from_module
+from transformer_lens.model_bridge.sources._hf_format import determine_architecture_from_hf_config
+from transformer_lens.model_bridge.sources.transformers.helpers import get_hf_model_class_for_architecture
+from transformers import AutoConfig, PreTrainedModel
+
+from interp import InputError, TokenBatch, Tokenizer, Transformer, TransformerConfig, run
+from interp.parts import Output
+from interp.places import sites_of
+from interp.tap import Edit
+from models.families import FAMILIES
+from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files
+from models.lens.bridged_config import describe
+from models.lens.bridged_model import Bridged, Unread, sites
+from models.lens.hooks import Hooks, candidates, find, same
+
+_SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts on which a bridge is tried
+
+
+def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) -> Bridged:
+    """The model in `directory`: read by `transformers`, wrapped by TransformerLens."""
+    read_json(directory / CONFIG)
+    weight_files(directory)
+    with _quiet():
+        loaded = _loaded(directory, dtype, device)
+        bridge = build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
+        try:
+            exact = described(directory)[-1]
+        except InputError:
+            exact = None  # no family of ours
+        model = _wrapped(bridge, loaded, exact)
+    model.source = directory
+    model.tokenizer, model.target_tokenizer = read_tokenizers(directory, model.config)
+    return model
+
+
+def wrap_bridge(bridge: TransformerBridge, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None) -> Bridged:
+    """A bridge that somebody has made."""
+    if getattr(bridge, "compatibility_mode", False):
+        raise InputError(
+            "this bridge is in compatibility mode, which folds norms into weights and so changes what sites mean: "
+            "give one as it was loaded"
+        )
+    whole: Any = bridge.original_model
+    with _quiet():
+        model = _wrapped(bridge, Loaded.of(whole, str(bridge.cfg.architecture)), None)
+    model.tokenizer, model.target_tokenizer = tokenizer, target_tokenizer or tokenizer
+    return model
+
+
+def bridge_of(model: Transformer) -> TransformerBridge:
+    """A bridge with our model's weights, by way of the directory that `transformers` reads."""
+    if isinstance(model, Bridged):
+        return model.bridge
+    for name in FAMILIES:
+        with tempfile.TemporaryDirectory() as there:
+            try:
+                save(model, Path(there), name)
+                with _quiet():
+                    weights = next(iter(model.parameters()))
+                    loaded = _loaded(Path(there), weights.dtype, weights.device)
+            except InputError:
+                continue
+            with _quiet():
+                return build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
+    raise InputError(f"no architecture that TransformerLens wraps expresses this model: {model.config}")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model of `transformers`, and of it what a bridge hides."""
+
+    model: Any
+    architecture: str
+    weights: Mapping[str, nn.Parameter]
+    head: tuple[Tensor, Tensor | None] | None  # weight and bias of the output layer; None where there is none
+
+    @staticmethod
+    def of(model: PreTrainedModel, architecture: str, lacking: Sequence[str] = ()) -> "Loaded":
+        """Read before it is wrapped: a bridge puts its own modules in the places of these.
+
+        `lacking` are weights that no file had: those of an output layer, which the model then is without.
+        """
+        layer: Any = model.get_output_embeddings()
+        head = None if layer is None or lacking else (layer.weight, layer.bias)
+        weights = {name: weight for name, weight in model.named_parameters() if name not in lacking}
+        return Loaded(model, architecture, weights, head)
+
+
+def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded:
+    """The model that `transformers` makes of a directory, nothing fetched and no code of others run."""
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(directory, **local)
+        architecture = determine_architecture_from_hf_config(config)
+    except (ValueError, OSError, KeyError) as error:
+        raise InputError(
+            f"{directory}: transformers or TransformerLens does not know this model: {_line(error)}"
+        ) from error
+    if architecture not in SUPPORTED_ARCHITECTURES:
+        raise InputError(f"{directory}: TransformerLens does not wrap {architecture}")
+    options: dict[str, Any] = {**local, "config": config, "dtype": dtype, "attn_implementation": "eager"}
+    options |= {"use_safetensors": True, "output_loading_info": True}
+    adapter = ArchitectureAdapterFactory.select_architecture_adapter(
+        build_bridge_config_from_hf(config, architecture, str(directory), dtype)
+    )
+    adapter.prepare_loading(str(directory), options)
+    try:
+        kind: Any = get_hf_model_class_for_architecture(architecture)
+        model, told = kind.from_pretrained(directory, **options)
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise InputError(f"{directory}: transformers cannot load this model: {_line(error)}") from error
+    lacking = sorted(told.get("missing_keys", ()))
+    if any(name.startswith(f"{model.base_model_prefix}.") for name in lacking):
+        raise InputError(f"{directory}: the weights lack {', '.join(lacking[:3])}, which {architecture} asks for")
+    return Loaded.of(model.to(device).eval(), architecture, lacking)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig | None) -> Bridged:
+    """The bridge as one of ours, its sites found and its padding tried on short texts."""
+    try:
+        trial = Trial(bridge, loaded)
+        found = trial.hooks()
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
+        raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
+    config = describe(bridge.cfg, loaded, found, trial.shapes, exact)
+    places = [place for hooks in found for place in hooks.places()]
+    known = sites(places, sites_of(config), trial.shapes)
+    model = Bridged(
+        bridge,
+        config,
+        [place for place in places if place.name in known],
+        embeddings={name: trial.embedding(name) for name in config.stacks},
+        output=_output(config, loaded, trial.plain),
+        weights=loaded.weights,
+    )
+    model.own_sites = known
+    model.padding = trial.sides(model)
+    return model
+
+
+def _output(config: TransformerConfig, loaded: Loaded, plain: Mapping[str, Tensor]) -> Output | None:
+    """The output layer, if what it reads is the final stream alone."""
+    if config.output == "none":
+        return None
+    with torch.device("meta"):
+        output, unread = Output(config), Unread(config)
+    if loaded.head is None or config.transform is not None or "final" not in plain:
+        return unread
+    weight, bias = loaded.head
+    output.weight = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
+    output.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
+    with torch.no_grad():
+        reads = plain["final"].shape[-1] == weight.shape[1] and same(output(plain["final"]), plain["logits"])
+    return output if reads else unread
+
+
+class Trial:
+    """Short random texts, and what a bridge makes of them."""
+
+    def __init__(self, bridge: TransformerBridge, loaded: Loaded):
+        self.bridge, self.config = bridge, loaded.model.config
+        self.both = bool(getattr(self.config, "is_encoder_decoder", False))
+        special = {getattr(self.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        first: Any = loaded.model.get_input_embeddings()
+        ordinary = torch.tensor([id for id in range(first.weight.shape[0]) if id not in special])
+        generator = torch.Generator().manual_seed(0)
+        chosen = [ordinary[torch.randint(len(ordinary), (2, n), generator=generator)] for n in (_LONG, _TARGET)]
+        self.device = first.weight.device
+        self.ids, self.target = (ids.to(self.device) for ids in chosen)
+        self._first, self._loaded = first, loaded
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.plain: dict[str, Tensor] = {}
+
+    def hooks(self) -> list[Hooks]:
+        """The sites of each stack."""
+        causal = getattr(self.bridge.cfg, "attention_dir", "causal") == "causal"
+        named = {"decoder" if causal else "encoder": ("blocks", "ln_final")}
+        if self.both:
+            named = {name: (f"{name}_blocks", f"{name}_ln_final") for name in ("encoder", "decoder")}
+        found, all_hooks = [], self.bridge.hook_dict
+        for name, (blocks, norm) in named.items():
+            try:
+                n_layers = len(getattr(self.bridge, blocks))
+            except (AttributeError, TypeError) as error:
+                raise InputError(f"this bridge has no {blocks!r}, whose hooks could be our sites") from error
+            known = [hook for hook in candidates(blocks, n_layers, norm) if hook in all_hooks]
+            hooks = find(lambda edits, known=known: self._run(edits, known), name, blocks, n_layers, norm)
+            found.append(hooks)
+            seen = self._run({}, known)
+            self.shapes |= {hook: tuple(value.shape) for hook, value in seen.items()}
+            self.plain = {"logits": seen["logits"]} if "logits" in seen else {}
+            self.plain |= {} if hooks.final is None else {"final": seen[hooks.final]}
+        return found
+
+    def _run(self, edits: Mapping[str, Edit], hooks: list[str]) -> dict[str, Tensor]:
+        """What some hooks have, and the logits; hooks with two names are one."""
+        seen: dict[str, Tensor] = {}
+        points: dict[int, list[str]] = {}
+        known = self.bridge.hook_dict
+        for hook in hooks:
+            points.setdefault(id(known[hook]), []).append(hook)
+
+        def hang(names: list[str]) -> Any:
+            def passing(value: Any, **_: Any) -> Tensor | None:
+                if not isinstance(value, Tensor):
+                    return None
+                now = value
+                for name in names:
+                    now = edits[name](now) if name in edits else now
+                seen.update(dict.fromkeys(names, now.clone()))
+                return None if now is value else now
+
+            return passing
+
+        given: dict[str, Any] = {"decoder_input": self.target} if self.both else {}
+        with torch.no_grad():
+            out: Any = self.bridge.run_with_hooks(
+                self.ids, [(names[0], hang(names)) for names in points.values()], **given
+            )
+        return seen | ({"logits": out} if isinstance(out, Tensor) and self._loaded.head is not None else {})
+
+    def embedding(self, stack: str) -> nn.Module:
+        """The token embedding of a stack."""
+        inner = self._loaded.model.get_decoder() if self.both and stack == "decoder" else None
+        return self._first if inner is None else inner.get_input_embeddings()
+
+    @torch.no_grad()
+    def sides(self, model: Bridged) -> frozenset[str]:
+        """The sides on which a text may be padded without its numbers changing."""
+        return frozenset(side for side in ("left", "right") if self._pads(model, side))
+
+    def _pads(self, model: Bridged, side: Any) -> bool:
+        rows, targets = self.ids.tolist(), self.target.tolist()
+        rows, targets = [rows[0], rows[1][:_SHORT]], [targets[0], targets[1][:_SHORT]]
+        site = f"{list(model.config.stacks)[-1]}.{model.config.n_layers - 1}.resid_post"
+        if site not in model.places:
+            return False
+
+        def ends(batch: TokenBatch, target: TokenBatch | None) -> list[Tensor]:
+            out = run(model, batch, capture=site, target=target)
+            read = out.tokens if out.target is None else out.target
+            return [stream[mask] for stream, mask in zip(out[site], read.mask, strict=True)]
+
+        def padded(texts: list[list[int]]) -> TokenBatch:
+            return TokenBatch.from_rows(texts, side=side)
+
+        try:
+            together = ends(padded(rows), padded(targets) if self.both else None)
+            alone = [
+                ends(padded([row]), padded([target]) if self.both else None)[0]
+                for row, target in zip(rows, targets, strict=True)
+            ]
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False  # it takes no mask
+        return all(same(one, other) for one, other in zip(together, alone, strict=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars, advice and warnings of the libraries on the way."""
+    logging = transformers.logging
+    before, bars = logging.get_verbosity(), transformers.utils.logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,261 @@
+"""Planted models at random: known behaviours among noise heads, in any form, with a table of what sits where.
+
+An analysis is right about a planted head if it gives the head its label or one of the label's synonyms, which some
+texts cannot tell from it. Of an impostor it must not say what it pretends to be; of a noise head, nothing.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from interp import InputError, Transformer
+from interp.config import LayerNorm, NoNorm, RMSNorm
+from interp.patterns.positional import offset_name
+from models.planted import heads
+from models.planted.build import Planted
+from models.planted.planted_texts import Lexicon
+from models.planted.search_heads import seek
+from models.planted.slots import Plan
+
+FORMS = ("decoder", "encoder", "grouped")  # grouped: a decoder whose heads share keys and values
+_SYNTAX, _REFERENCE = "relation:", "antecedent"
+_ANYTHING = ""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a head does, and what may and may not be said of it."""
+
+    name: str
+    plan: Plan
+    label: str | None = None  # what an analysis is to call it; None for impostors and noise
+    synonyms: tuple[str, ...] = ()  # labels that are as right, on texts where they come to the same
+    never: tuple[str, ...] = ()  # beginnings of labels that would be wrong on any text
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A behaviour and the head in which it sits."""
+
+    layer: int
+    head: int
+    behaviour: Behaviour
+
+    def found(self, labels: Sequence[str]) -> bool:
+        """Whether a head that was given these labels was recognised."""
+        return bool({self.behaviour.label, *self.behaviour.synonyms} & set(labels))
+
+    def mistaken(self, labels: Sequence[str]) -> list[str]:
+        """Those of the labels that are wrong on any text."""
+        return [label for label in labels if label.startswith(self.behaviour.never)]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A planted model, the words it knows, and every head's behaviour, layer by layer."""
+
+    model: Transformer
+    lexicon: Lexicon
+    placed: tuple[Placed, ...]
+
+    def where(self, name: str) -> list[Placed]:
+        """The heads in which a behaviour sits; a fixed offset goes by its label: `offset:-3`, `next-token`."""
+        return [each for each in self.placed if each.behaviour.name == name]
+
+
+Maker = Callable[[random.Random, bool], Behaviour]  # given whether the model is causal
+
+# what a behaviour brings along: an encoder's head rests on the first token where it has nothing to look for; a token is
+# a copy of itself, and copies share their tag; what follows a token's earlier copy has the tag that follows its tag,
+# and in an encoder the token's own next one is what follows it, too
+_RESTS = "first-token"
+_COPIES = ("self", "tag:NOUN->NOUN")
+_FOLLOWS = ("tag:ADJ->NOUN", "tag:ADJ->ADV", "tag:NOUN->VERB", "tag:NOUN->ADP")
+
+
+def _offset(by: int) -> Behaviour:
+    return Behaviour(offset_name(by), heads.offset(by), offset_name(by), never=(_SYNTAX, _REFERENCE))
+
+
+def _any_offset(rng: random.Random, causal: bool) -> Behaviour:
+    return _offset(rng.choice((-4, -3, -2) if causal else (-4, -3, -2, 1, 2, 3)))
+
+
+def _noun_to_adjective(rng: random.Random, causal: bool) -> Behaviour:
+    plan = seek({"noun": ["adjective"]})
+    synonyms = ("tag:NOUN->ADJ", "previous-token", *_resting(causal))
+    return Behaviour("noun-to-adjective", plan, "relation:amod:head->dependent", synonyms, (_REFERENCE,))
+
+
+def _subject_to_verb(rng: random.Random, causal: bool) -> Behaviour:
+    """In a decoder the verb looks back to its subject; in an encoder the subject looks ahead to its verb."""
+    name = "subject-to-verb"
+    if causal:
+        synonyms = ("tag:VERB->NOUN", "tag:VERB->PROPN", "tag:VERB->PRON", "previous-token")
+        plan = seek({"verb": ["subject"]})
+        return Behaviour(name, plan, "relation:nsubj:head->dependent", synonyms, (_REFERENCE,))
+    plan = seek({"subject": ["verb"]}, after=True)
+    synonyms = ("tag:NOUN->VERB", "next-token", _RESTS)
+    return Behaviour(name, plan, "relation:nsubj:dependent->head", synonyms, (_REFERENCE,))
+
+
+def _antecedent(rng: random.Random, causal: bool) -> Behaviour:
+    plan = seek({"he": ["masculine"], "she": ["feminine"]})
+    synonyms = ("antecedent:named", "antecedent-mass", "antecedent-mass:named", "tag:PRON->PROPN", *_resting(causal))
+    return Behaviour("antecedent", plan, "antecedent", synonyms, (_SYNTAX,))
+
+
+def _nearest_noun(rng: random.Random, causal: bool) -> Behaviour:
+    plan = seek({"pronoun": ["noun or name"]})
+    synonyms = ("tag:PRON->NOUN", "tag:PRON->PROPN", *_resting(causal))
+    return Behaviour("nearest-noun", plan, None, synonyms, (_SYNTAX, _REFERENCE))
+
+
+def _same_form(rng: random.Random, causal: bool) -> Behaviour:
+    plan = seek({"he": ["mention", "he"], "she": ["mention", "she"]}, itself=False)
+    synonyms = ("duplicate-token", "tag:PRON->NOUN", "tag:PRON->PROPN", *_resting(causal))
+    return Behaviour("same-form", plan, None, synonyms, (_SYNTAX, _REFERENCE))
+
+
+def _resting(causal: bool) -> tuple[str, ...]:
+    return () if causal else (_RESTS,)
+
+
+def _noise(rng: random.Random, strength: float) -> Behaviour:
+    return Behaviour("noise", heads.noise(strength, rng.randrange(2**31)), never=(_ANYTHING,))
+
+
+BEHAVIOURS: dict[str, Maker] = {
+    "previous-token": lambda rng, causal: _offset(-1),
+    "offset": _any_offset,
+    "duplicate-token": lambda rng, causal: Behaviour("duplicate-token", heads.same_token, "duplicate-token", _COPIES),
+    "induction": lambda rng, causal: Behaviour(
+        "induction", heads.induction(), "induction", _FOLLOWS if causal else (*_FOLLOWS, "next-token")
+    ),
+    "noun-to-adjective": _noun_to_adjective,
+    "subject-to-verb": _subject_to_verb,
+    "antecedent": _antecedent,
+    "nearest-noun": _nearest_noun,
+    "same-form": _same_form,
+    "first-token": lambda rng, causal: Behaviour(
+        "first-token", heads.first_token, "first-token", never=(_SYNTAX, _REFERENCE)
+    ),
+}
+"""What can be planted; besides, `offset:K` is a fixed offset of one's choice."""
+
+
+def compose(
+    seed: int,
+    *,
+    form: str = "decoder",
+    n_layers: int | None = None,
+    n_heads: int | None = None,
+    norm: LayerNorm | RMSNorm | NoNorm | None = None,
+    behaviours: Sequence[str] | None = None,
+    noise: float = 0.05,
+    n_ctx: int = 64,
+) -> Composed:
+    """A planted model, the same for the same arguments. What is not given is drawn.
+
+    Args:
+        seed: of the words, the sizes, the behaviours, their places and the noise.
+        form: decoder, encoder or grouped.
+        n_layers: at least 2 where there is induction.
+        n_heads: query heads a layer.
+        norm: the norm before each layer and at the end.
+        behaviours: names from BEHAVIOURS, as often as they are wanted; induction brings the previous-token head that
+            it reads. A drawn selection has each at most once.
+        noise: the strength of the noise heads, which fill the places that are left; see `heads.noise`. What they
+            really prefer among classes of m and n words is of the order of strength / (m n)^½.
+        n_ctx: the longest text, in tokens.
+
+    Raises:
+        InputError: an unknown form or behaviour, one that the form cannot have, or more behaviours than heads.
+    """
+    if form not in FORMS:
+        raise InputError(f"unknown form {form!r}: expected one of {', '.join(FORMS)}")
+    rng = random.Random(f"planted-{seed}")
+    lexicon = Lexicon.draw(rng)
+    n_layers = rng.randint(2, 4) if n_layers is None else n_layers
+    n_heads = rng.choice((4, 6, 8) if form == "grouped" else (3, 4, 5, 6)) if n_heads is None else n_heads
+    if n_layers < 1 or n_heads < 1:
+        raise InputError(f"expected at least one layer and one head, got {n_layers} and {n_heads}")
+    n_kv_heads = _shared(rng, n_heads) if form == "grouped" else None
+    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
+    names = _drawn(rng, n_layers, n_heads) if behaviours is None else list(behaviours)
+    chosen = [_make(name, rng, form != "encoder") for name in names]
+    cells = _place(chosen, rng, n_layers, n_heads)
+    placed = [
+        Placed(layer, head, cells.get((layer, head)) or _noise(rng, noise))
+        for layer in range(n_layers)
+        for head in range(n_heads)
+    ]
+    layers = [[each.behaviour.plan for each in placed if each.layer == layer] for layer in range(n_layers)]
+    planted = Planted(
+        lexicon.vocabulary,
+        layers,
+        n_ctx,
+        causal=form != "encoder",
+        start="<s>",
+        directions=lexicon.directions,
+        n_kv_heads=n_kv_heads,
+        norm=norm,
+    )
+    return Composed(planted.build(), lexicon, tuple(placed))
+
+
+def _shared(rng: random.Random, n_heads: int) -> int:
+    fewer = [count for count in range(1, n_heads) if n_heads % count == 0]
+    if not fewer:
+        raise InputError("grouped queries need at least two heads a layer to share keys and values, got 1")
+    return rng.choice(fewer)
+
+
+def _drawn(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
+    """Some behaviours, so few that a head is left for noise where there are more than two."""
+    names = [name for name in BEHAVIOURS if n_layers > 1 or name != "induction"]
+    most = max(1, min(len(names), n_layers * n_heads - 2))  # induction may bring one more
+    return rng.sample(names, rng.randint(min(3, most), most))
+
+
+def _make(name: str, rng: random.Random, causal: bool) -> Behaviour:
+    kind, _, by = name.partition(":")
+    if kind == "offset" and by.lstrip("+-").isdecimal():
+        if causal and int(by) > 0:
+            raise InputError(f"no {name!r} in a decoder, which sees no later token: expected a negative offset")
+        return _offset(int(by))
+    if name not in BEHAVIOURS:
+        raise InputError(f"unknown behaviour {name!r}: expected one of {', '.join(BEHAVIOURS)}, or offset:K")
+    return BEHAVIOURS[name](rng, causal)
+
+
+Cell = tuple[int, int]  # layer, head
+
+
+def _place(chosen: list[Behaviour], rng: random.Random, n_layers: int, n_heads: int) -> dict[Cell, Behaviour]:
+    """A head for every behaviour: induction above a previous-token head that remembers, the others anywhere."""
+    inductions = [each for each in chosen if each.name == "induction"]
+    others = [each for each in chosen if each.name != "induction"]
+    if inductions and not any(each.name == "previous-token" for each in others):
+        others.append(_offset(-1))
+    wanted = len(inductions) + len(others)
+    if wanted > n_layers * n_heads:
+        raise InputError(f"{wanted} behaviours do not fit into {n_layers} layers of {n_heads} heads")
+    cells = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    rng.shuffle(cells)
+    placed: dict[Cell, Behaviour] = {}
+    if inductions:
+        below = n_layers - 1 - -(-len(inductions) // n_heads)  # the last layer that leaves enough heads above it
+        if below < 0:
+            raise InputError(
+                f"{len(inductions)} induction heads need layers above the first, which reads the previous token; "
+                f"got {n_layers} layers of {n_heads} heads"
+            )
+        writer = next(each for each in others if each.name == "previous-token")
+        others.remove(writer)
+        low = next(cell for cell in cells if cell[0] <= below)
+        placed[low] = replace(writer, plan=heads.offset(-1, remember=True))
+        above = [cell for cell in cells if cell[0] > low[0]]
+        placed |= dict(zip(above, inductions, strict=False))
+    free = [cell for cell in cells if cell not in placed]
+    return placed | dict(zip(free, others, strict=False))

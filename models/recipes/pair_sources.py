@@ -1,0 +1,79 @@
+"""Pairs of texts to learn from: a file of two columns, or pairs that a rule makes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interp import InputError
+from interp.training import token_arrays as texts
+from models import columns
+from models.plain_tables import nearest
+from models.recipes.text_sources import check_count, check_share, digest_of
+
+if TYPE_CHECKING:
+    from models import pair_tasks as tasks
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two columns under a line that names them, or pairs by the name of their rule.
+
+    They are held out by their source in a file, and by their target where a rule makes them: then what a model is to
+    write of those that are held out, it has never written.
+    """
+
+    path: str | None = None
+    name: str | None = None
+    count: int = 20_000
+    seed: int = 1_000
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share(self.held_out)
+        check_count(self.count)
+        if (self.path is None) == (self.name is None):
+            raise InputError("expected one of path, a file of two columns, and name, a rule that makes pairs")
+        if self.name is not None and self.name not in _rules():
+            raise InputError(f"no rule {self.name} makes pairs; the nearest is {nearest(self.name, _rules())}")
+
+    @cached_property
+    def sides(self) -> tuple[list[Pair], list[Pair]]:
+        """What is learnt from, and what is held out.
+
+        Raises:
+            InputError: no such file, a line that has not two columns, or nothing to learn from.
+        """
+        found: tuple[list[Pair], list[Pair]] = [], []
+        for pair in self._pairs():
+            unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
+            found[texts.held_out(unit, self.held_out)].append(pair)
+        if not found[0]:
+            raise InputError(f"no pairs to learn from in {self.path or self.name}")
+        return found
+
+    def digest(self) -> str:
+        """Tells these pairs, and how they are divided, from others."""
+        return digest_of([self.held_out, *self.sides])
+
+    def _pairs(self) -> Iterator[Pair]:
+        if self.name is not None:
+            for pair in islice(_rules()[self.name](None, self.seed), self.count):
+                yield pair.source, pair.target
+            return
+        path = Path(self.path or "")
+        if not path.is_file():
+            raise InputError(f"no file of pairs at {path}: expected two columns under a line that names them")
+        for document in texts.read([path]):
+            for _, source, target in columns.pairs(document.text.splitlines(), path.name):
+                yield source, target
+
+
+def _rules() -> "Mapping[str, Callable[[int | None, int], Iterator[tasks.Pair]]]":
+    from models.pair_tasks import TASKS  # noqa: PLC0415 (only who learns from a rule reads it)
+
+    return TASKS

@@ -1,0 +1,130 @@
+"""From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from interp import InputError
+from interp.training import Phase, Plan
+from models.families.own import KINDS as PARTS
+from models.plain_tables import Reader
+from models.recipes import toml_tables as files
+from models.recipes.architecture import architecture
+from models.recipes.data import KINDS, Kind, known, learns
+from models.recipes.origins import Fresh, Loaded
+from models.recipes.pair_sources import Paired
+from models.recipes.recipe import Recipe
+from models.recipes.vocabulary import Vocabulary
+
+_TABLES = ("model", "tokenizer", "target_tokenizer", "data", "training", "phases")
+_NEEDED_TO_GO_ON = ("model", "data", "phases")
+_NEEDED = ("tokenizer", *_NEEDED_TO_GO_ON)
+_PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name != "phases"}
+
+
+def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe in a TOML file, or the shipped one of that name.
+
+    Args:
+        name: a file, or one of `shipped()`.
+        overrides: values to set in place of the file's, by key: "model.n_layers", "data.novels.path",
+            "phases.0.steps", "phases.*.mix.repeats".
+
+    Raises:
+        InputError: no such recipe, an unknown key, a wrong value, or values that do not fit together.
+    """
+    file = files.file_of(name)
+    found = files.load(file)
+    for key, value in (overrides or {}).items():
+        files.put(found, key, value)
+    return named(file.name if file == Path(name) else str(name), found)
+
+
+def named(name: str, tables: Mapping[str, Any]) -> Recipe:
+    """The recipe that these tables spell out; `name` is what messages call it.
+
+    Raises:
+        InputError: as `read`.
+    """
+    parts, own = Reader(name, PARTS, "a table"), Reader(name, KINDS, "a table")
+    own.known(tables, _TABLES, "the recipe")
+    loaded = isinstance(tables.get("model"), Mapping) and "start" in tables["model"]
+    for each in _NEEDED_TO_GO_ON if loaded else _NEEDED:
+        if not tables.get(each):
+            raise InputError(f"{name}: expected a table [{each}]{'' if each != 'phases' else ', [[phases]]'}")
+    for each in set(tables) - {"phases"}:
+        own.fitting(tables[each], dict, f"[{each}]")
+    origin = _loaded(own, tables) if loaded else _fresh(parts, own, tables)
+    data = {each: _data(own, each, table) for each, table in tables["data"].items()}
+    plan, hidden = _training(own, tables)
+    recipe = Recipe(name, origin, data, plan, hidden)
+    _check(recipe)
+    return recipe
+
+
+def _loaded(reader: Reader, tables: Mapping[str, Any]) -> Loaded:
+    own = tables["model"]
+    if more := [key for key in own if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
+        raise InputError(f"{reader.source}: a model that is gone on with has its own {more[0]}: leave it out, or start")
+    return Loaded(reader.fitting(own["start"], str, "[model].start"))
+
+
+def _fresh(parts: Reader, own: Reader, tables: Mapping[str, Any]) -> Fresh:
+    target = tables.get("target_tokenizer")
+    return Fresh(
+        architecture(tables["model"], parts),
+        own.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
+        None if target is None else own.fields(Vocabulary, target, "[target_tokenizer]"),
+        dict(tables["model"]),
+    )
+
+
+def _data(reader: Reader, name: str, table: Any) -> Kind:
+    place = f"[data.{name}]"
+    found = reader.fitting(table, dict, place)
+    if found.get("kind") == "text" and not found.get("path"):
+        raise InputError(
+            f"{reader.source}: {place} lacks path, a text file or a folder of them: give one in the file, or "
+            f"--set data.{name}.path=FOLDER"
+        )
+    return reader.part(found, place)
+
+
+def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
+    given = tables.get("training", {})
+    reader.known(given, {*_PLAN, "hidden"}, "[training]")
+    values = {key: reader.fitting(each, _PLAN.get(key, float), f"[training].{key}") for key, each in given.items()}
+    hidden = values.pop("hidden", 0.15)
+    listed = tables["phases"]
+    if not isinstance(listed, list):
+        raise InputError(f"{reader.source}: phases are a list: expected [[phases]], got [phases]")
+    phases = tuple(
+        reader.fields(Phase, reader.fitting(each, dict, f"phases.{at}"), f"phases.{at}")
+        for at, each in enumerate(listed)
+    )
+    with reader.inside("[training]"):
+        return Plan(phases, **values), hidden
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse what does not fit together."""
+    model, data, source = recipe.origin, recipe.data, recipe.name
+    model.check(source, data)
+    for at, phase in enumerate(recipe.plan.phases):
+        known(source, f"phases.{at}.mix", phase.mix, data)
+        if phase.row > model.n_ctx:
+            raise InputError(
+                f"{source}: phases.{at}.row is {phase.row}, longer than the model's context: expected at most n_ctx, "
+                f"{model.n_ctx}"
+            )
+    both = model.kind == "encoder-decoder"
+    for name, kind in data.items():
+        if isinstance(kind, Paired) is not both:
+            expected = "pairs" if both else "text, generated or repeats"
+            raise InputError(f"{source}: [data.{name}]: the model is of kind {model.kind}: expected {expected}")
+    if both and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
+        raise InputError(f"{source}: pairs of texts are not mixed: expected one source in the mix of every phase")
+    if recipe.plan.sample is not None and model.kind == "encoder":
+        raise InputError(f"{source}: [training].sample: an encoder continues no text: leave it out")
+    if not 0 < recipe.hidden < 1:
+        raise InputError(f"{source}: [training].hidden must lie between 0 and 1, got {recipe.hidden:g}")

@@ -1,0 +1,158 @@
+"""Running text to learn from: files or generated texts, a share of them left out of training."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+
+from interp import InputError
+from interp.annotation import AnnotatedText
+from interp.training import token_arrays as texts
+from interp.training.token_arrays import Document
+from interp.training.whole_files import replacing, sweep_beside
+from models.plain_tables import nearest
+from models.stories import portraits, stories
+
+GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[AnnotatedText]]] = MappingProxyType(
+    {"stories": stories, "portraits": portraits}
+)
+_HASHED = 100  # generated texts that a digest reads, so that it changes with the grammar too
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text files: `*.txt` and `*.txt.gz` below a directory, or files named one by one.
+
+    Documents are held out by name alone, so that one always is or never. Where that leaves one side empty, as of a
+    single file, the last share of every document is held out.
+    """
+
+    path: str | tuple[str, ...] = ()
+    unwrap: bool = False  # join the lines of a paragraph, which a blank line ends
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share(self.held_out)
+        if not self.path:
+            raise InputError("lacks path, a text file or a folder of them")
+
+    def files(self) -> list[Path]:
+        """The files, in the order of their names.
+
+        Raises:
+            InputError: there is no text.
+        """
+        paths = (self.path,) if isinstance(self.path, str) else self.path
+        return [file for path in paths for file in texts.find(Path(path))]
+
+    def digest(self) -> str:
+        """SHA-256 of names and bytes, and of how they are divided."""
+        each = [(texts.name_of(file), hashlib.sha256(_bytes(file)).hexdigest()) for file in self.files()]
+        return digest_of([each, self.unwrap, self.held_out])
+
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        """The texts of one of the two sides."""
+        files = self.files()
+        out = [file for file in files if texts.held_out(texts.name_of(file), self.held_out)]
+        if not self.held_out or 0 < len(out) < len(files):
+            chosen = [file for file in files if (file in out) is held_out]
+            yield from texts.read(chosen, unwrap=self.unwrap)
+            return
+        for document in texts.read(files, unwrap=self.unwrap):
+            cut = int(len(document.text) * (1 - self.held_out))
+            cut = document.text.find("\n", cut, -1) + 1 or cut  # a line is not cut, where the text has lines
+            yield Document(document.name, document.text[cut:] if held_out else document.text[:cut])
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Texts by a generator's name, by default apart from those that the analyses measure on."""
+
+    name: str
+    count: int
+    seed: int = 1_000
+    held_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_share(self.held_out)
+        check_count(self.count)
+        if self.name not in GENERATORS:
+            raise InputError(f"generates no {self.name}; the nearest is {nearest(self.name, GENERATORS)}")
+
+    def digest(self) -> str:
+        """SHA-256 of the parameters and the first texts."""
+        first = [text.text for text in GENERATORS[self.name](min(_HASHED, self.count), self.seed)]
+        return digest_of([asdict(self), first])
+
+    def every(self) -> Iterator[Document]:
+        """The texts of both sides, generated anew."""
+        for text in islice(GENERATORS[self.name](None, self.seed), self.count):
+            yield Document(text.document, text.text)
+
+
+Running = Text | Generated
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
+
+    source: Generated
+    file: Path  # a line a text: what it is called and what it says, as JSON
+
+    def documents(self, *, held_out: bool) -> Iterator[Document]:
+        """The texts of one of the two sides.
+
+        Raises:
+            InputError: the file cannot be written, or is damaged.
+        """
+        if not self.file.is_file():
+            self._write()
+        try:
+            with self.file.open(encoding="utf-8") as lines:
+                for line in lines:
+                    document = Document(*json.loads(line))
+                    if texts.held_out(document.name, self.source.held_out) is held_out:
+                        yield document
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{self.file} is damaged ({error}): remove it, and it is written again") from error
+
+    def _write(self) -> None:
+        try:
+            sweep_beside(self.file)
+            with replacing(self.file) as part, part.open("w", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps([each.name, each.text])}\n" for each in self.source.every())
+        except OSError as error:
+            raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
+
+
+def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:
+    """What gives the documents of running text: its files, or for generated texts a file in the cache."""
+    return kind if isinstance(kind, Text) else Kept(kind, cache / f"{kind.name}-{digest[:16]}.texts")
+
+
+def check_share(share: float) -> None:
+    """Refuse what is no share of a whole that leaves something to learn from."""
+    if not 0 <= share < 1:
+        raise InputError(f"held_out is a share: expected 0 <= held_out < 1, got {share:g}")
+
+
+def check_count(count: int) -> None:
+    """Refuse to generate nothing."""
+    if count < 1:
+        raise InputError(f"count must be at least 1, got {count}")
+
+
+def digest_of(facts: object) -> str:
+    """SHA-256 of what fits into JSON."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}): leave it out") from error

@@ -1,0 +1,134 @@
+"""A recipe as the tables of a TOML file: which file, and what of it is put in another way for one run."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from interp.errors import InputError
+from models.plain_tables import nearest
+
+_FOLDER = Path(__file__).parent
+_PATHS = {"path", "file"}  # keys whose values are relative to where they are written
+_MODELS = {"start"}  # keys whose values are, where such a directory is there, and names otherwise
+
+
+def shipped() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(file.stem for file in _FOLDER.glob("*.toml"))
+
+
+def file_of(name: str | Path) -> Path:
+    """The file of a recipe: itself, or one that is shipped.
+
+    Raises:
+        InputError: there is no such recipe.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    if str(name) in shipped():
+        return _FOLDER / f"{name}.toml"
+    if Path(name).suffix or len(Path(name).parts) > 1:
+        raise InputError(f"no file {name}: expected a TOML file, or the name of a recipe: {', '.join(shipped())}")
+    raise InputError(
+        f'no recipe "{name}": expected a TOML file, or one of {", ".join(shipped())} '
+        f"(the nearest is {nearest(str(name), shipped())})"
+    )
+
+
+def load(file: Path) -> dict[str, Any]:
+    """The file's tables; paths in them are relative to the file.
+
+    Raises:
+        InputError: it is no TOML.
+    """
+    try:
+        tables = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{file} is not readable as TOML: {error}") from error
+    return _placed(tables, file.parent)
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """KEY and value of KEY=VALUE. The value is TOML; what is none is taken as text, so that a word needs no quotes.
+
+    Raises:
+        InputError: there is no `=`, or no key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"expected KEY=VALUE, as model.n_layers=1, got {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def put(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set `a.b.c` in place; in a list a step is a number from 0, or `*` for every entry. Paths are relative to here.
+
+    Raises:
+        InputError: the way leads through what is no table.
+    """
+    *way, last = key.split(".")
+    value = _settled(last, value, Path.cwd())
+    for place in _places(tables, way, key):
+        if isinstance(place, list):
+            for at in _chosen(place, last, key):
+                place[at] = value
+        else:
+            place[last] = value
+
+
+def _places(place: Any, way: list[str], key: str) -> Iterator[Any]:
+    if not isinstance(place, dict | list):
+        raise InputError(f"cannot set {key}: {place!r} is a value, and no table with entries of its own")
+    if not way:
+        yield place
+    elif isinstance(place, list):
+        for at in _chosen(place, way[0], key):
+            yield from _places(place[at], way[1:], key)
+    else:
+        yield from _places(place.setdefault(way[0], {}), way[1:], key)
+
+
+def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
+    if step == "*":
+        return [*range(len(entries))]
+    if not step.isdecimal() or int(step) >= len(entries):
+        numbers = ", ".join(map(str, range(len(entries))))
+        raise InputError(f"cannot set {key}: expected one of {numbers}, or * for all of them, got {step}")
+    return [int(step)]
+
+
+def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Every value by its whole key (`phases.0.steps`), without paths and models, which say where and not what."""
+    found: dict[str, Any] = {}
+    for name, given in tables.items():
+        entries = isinstance(given, list) and given and all(isinstance(each, dict) for each in given)
+        value = {str(at): each for at, each in enumerate(given)} if entries else given
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{name}.")
+        elif name not in _PATHS | _MODELS:
+            found[f"{before}{name}"] = value
+    return found
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    """The same with paths made absolute."""
+    if isinstance(value, dict):
+        return {name: _settled(name, each, folder) for name, each in value.items()}
+    return [_placed(each, folder) for each in value] if isinstance(value, list) else value
+
+
+def _settled(name: str, value: Any, folder: Path) -> Any:
+    """The value of a key, with paths in it made absolute."""
+    if name in _PATHS or (name in _MODELS and isinstance(value, str) and (folder / value).is_dir()):
+        return _absolute(value, folder)
+    return _placed(value, folder)
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_absolute(each, folder) for each in value]
+    return str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) else value

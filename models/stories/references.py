@@ -1,0 +1,256 @@
+"""How a story speaks of those in it: by name, by description, or by a pronoun that a reader can resolve.
+
+A `Teller` remembers when each was last spoken of. It uses a pronoun only where gender, number, kind or the subject of
+the sentence leave one reading, so that chains are gold by construction, and yet neither the nearest mention nor the
+first nor the last equal pronoun is always right.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from models.stories import grammar
+from models.stories.cast import Cast, Entity
+from models.stories.grammar import HEAD, Part, Phrase, Tense, join, noun_phrase, word
+from models.stories.lexicon import COLOURS, VERBS, Noun
+
+_PRONOUN = 0.75  # how often a pronoun is used where it is clear
+_CONTINUED = 0.5  # how often the subject goes on as "he" although another "he" has come between
+_BY_NOUN = 0.2  # how often someone with a name is "the boy"
+_DESCRIBED_AGAIN = 0.15  # how often the adjective is repeated
+
+Lazy = Callable[[], Part]
+Spec = tuple[str, Entity | None] | Lazy  # a relation or preposition with what it governs, an adverb, or a part to come
+Subject = Entity | Callable[[], Phrase]
+_RELATIONS = frozenset(("obj", "iobj"))
+
+
+class Teller:
+    """The state of one story while it is told; `sentences` holds what has been told.
+
+    Parts of a sentence are given as specs: ("obj", dog), ("in", park), or a function that makes one. They turn into
+    words from left to right, because how something is called depends on what was said before it.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.tense: Tense = "past" if rng.random() < 0.8 else "present"
+        self.cast = Cast(rng)
+        self.sentences: list[Phrase] = []
+        self._subject: Entity | None = None  # of the clause being told
+        self._topic: Entity | None = None  # the first subject of the sentence being told
+        self._topic_before: Entity | None = None  # that of the sentence before
+
+    def say(self, sentence: Phrase) -> None:
+        """Add a sentence."""
+        self.sentences.append(sentence)
+        self._topic_before, self._topic, self._subject = self._topic, None, None
+
+    def maybe(self, chance: float = 0.5) -> bool:
+        """A coin."""
+        return self.rng.random() < chance
+
+    # Sentences.
+
+    def does(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
+        """A clause: does(tim, "see", ("obj", dog), ("in", park))."""
+        return self._clause(grammar.clause, subject, verb, specs)
+
+    def can(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
+        """A clause with "can" or "could"."""
+        return self._clause(grammar.could, subject, verb, specs)
+
+    def fails(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
+        """A clause with "did not" or "does not"."""
+        return self._clause(grammar.negated, subject, verb, specs)
+
+    def _clause(self, build: Callable[..., Phrase], subject: Subject, verb: str, specs: Sequence[Spec]) -> Phrase:
+        spoken = self._as_subject(subject)
+        return build(self.tense, spoken, VERBS[verb], *self._parts(specs))
+
+    def is_(self, subject: Subject, predicate: str | Callable[[], Phrase], *specs: Spec) -> Phrase:
+        """A clause with a form of "be": an adjective, sometimes with a "very", or another predicate."""
+        spoken = self._as_subject(subject)
+        if isinstance(predicate, str):
+            intensity = (
+                [grammar.adverb(self.rng.choice(("very", "so")))]
+                if predicate not in COLOURS and self.maybe(0.3)
+                else []
+            )
+            said = join(*intensity, (HEAD, word(predicate, "ADJ")))
+        else:
+            said = predicate()
+        return grammar.being(self.tense, spoken, said, *self._parts(specs))
+
+    def there_is(self, entity: Entity, *specs: Spec) -> Phrase:
+        """A clause that introduces something."""
+        return grammar.existing(self.tense, self.mention(entity), *self._parts(specs))
+
+    def because(self, conjunction: str, main: Phrase, clause: Callable[[], Phrase]) -> Phrase:
+        """A main clause, already in words, and one that depends on it and comes after it."""
+        return join((HEAD, main), grammar.subordinate(conjunction, clause()))
+
+    def when(self, conjunction: str, clause: Phrase, main: Callable[[], Phrase]) -> Phrase:
+        """A dependent clause, already in words, and its main clause after it."""
+        return join(grammar.subordinate(conjunction, clause), grammar.comma(), (HEAD, main()))
+
+    def then(self, adverb: str, main: Callable[[], Phrase]) -> Phrase:
+        """An adverb before a clause."""
+        return join(grammar.adverb(adverb), (HEAD, main()))
+
+    def in_front(self, preposition: str, what: Entity, main: Callable[[], Phrase]) -> Phrase:
+        """A place before a clause: "In the park, Tim saw a dog"."""
+        return join(*self._parts([(preposition, what)]), grammar.comma(), (HEAD, main()))
+
+    # Parts that are made when their turn comes.
+
+    def to(self, verb: str, *specs: Spec) -> Lazy:
+        """An infinitive: to("help", ("obj", lily))."""
+        return lambda: ("xcomp", grammar.infinitive(VERBS[verb], *self._parts(specs)))
+
+    def and_(self, verb: str, *specs: Spec) -> Lazy:
+        """A second verb of the same subject: "and found a ball"."""
+
+        def part() -> Part:
+            plural = self._subject is not None and self._subject.plural
+            finite = word(grammar.verb_form(VERBS[verb], self.tense, plural=plural), "VERB")
+            return grammar.conjunct("and", join((HEAD, finite), *self._parts(specs)))
+
+        return part
+
+    def that(self, subject: Entity, verb: str, *specs: Spec) -> Lazy:
+        """A relative clause whose noun is its subject: "that chased the cats"."""
+        return lambda: grammar.relative(self.tense, VERBS[verb], *self._parts(specs), plural=subject.plural)
+
+    def that_object(self, subject: Entity, verb: str) -> Lazy:
+        """A relative clause whose noun is its object: "that Tim found"."""
+        return lambda: grammar.relative_object(self.tense, self.mention(subject, as_subject=True), VERBS[verb])
+
+    def the(self, entity: Entity, *specs: Spec) -> Callable[[], Phrase]:
+        """A description with more after it, for a subject: the(dog, ("near", cats))."""
+
+        def phrase() -> Phrase:
+            entity.known = entity.known or entity.owner is None
+            determiner = self._determiner(entity)
+            adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
+            self._spoken(entity)
+            self._tells_of(entity)
+            parts = self._parts(specs, of_noun=True)
+            whole = noun_phrase(determiner, adjectives, entity.noun, *parts, plural=entity.plural)
+            return grammar.refer(whole, entity.chain)
+
+        return phrase
+
+    def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
+        return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
+
+    def _part(self, role: str, what: Entity | None, *, of_noun: bool) -> Part:
+        if what is None:
+            return grammar.adverb(role)
+        phrase = self.mention(what)
+        if role in _RELATIONS:
+            return role, phrase
+        return "nmod" if of_noun else "obl", grammar.prepositional(role, phrase)
+
+    # Ways to call someone or something.
+
+    def kind(self, adjective: str, noun: Noun, *, plural: bool = False) -> Callable[[], Phrase]:
+        """What someone is, as a predicate, which is no mention: "a kind boy", "good friends"."""
+        determiner = None if plural else grammar.article("a", adjective)
+        return lambda: noun_phrase(determiner, [adjective], noun, plural=plural)
+
+    def whose(self, owner: Entity) -> Callable[[], Phrase]:
+        """An owner as a predicate, "hers"; clear where the sentence before was about that person."""
+
+        def phrase() -> Phrase:
+            self._spoken(owner)
+            return grammar.refer(word(owner.pronouns.own, "PRON"), owner.chain)
+
+        return phrase
+
+    def mention(self, entity: Entity, *, as_subject: bool = False) -> Phrase:
+        """The entity in words, as the story stands."""
+        if not as_subject and entity is self._subject and entity.kind in ("person", "animal"):
+            phrase = word(entity.pronouns.reflexive, "PRON", plural=entity.plural)
+        elif self._is_clear(entity, as_subject=as_subject):
+            form = entity.pronouns.subject if as_subject else entity.pronouns.object
+            phrase = word(form, "PRON", plural=entity.plural)
+        else:
+            phrase = self._description(entity)
+        self._spoken(entity)
+        entity.known = True
+        return grammar.refer(phrase, entity.chain)
+
+    def _as_subject(self, subject: Subject) -> Phrase:
+        if not isinstance(subject, Entity):
+            return subject()
+        phrase = self.mention(subject, as_subject=True)
+        self._tells_of(subject)
+        return phrase
+
+    def _tells_of(self, subject: Entity) -> None:
+        self._subject = subject
+        self._topic = self._topic or subject
+
+    def _spoken(self, entity: Entity) -> None:
+        entity.last = len(self.sentences)
+
+    def _is_clear(self, entity: Entity, *, as_subject: bool) -> bool:
+        """Whether to use a pronoun: where it can mean one only, and there mostly."""
+        now = len(self.sentences)
+        if entity.last < now - 1:
+            return False
+        if as_subject and entity is self._topic:  # "Tim was sad because he fell"
+            return True
+        if self._rivals(entity):
+            goes_on = as_subject and entity is self._topic_before and entity.kind == "person"
+            return goes_on and not self._topic and self.maybe(_CONTINUED)
+        return self.maybe(_PRONOUN)
+
+    def _rivals(self, entity: Entity) -> list[Entity]:
+        """Others that the same pronoun could mean: spoken of in this sentence or the last.
+
+        The subject of the clause is none to what the sentence has named already: "Ben saw Tim and sang to him" would
+        otherwise say "himself".
+        """
+        now = len(self.sentences)
+        others = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
+        alike = [each for each in others if each.kind == entity.kind or entity.plural or each is self._subject]
+        return [each for each in alike if each.last >= now - 1 and not (each is self._subject and entity.last == now)]
+
+    def _description(self, entity: Entity) -> Phrase:
+        if entity.members and (not entity.known or self.maybe()):
+            first, second = (self._full(member) for member in entity.members)
+            return grammar.both(first, second)
+        if entity.name and not (entity.known and self._only_noun(entity) and self.maybe(_BY_NOUN)):
+            return word(entity.name, "PROPN")
+        determiner = self._determiner(entity)
+        first = not entity.known or entity.kind == "place"
+        adjectives = [entity.adjective] if entity.adjective and (first or self.maybe(_DESCRIBED_AGAIN)) else []
+        return noun_phrase(determiner, adjectives, entity.noun, plural=entity.plural)
+
+    def _full(self, member: Entity) -> Phrase:
+        phrase = self._description(member)
+        self._spoken(member)
+        member.known = True
+        return grammar.refer(phrase, member.chain)
+
+    def _only_noun(self, entity: Entity) -> bool:
+        return sum(each.noun == entity.noun for each in self.cast.everyone) == 1
+
+    def _determiner(self, entity: Entity) -> Part:
+        if entity.owner and (entity.kind in ("person", "event") or not entity.known or self.maybe(0.4)):
+            return self._possessor(entity.owner, entity)
+        if entity.known:
+            return grammar.article("the")
+        if entity.plural:
+            number = self.rng.choice(("some", "two", "three"))
+            return ("det", word(number, "DET")) if number == "some" else ("nummod", word(number, "NUM"))
+        return grammar.article("a", entity.adjective or entity.noun.singular)
+
+    def _possessor(self, owner: Entity, owned: Entity) -> Part:
+        """The subject's own things, and deeds of whoever the sentence has named: "Tim thanked Ben for his help"."""
+        deed = owned.kind == "event" and owner.last == len(self.sentences)
+        if owner is self._subject or deed or (owner.known and self._is_clear(owner, as_subject=False)):
+            self._spoken(owner)
+            return "nmod:poss", grammar.refer(word(owner.pronouns.possessive, "PRON"), owner.chain)
+        return "nmod:poss", grammar.genitive(self._full(owner))

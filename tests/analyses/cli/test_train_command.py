@@ -1,0 +1,254 @@
+"""`interp train`: what it leaves, what it tells, and how a run is gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+
+from analyses import over_training as forming
+from analyses.cli import app as cli
+from analyses.cli import train_command as training
+from interp import InputError
+from interp.training import Progress, state
+from models import load, recipes
+
+TABLES = {
+    "model": {"kind": "decoder", "n_layers": 1, "d_model": 14, "n_heads": 7, "d_mlp": 11, "n_ctx": 23},
+    "tokenizer": {"level": "characters"},
+    "data": {"book": {"kind": "text", "path": "book.txt", "held_out": 0.3}},
+    "training": {"warmup": 1, "evaluate_every": 2, "save_every": 2, "dropout": 0.1, "sample": "the"},
+    "phases": [{"steps": 6, "rows": 3, "row": 17}],
+}
+MEASURES = "heads/previous-token/L0.H3"
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch) -> str:
+    (tmp_path / "book.txt").write_text("the dog ran to the old house and the cat sat on a mat\n" * 7)
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(TABLES))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(forming, "measures", lambda model: {MEASURES: 0.25, "model/previous-token": 0.25})
+    return "tiny.toml"
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["train", *arguments])
+    return int(caught.value.code or 0)
+
+
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    return dict(load(Path(folder)).named_parameters())
+
+
+def stopping_at(step: int):
+    """Measures during which the user loses patience."""
+
+    def measures(model):
+        stopping_at.looks += 1
+        if 2 * stopping_at.looks == step:
+            raise KeyboardInterrupt
+        return {MEASURES: 0.25, "model/previous-token": 0.25}
+
+    stopping_at.looks = 0
+    return measures
+
+
+def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_of(recipe, capsys):
+    assert run(recipe, "--out", "run") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told[:-1:2]] == [f"step {step} of 6" for step in (2, 4, 6)]
+    assert "; book " in told[0]
+    assert "previous-token 0.250" in told[0]
+    assert told[1].startswith("  the")
+    assert told[-1].startswith("wrote run: ")
+    assert told[-1].endswith("interp report --model run")
+    facts = json.loads(Path("run/run.json").read_text())
+    assert facts["made_by"] == training.MAKER
+    assert (facts["steps"], facts["rows"], facts["tokens"]) == (6, 18, 306)
+    assert facts["data"]["book"]["held_out"] == ["book"]
+    assert facts["config"]["decoder"]["d_model"] == 14
+    assert facts["versions"]["torch"]
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if MEASURES in line] == [2, 4, 6]
+    assert load(Path("run")).tokenizer is not None
+
+
+def test_heads_are_left_unmeasured_when_asked(recipe, monkeypatch):
+    monkeypatch.setattr(forming, "measures", lambda model: pytest.fail("not asked for"))
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+
+
+def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, capsys, monkeypatch):
+    assert run(recipe, "--out", "whole", "--cache", "cache") == 0
+    monkeypatch.setattr(forming, "measures", stopping_at(4))
+    monkeypatch.setattr("sys.argv", ["interp", "train", recipe, "--out", "cut"])
+    capsys.readouterr()
+    assert run(recipe, "--out", "cut", "--cache", "cache") == 130
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "the last good state is cut/state.safetensors, after step 2" in error
+    assert error.endswith(f"go on with interp train {recipe} --out cut --resume\n")
+    assert state.read(Path("cut/state.safetensors")).facts["step"] == 2
+    monkeypatch.setattr(forming, "measures", lambda model: {})
+    assert run(recipe, "--out", "cut", "--cache", "cache", "--resume") == 0
+    whole, cut = weights("whole"), weights("cut")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert json.loads(Path("cut/run.json").read_text())["resumed_at"] == 2
+
+
+def test_what_was_interrupted_before_a_state_is_begun_again(tmp_path):
+    assert training.interrupted(tmp_path, "interp train x") == "interrupted before a state was saved: start it again"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume", "--set", "model.n_layers=2"], "run was begun with another recipe: model.n_layers was 1 and is"),
+        (
+            ["--resume", "--set", "training.dropout=0"],
+            "training.dropout was 0.1 and is now 0.0; resume with run",
+        ),
+        (["--resume", "--set", "data.book.path=other.txt"], "the run was begun with another"),
+        ([], "run holds a run already: --resume goes on with it"),
+    ],
+)
+def test_a_run_is_not_gone_on_with_as_another(recipe, arguments, message, capsys, tmp_path):
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+    before = weights("run")
+    (tmp_path / "other.txt").write_text("the dog ran to the old house and the cat sat on a hat\n" * 7)
+    capsys.readouterr()
+    assert run(recipe, "--out", "run", "--no-measures", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert all(torch.equal(before[name], weight) for name, weight in weights("run").items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.wramup=1"], "tiny.toml: [training] has no wramup; the nearest is warmup"),
+        (["--set", "nonsense"], "expected KEY=VALUE, as model.n_layers=1, got 'nonsense'"),
+        (["--resume"], "nothing to resume: there is no run/state.safetensors"),
+        (["--device", "abacus"], "no device 'abacus' here"),
+        (["--set", "data.book.path=nowhere"], "[data.book]: no text at"),
+        (["--set", "training.warmup=9"], "the schedule ends before its warm-up does"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, capsys):
+    assert run(recipe, "--out", "run", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe):
+    alone = ["--set", "training.dropout=0", "--set", "phases.0.rows=4", "--no-measures"]
+    assert run(recipe, "--out", "alone", *alone) == 0
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, "-m", "analyses.cli.app", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    assert [line.split(":")[0] for line in told if line.startswith(("step", "wrote"))] == [
+        *(f"step {step} of 6" for step in (2, 4, 6)),
+        "wrote shared",
+    ]
+    torch.testing.assert_close(weights("shared"), weights("alone"), rtol=0, atol=1e-4)
+    assert json.loads(Path("shared/run.json").read_text())["steps"] == 6
+
+
+# Three processes of one that has imported what they need: shapes are checked in this one, and that does not compile.
+KILLED = """
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch._inductor.compile_fx
+
+from analyses.cli import app as cli
+from analyses.cli import train_command as training
+
+
+def start(*more):
+    process = get_context("fork").Process(target=cli.main, args=([*sys.argv[1:], *more],))
+    process.start()
+    return process
+
+
+whole = start("--out", "whole")
+whole.join()
+parts = start("--out", "parts")
+while parts.is_alive() and not Path("parts/state.safetensors").exists():
+    time.sleep(0.01)
+parts.kill()
+parts.join()
+resumed = start("--out", "parts", "--resume")
+resumed.join()
+print(whole.exitcode, parts.exitcode, resumed.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_run_that_was_killed_goes_on_to_the_same_weights(recipe):
+    changes = [
+        f"--set={change}" for change in ("training.compile=true", "phases.0.steps=80", "training.evaluate_every=0")
+    ]
+    command = [sys.executable, "-c", KILLED, "train", recipe, "--no-measures", *changes]
+    # what is compiled is kept for the processes that follow, and compiled where it is used
+    kept = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(Path("compiled").resolve()),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    ends = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300, env=kept
+    ).stdout.splitlines()
+    assert ends[-1] == f"0 {-signal.SIGKILL} 0"
+    assert json.loads(Path("parts/run.json").read_text())["resumed_at"] < 80
+    assert all(torch.equal(one, weights("whole")[name]) for name, one in weights("parts").items())
+
+
+def test_processes_without_torchrun_are_one_line(recipe, capsys):
+    assert run(recipe, "--out", "run", "--parallel", "ddp") == 2
+    assert "start them by torchrun" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_not_there_is_one_line(capsys):
+    assert run("defualt") == 2
+    assert 'no recipe "defualt"' in capsys.readouterr().err
+
+
+def test_held_out_pairs_are_what_their_attention_is_measured_on(tmp_path, monkeypatch):
+    (tmp_path / "words.tsv").write_text("word\tsounds\n" + "".join(f"w{at}\tA B\n" for at in range(20)))
+    tables = {
+        **TABLES,
+        "model": {**TABLES["model"], "kind": "encoder-decoder"},
+        "data": {"words": {"kind": "pairs", "path": "words.tsv", "held_out": 0.4}},
+    }
+    (tmp_path / "pairs.toml").write_text(tomli_w.dumps(tables))
+    asked = {}
+    monkeypatch.setattr(forming, "measures", lambda model, corpus: asked.update(corpus=corpus) or {})
+    training.train(str(tmp_path / "pairs.toml"), tmp_path / "run")
+    held_out = recipes.read(tmp_path / "pairs.toml").data["words"].sides[1]
+    assert [text.text for text in asked["corpus"]] == [source for source, _ in held_out]
+
+
+def test_a_disk_that_is_full_at_the_end_says_that_the_model_is_whole(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*run.json .*the model is beside it, whole"):
+        training._write(tmp_path / "nowhere" / "run.json", "{}")
+    assert not [*tmp_path.iterdir()]  # no folder is made that has no model in it
+
+
+def test_a_line_tells_held_out_losses_and_the_best_heads_but_not_every_head():
+    numbers = {"loss": 1.0, "held_out/book": 2.5, MEASURES: 0.25, "model/induction": 0.5}
+    line = training._line(Progress(2_000, 3_000, 1.0, 1e-3, 4_321.0, numbers, "the\ndog"))
+    assert line == "step 2,000 of 3,000: loss 1.000, 4,321 tokens/s; book 2.500, induction 0.500\n  the dog"

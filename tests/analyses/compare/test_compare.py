@@ -1,0 +1,435 @@
+"""Models side by side: planted heads that one has and the other lacks, halves that share nothing, and what is said."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from pages import outside_addresses, page_of
+from tiny import two_stacks
+
+from analyses import figures
+from analyses.cli import app as cli
+from analyses.compare import COMPARE_COLUMNS, Comparison, build, compare, names
+from analyses.compare.best_heads import best_heads
+from analyses.compare.compare_page import comparability, headline, summary, told_apart
+from analyses.corpora import Corpus
+from analyses.head_tables import Collected, Heads, Scored
+from interp import AnnotatedText, InputError, Transformer
+from interp.patterns import N_GROUPS, Totals
+from interp.statistics import benjamini_hochberg
+from models.planted import Plan, Planted, antecedent, induction, offset, same_token, uniform
+from models.planted.planted_texts import HE, SHE, Lexicon, meetings
+
+WORDS = [f"w{number}" for number in range(40)]
+HOSTILE = "<script>alert(1)</script>"
+POSITION = ["position"]
+
+
+def repeating_texts(count: int) -> list[AnnotatedText]:
+    texts = []
+    for number in range(count):
+        segment = random.Random(number).sample(WORDS, 9)
+        texts.append(AnnotatedText((*segment, *segment, *segment), (True,) * 27, f"document {number}"))
+    return texts
+
+
+def corpus(texts: list[AnnotatedText], *annotates: str, name: str = "texts") -> Corpus:
+    return Corpus(name, "fake", frozenset(annotates), "0" * 64, lambda: iter(texts))
+
+
+def planted(*layers: list[Plan], n_ctx: int = 110) -> Transformer:
+    return Planted(WORDS, layers, n_ctx=n_ctx, start="<s>").build()
+
+
+@pytest.fixture(scope="module")
+def copying() -> Transformer:
+    """L0.H0 looks at the previous token, L1.H0 is the induction head that reads it, L1.H1 looks at copies."""
+    return planted([offset(-1, remember=True), uniform], [induction(), same_token])
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Transformer:
+    """L0.H0 and L2.H0 look at the previous token; nothing copies."""
+    return planted([offset(-1), uniform], [uniform, uniform], [offset(-1), uniform])
+
+
+@pytest.fixture(scope="module")
+def texts() -> Corpus:
+    return corpus(repeating_texts(40))
+
+
+@pytest.fixture(scope="module")
+def found(copying, forgetful, texts) -> Comparison:
+    return compare({"copying": copying, "forgetful": forgetful}, [texts], behaviours=POSITION)
+
+
+def row(found: Comparison, measure: str, model: str) -> dict:
+    rows = found.table.loc[(found.table["measure"] == measure) & (found.table["model"] == model)]
+    (only,) = rows.to_dict("records")
+    return only
+
+
+def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found):
+    has, lacks = row(found, "induction", "copying"), row(found, "induction", "forgetful")
+    assert (has["layer"], has["head"], has["depth"]) == (1, 0, 1.0)
+    assert has["value"] == pytest.approx(1.0, abs=1e-4)
+    assert (has["n_heads"], has["mean_depth"]) == (1, 1.0)
+    assert (lacks["n_heads"], np.isnan(lacks["mean_depth"])) == (0, True)
+    assert lacks["difference"] == pytest.approx(lacks["gain"] - has["gain"])
+    assert lacks["difference_high"] < -0.9
+    assert told_apart(lacks)
+    assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
+
+
+def test_heads_of_the_same_kind_are_matched_wherever_they_sit(found):
+    one, other = (row(found, "previous-token", model) for model in ("copying", "forgetful"))
+    assert (one["n_heads"], one["mean_depth"]) == (1, 0.5)
+    assert (other["n_heads"], other["mean_depth"]) == (2, pytest.approx((1 / 3 + 1) / 2))
+    assert other["difference"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_value_that_can_be_derived(found):
+    # every text holds each word three times; from the second and third time on, half and two thirds on earlier copies
+    assert row(found, "duplicate-token", "copying")["value"] == pytest.approx((1 / 2 + 2 / 3) / 2, abs=1e-4)
+
+
+def test_differences_are_of_gains_and_of_values(found):
+    rows = found.table.dropna(subset=["difference"])
+    assert len(rows)
+    reference = found.table.loc[found.table["model"] == "copying"].set_index("measure")
+    for name in ("gain", "value"):
+        difference = rows["difference" if name == "gain" else "value_difference"]
+        expected = rows[name].to_numpy() - reference.loc[rows["measure"], name].to_numpy()
+        np.testing.assert_allclose(difference, expected, atol=1e-12)
+    assert (rows["difference_low"] <= rows["difference"]).all()
+    assert (rows["difference"] <= rows["difference_high"]).all()
+
+
+def test_q_is_over_everything_that_the_table_tests(found):
+    q = benjamini_hochberg(np.concatenate([found.table["p"], found.table["value_p"]]))
+    np.testing.assert_allclose(np.concatenate([found.table["q"], found.table["value_q"]]), q)
+
+
+def test_measures_of_which_more_is_not_better_have_no_best_head_but_stand_in_the_table_of_heads(found):
+    assert not {"entropy", "distance"} & set(found.table["measure"])
+    assert {"entropy", "distance"} <= set(found.heads["measure"])
+    assert list(found.table.columns) == COMPARE_COLUMNS
+    assert {"model", "depth", "shows"} <= set(found.heads.columns)
+
+
+def test_a_model_beside_itself_differs_by_exactly_nothing(copying, texts):
+    same = compare({"one": copying, "other": copying}, [texts], behaviours=POSITION).table
+    rows = same.loc[same["model"] == "other"]
+    assert len(rows) > 5
+    for name in ("difference", "difference_low", "difference_high", "value_difference"):
+        assert (rows[name] == 0).all(), name
+    assert (rows[["p", "q", "value_p", "value_q"]] == 1).all(axis=None)
+
+
+def test_the_other_order_flips_the_sign_and_nothing_else(found, copying, forgetful, texts):
+    swapped = compare({"forgetful": forgetful, "copying": copying}, [texts], behaviours=POSITION)
+    there = found.table.dropna(subset=["difference"]).set_index("measure")
+    back = swapped.table.dropna(subset=["difference"]).set_index("measure").loc[there.index]
+    assert set(back["model"]) == {"copying"}
+    for name, flipped in (("difference", "difference"), ("difference_low", "difference_high")):
+        np.testing.assert_allclose(back[name], -there[flipped], atol=1e-9)
+    np.testing.assert_allclose(back["p"], there["p"], atol=1e-9)
+
+
+def test_the_same_seed_gives_the_same_tables(found, copying, forgetful, texts):
+    again = compare({"copying": copying, "forgetful": forgetful}, [texts], behaviours=POSITION)
+    pd.testing.assert_frame_equal(again.table, found.table)
+    pd.testing.assert_frame_equal(again.heads, found.heads)
+
+
+def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other():
+    """Head 0 shines in even groups and head 1 in odd ones: even groups choose head 0, odd ones say how good it is."""
+    totals = Totals.empty(3, 1)  # two heads and a baseline
+    totals.scores[0::2, 0], totals.scores[1::2, 0] = 0.9, 0.1
+    totals.scores[0::2, 1], totals.scores[1::2, 1] = 0.2, 0.8
+    totals.scores[:, 2] = 0.05
+    totals.weights += 1
+    totals.rows += 1
+    scored = [Scored(totals, ["previous-token"], "kept", ["uniform"])]
+    collected = Collected(Heads("decoder", 2, 1), "position", "texts", scored, {}, N_GROUPS)
+    best = best_heads(collected)["previous-token"]
+    assert best.index == 0
+    total, weight = best.value
+    assert total.sum() / weight.sum() == pytest.approx(0.1)
+    assert (total[0::2] == 0).all()
+    assert best.n == N_GROUPS // 2
+    only_odd = replace(collected, scored=[replace(scored[0], totals=totals.of(torch.arange(N_GROUPS) % 2 == 1))])
+    assert best_heads(only_odd) == {}
+
+
+def test_a_baseline_that_is_a_number_counts_only_where_something_was_read():
+    totals = Totals.empty(1, 1)
+    totals.scores[:6], totals.weights[:6], totals.rows[:6] = 0.5, 1, 1
+    scored = [Scored(totals, ["positional-head"], "kept", constant=("untrained heads", 0.2))]
+    best = best_heads(Collected(Heads("decoder", 1, 1), "position", "texts", scored, {}, 6))["positional-head"]
+    assert np.flatnonzero(best.baseline[1]).tolist() == [1, 3, 5]
+    assert best.baseline.sum(1).tolist() == [pytest.approx(0.6), 3]
+
+
+# Behaviours that not every model can be asked about.
+
+
+@pytest.fixture(scope="module")
+def met() -> tuple[Lexicon, Corpus]:
+    lexicon = Lexicon.draw(random.Random(0))
+    return lexicon, corpus(meetings(lexicon, 48), "tags", "relations", "chains", name="meetings")
+
+
+def follower(lexicon: Lexicon, n_ctx: int) -> Transformer:
+    genders = dict.fromkeys(HE, lexicon.masculine) | dict.fromkeys(SHE, lexicon.feminine)
+    plan = [[antecedent(genders, {})], [uniform]]
+    return Planted(lexicon.vocabulary, plan, n_ctx=n_ctx).build()
+
+
+def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, tmp_path):
+    lexicon, text = met
+    models = {"long": follower(lexicon, 64), f"short {HOSTILE}": follower(lexicon, 4), "again": follower(lexicon, 64)}
+    out = build(models, [text], tmp_path / "out", behaviours=["position", "coreference"])
+    table = pd.read_parquet(out / "tables" / "compare.parquet")
+    rows = table.loc[table["measure"] == "antecedent"].set_index("model")
+    assert set(rows.index) == {"long", "again"}
+    assert rows.loc["long", "value"] == pytest.approx(1.0)
+    assert rows.loc["again", "difference"] == 0
+    assert set(table.loc[table["measure"] == "previous-token", "model"]) == set(models)
+    page = page_of(out)
+    assert f"Not measured in short {HOSTILE}: the corpus has no pronoun" in page.text
+    assert f"No such number for short {HOSTILE}." in page.text
+    facts = json.loads((out / "run.json").read_text())
+    assert list(facts["models"][1]["not_measured"]) == ["coreference"]
+
+
+def test_where_the_reference_has_no_number_the_others_stand_without_a_difference(met):
+    lexicon, text = met
+    models = {"short": follower(lexicon, 4), "long": follower(lexicon, 64)}
+    found = compare(models, [text], behaviours=["position", "coreference"])
+    only = row(found, "antecedent", "long")
+    assert only["value"] == pytest.approx(1.0)
+    assert np.isnan([only["difference"], only["p"], only["q"]]).all()
+
+
+def test_a_corpus_without_the_annotation_gives_way_to_generated_stories(met, monkeypatch):
+    lexicon, text = met
+    monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: text)
+    plain = corpus(meetings(lexicon, 24), name="plain")
+    models = {"one": follower(lexicon, 64), "other": follower(lexicon, 64)}
+    found = compare(models, [plain], behaviours=["position", "coreference"])
+    assert [(used.corpus.name, used.stands_in, list(used.asked)) for used in found.used] == [
+        ("plain", False, ["position"]),
+        ("meetings", True, ["coreference"]),
+    ]
+
+
+def test_a_text_that_a_model_cannot_read_is_nothing_to_compare_on(copying, met):
+    lexicon, text = met
+    reader = follower(lexicon, 64)
+    with pytest.raises(InputError, match=r"two of the models\. copying: .* unknown to this model's tokenizer"):
+        compare({"reader": reader, "copying": copying}, [text], behaviours=POSITION)
+
+
+def test_what_is_wrong_with_the_request_is_one_line(copying, texts):
+    with pytest.raises(InputError, match="at least two models to compare, got 1: only"):
+        compare({"only": copying}, [texts])
+    with pytest.raises(InputError, match="no behaviour colour"):
+        compare({"one": copying, "other": copying}, [texts], behaviours=["colour"])
+    mute = planted([uniform])
+    mute.tokenizer = None
+    with pytest.raises(InputError, match="mute has no tokenizer"):
+        compare({"one": copying, "mute": mute}, [texts])
+    with pytest.raises(InputError, match=r"one stack to compare, but both has an encoder .*: .*`interp report`"):
+        compare({"one": copying, "both": two_stacks("original")}, [texts])
+    with pytest.raises(InputError, match="holds no text"):
+        compare({"one": copying, "other": copying}, [corpus([])], behaviours=POSITION)
+
+
+def test_a_damaged_text_is_at_fault_and_not_the_models(copying):
+    def damaged():
+        yield repeating_texts(1)[0]
+        raise InputError("line 7: expected ten columns")
+
+    broken = Corpus("broken", "fake", frozenset(), "0" * 64, damaged)
+    with pytest.raises(InputError, match=r"^line 7"):
+        compare({"one": copying, "other": copying}, [broken], behaviours=POSITION)
+
+
+# The page, the figures and the command.
+
+
+@pytest.fixture(scope="module")
+def written(copying, forgetful, texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    models = {f"{HOSTILE} & one": copying, "forgetful": forgetful}
+    return build(models, [texts], out, behaviours=POSITION, command="interp compare")
+
+
+def test_a_comparison_is_complete(written):
+    facts = json.loads((written / "run.json").read_text())
+    files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
+    assert files == set(facts["files"])
+    tables = {f"tables/{name}.{kind}" for name in ("compare", "heads") for kind in ("csv", "parquet")}
+    drawn = {f"figures/compare-{name}.{kind}" for name in ("gains", "depth") for kind in ("svg", "png")}
+    assert {"report.html", "run.json"} | tables | drawn == files
+    assert facts["reference"] == facts["models"][0]["name"] == f"{HOSTILE} & one"
+    assert [len(model["sha256"]) for model in facts["models"]] == [64, 64]
+    assert facts["models"][0]["left_out"]["position"]["texts"] == 40
+    (text,) = facts["corpora"]
+    assert (text["sha256"], text["documents"]) == ("0" * 64, 40)
+    assert 0 < text["reporting_documents"] < 40
+    assert facts["seed"] == 0
+    assert "torch" in facts["versions"]
+    assert set(pd.read_parquet(written / "tables" / "heads.parquet")["model"]) == {f"{HOSTILE} & one", "forgetful"}
+
+
+def test_the_page_says_which_heads_one_model_lacks_and_holds_nothing_from_outside(written):
+    page = page_of(written)
+    text = " ".join(page.text.split())
+    gain = pd.read_parquet(written / "tables" / "compare.parquet").set_index(["measure", "model"])["gain"]
+    copies = gain["induction", f"{HOSTILE} & one"]
+    assert f"None of its heads shows what some of {HOSTILE} & one’s do: duplicate-token, induction." in text
+    assert f"{HOSTILE} & one: its best head, L1.H0, gains {copies:.3f} over uniform (95%" in text
+    assert "1 of its 4 heads shows it." in text
+    assert "none of its 6 heads shows it." in text
+    assert f"less than {HOSTILE} & one’s (95%" in text
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert outside_addresses(page) == []
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 2
+    assert all("induction" in (attrs["alt"] or "") for attrs in images)
+
+
+def said(difference: float, low: float, high: float, q: float = 0.01) -> str:
+    from analyses.compare.compare_page import _difference
+
+    columns = {"difference": difference, "difference_low": low, "difference_high": high, "q": q}
+    return _difference({"model": "B", "reference": "A", **columns})
+
+
+def test_sentences_tell_a_difference_from_chance_from_nothing_and_from_too_little():
+    assert said(-0.412, -0.44, -0.38, 0.0001) == "0.412 less than A’s (95% 0.380 to 0.440; q < 0.001)."
+    assert said(0.2, 0.1, 0.3) == "0.200 more than A’s (95% 0.100 to 0.300; q 0.010)."
+    assert said(0.02, -0.01, 0.05, 0.3) == "Cannot be told apart from A’s: +0.020 (95% −0.010 to +0.050)."
+    assert said(0.02, 0.01, 0.05, 0.2) == "Cannot be told apart from A’s: +0.020 (95% +0.010 to +0.050, q 0.200)."
+    assert said(0.0, 0.0, 0.0, 1.0) == "Exactly as much as A’s."
+    assert said(0.2, np.nan, np.nan) == "+0.200 beside A’s, on too few documents for an interval."
+    assert said(np.nan, np.nan, np.nan, np.nan) == "A has no such number to compare with."
+
+
+def test_gains_that_no_head_of_either_model_shows_are_not_compared_in_short(found):
+    neither = headline(found.table).assign(n_heads=0)
+    (only,) = summary(neither, "forgetful")
+    assert "shown by no head of either" in only
+    whole = summary(found.table, "forgetful")
+    assert any("clearly less in 2" in sentence for sentence in whole), whole
+
+
+def test_what_models_do_not_share_is_said():
+    one = {"name": "A", "sha256": "1", "tokenizer": "t", "context": 64, "causal": True}
+    same, encoder = one | {"name": "B"}, one | {"name": "C", "sha256": "2", "tokenizer": "u", "causal": False}
+    longer = one | {"name": "D", "sha256": "3", "context": 128}
+    notes = comparability([one, same, encoder, longer])
+    assert [note.split(":")[0] for note in notes] == ["B", "C", "D", "C"]
+    assert "same weights" in notes[0]
+    assert "another tokenizer" in notes[1]
+    assert "other windows" in notes[2]
+    assert "sees what comes after" in notes[3]
+    assert comparability([one, one | {"name": "E", "sha256": "4"}]) == []
+
+
+def several(found: Comparison, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables as if many models had been compared, one of them without an interval."""
+    copies = [f"$model {number}$" for number in range(count)]
+    table = pd.concat([found.table.loc[found.table["model"] == "forgetful"].assign(model=name) for name in copies])
+    table.loc[table["model"] == copies[-1], ["ci_low", "ci_high"]] = np.nan
+    heads = pd.concat([found.heads.loc[found.heads["model"] == "forgetful"].assign(model=name) for name in copies])
+    lift = table.loc[table["measure"] == "induction"].assign(measure="tag:NOUN->ADJ")
+    return pd.concat([table, lift], ignore_index=True), heads
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_figures_are_readable_for_any_number_of_models(found, count):
+    table, heads = several(found, count)
+    for figure in (figures.compared_gains(table), figures.gains_by_depth(heads, ["induction", "self"])):
+        assert isinstance(figure, Figure)
+        assert figure.get_suptitle().endswith("?")
+        figure.draw_without_rendering()
+        texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+        assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
+        (legend,) = figure.legends
+        assert len(legend.get_texts()) == count
+        looks = {(str(handle.get_color()), handle.get_marker()) for handle in legend.get_lines()}
+        assert len(looks) == count
+
+
+def test_long_names_keep_their_ends_apart(found):
+    long = [f"a-long-name-of-a-directory-of-checkpoints-step-{step:06}" for step in (1000, 2000)]
+    models = dict(zip(("copying", "forgetful"), long, strict=True))
+    table = found.table.assign(model=found.table["model"].map(models), reference=long[0])
+    (legend,) = figures.compared_gains(table).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert [label[-6:] for label in labels] == ["001000", "002000"]
+    assert max(map(len, labels)) < len(long[0])
+
+
+def test_figures_draw_what_the_tables_say(found):
+    rows = headline(found.table)
+    figure = figures.compared_gains(rows)
+    left, right = figure.axes
+    for ax, column in ((left, "gain"), (right, "difference")):
+        drawn = [float(dots.get_offsets()[0, 0]) for dots in ax.collections if isinstance(dots, PathCollection)]
+        np.testing.assert_allclose(sorted(drawn), sorted(rows[column].dropna()))
+    written = {text.get_text() for text in left.texts}
+    assert {"L1.H0", "L0.H0"} <= written
+    depth = figures.gains_by_depth(found.heads, ["induction"]).axes[0]
+    points = sum(len(dots.get_offsets()) for dots in depth.collections if isinstance(dots, PathCollection))
+    assert points == 4 + 6
+
+
+def test_models_are_called_by_their_directory_or_as_typed_and_duplicates_numbered(tmp_path):
+    for folder in ("runs/a/last", "runs/b/last"):
+        (tmp_path / folder).mkdir(parents=True)
+    typed = [str(tmp_path / "runs/a/last"), f"{tmp_path}/runs/b/last/", "default", "org/name", "default", "default"]
+    assert names(typed) == ["last", "last (2)", "default", "org/name", "default (2)", "default (3)"]
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        (["default"], "expected at least two models to compare, got 1: default"),
+        (["default", "nowhere"], 'no model directory "nowhere"'),
+        ([], "Missing argument"),
+    ],
+)
+def test_the_command_refuses_in_one_line(models, says, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", *models, "--out", str(tmp_path / "out")])
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_command_compares_and_names_what_it_wrote(tmp_path, capsys):
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", "default", "default", "--corpus", "stories:12", "--out", str(out), "--seed", "2"])
+    assert not exit.value.code
+    assert f"wrote {out / 'report.html'}" in capsys.readouterr().out
+    facts = json.loads((out / "run.json").read_text())
+    assert [model["name"] for model in facts["models"]] == ["default", "default (2)"]
+    assert facts["seed"] == 2
+    table = pd.read_parquet(out / "tables" / "compare.parquet")
+    assert set(table["behaviour"]) == {"position", "part-of-speech", "coreference"}
+    assert (table["difference"].dropna() == 0).all()
+    assert "Fewer than 20 documents report" in page_of(out).text

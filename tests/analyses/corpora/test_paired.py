@@ -1,0 +1,113 @@
+"""Two-column corpora, and what encoder, decoder and cross-attention each read of a text."""
+
+import pytest
+import torch
+
+from analyses import corpora, cross_attention
+from analyses.head_tables import Heads
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Reading
+from interp import AnnotatedText, InputError, run
+from models import planted
+from models.planted import Planted
+
+WORDS = [f"w{number}" for number in range(12)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Cross-attention whose head looks at its own position, in contexts of eight tokens."""
+    return Planted(
+        WORDS, [[planted.offset(-1)]], n_ctx=8, start="<s>", encoding=[[]], crossing=[[planted.offset(0)]]
+    ).build()
+
+
+def pairs_file(tmp_path, *lines: str):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def kinds(model) -> dict[str, Heads]:
+    return {f"{each.stack} {each.attention}": each for each in Heads.every(model)}
+
+
+def test_a_pair_a_line_each_a_document_of_its_own(tmp_path):
+    corpus = corpora.read(pairs_file(tmp_path, "word\tphonemes", "skeptic\tskˈɛptɪk", "", "two words\ttˈu wˈɜɹdz"))
+    assert corpus.kind == "paired"
+    assert corpus.annotates == {"targets"}
+    first, second = corpus
+    assert (first.text, first.target) == ("skeptic", "skˈɛptɪk")
+    assert second.words == ("two", "words")
+    assert first.document != second.document
+
+
+@pytest.mark.parametrize("line", ["alone", "a\tb\tc", "a\t", "\tb"])
+def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+    path = pairs_file(tmp_path, "source\ttarget", "a\tb", line)
+    with pytest.raises(InputError, match=r"pairs.tsv, line 3: expected source, tab, target; got"):
+        list(corpora.read(f"paired:{path}"))
+
+
+def test_each_attention_reads_its_own_text(model):
+    text = AnnotatedText.plain("w1 w2 w3", "d", target="w4 w5")
+    shown = {name: next(iter(Reading(model, [text], heads=heads))) for name, heads in kinds(model).items()}
+    vocabulary = model.tokenizer.backend.get_vocab()
+    source = [vocabulary[word] for word in ("<s>", "w1", "w2", "w3")]
+    target = [vocabulary[word] for word in ("<s>", "w4", "w5")]
+    assert shown["encoder self"].tokens.ids.tolist() == [source]
+    assert shown["decoder self"].tokens.ids.tolist() == [target]
+    crossing = shown["decoder cross"]
+    assert crossing.tokens.ids.tolist() == [target]
+    assert crossing.pattern.shape == (1, 1, 3, 4)
+    out = run(model, text.text, "decoder.0.cross_attn.pattern", target=text.target)
+    assert torch.equal(crossing.pattern, out["decoder.0.cross_attn.pattern"])
+    assert crossing.crossing.scored.tolist() == [[False, True, True]]  # the start token asks nothing
+
+
+def test_pairs_longer_than_a_context_are_left_out_and_counted(model):
+    long = " ".join(WORDS[:10])
+    texts = [
+        AnnotatedText.plain("w1 w2", "a", target=long),
+        AnnotatedText.plain(long, "b", target="w1 w2"),
+        AnnotatedText.plain("w1 w2 w3", "c", target="w1 w2 w3"),
+    ]
+    reading = Reading(model, texts, heads=kinds(model)["decoder cross"])
+    assert sum(len(batch.windows) for batch in reading) == 1
+    assert reading.counts["targets left out: longer than the decoder's context"] == 1
+    assert reading.counts["windows left out: their source is longer than the encoder's context"] == 1
+
+
+def test_a_text_without_a_target_is_its_own_window_by_window(model):
+    text = AnnotatedText.plain(" ".join(WORDS), "d")
+    reading = Reading(model, [text], heads=kinds(model)["decoder cross"])
+    shown = [window for batch in reading for window in batch.windows]
+    assert len(shown) > 1
+    assert all(window.source == window.ids for window in shown)
+    assert reading.counts["texts longer than the context, read in windows"] == 1
+
+
+def test_collectors_of_cross_attention_want_cross_attention(model):
+    with pytest.raises(InputError, match="no cross-attention"):
+        cross_attention.Collector(Planted(WORDS, [[planted.uniform]]).build())
+    with pytest.raises(InputError, match="expected patterns of cross-attention"):
+        collect(
+            Reading(model, [AnnotatedText.plain("w1 w2", "d")], heads=kinds(model)["encoder self"]),
+            [cross_attention.Collector(model)],
+        )
+    with pytest.raises(InputError, match="expected a model of one stack"):
+        Heads.of(model)
+
+
+def test_a_batch_gives_what_each_pair_gives_alone(model):
+    texts = [AnnotatedText.plain(" ".join(WORDS[:n]), f"d{n}", target=" ".join(WORDS[n : 2 * n])) for n in (2, 5, 3, 6)]
+    heads = kinds(model)["decoder cross"]
+
+    def totals(some: list[AnnotatedText]):
+        collector = cross_attention.Collector(model)
+        collect(Reading(model, some, heads=heads), [collector])
+        return collector.totals["kept"]
+
+    together, alone = totals(texts), [totals([text]) for text in texts]
+    torch.testing.assert_close(together.scores, sum(each.scores for each in alone))
+    torch.testing.assert_close(together.weights, sum(each.weights for each in alone))

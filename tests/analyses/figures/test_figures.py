@@ -1,0 +1,291 @@
+"""Figures draw what their table says, ask a question, and compute nothing."""
+
+import ast
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib._pylab_helpers import Gcf
+from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.figure import Figure
+
+from analyses import figures
+from analyses.figures.attention_lines import FAINTEST
+from analyses.figures.style import ORANGE
+
+LAYERS, HEADS = 3, 5
+ANALYSES = Path(figures.__file__).parents[1]
+
+
+def heads_table(*measures: str) -> pd.DataFrame:
+    """One value a cell, told apart by layer and head; L2.H4 gains most, L0.H0 is undefined."""
+    rows = [
+        {
+            **{"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": sink},
+            **{"value": 0.1 + gain, "baseline": 0.1, "baseline_name": "uniform", "gain": gain, "n": 7},
+            **{"ci_low": gain - 0.03, "ci_high": gain + 0.03, "q": 0.01},
+        }
+        for measure in measures
+        for sink in ("kept", "removed")
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+        for gain in [np.nan if layer == head == 0 else 0.02 * (layer * HEADS + head) - 0.1]
+    ]
+    return pd.DataFrame(rows)
+
+
+def effects_table() -> pd.DataFrame:
+    rows = [
+        {
+            **{"stack": "decoder", "attention": "self", "layer": layer, "head": head, "task": "repeat"},
+            **{"intervention": way, "effect": effect, "ci_low": effect - 0.01, "ci_high": effect + 0.01},
+            "q": 0.01,
+        }
+        for way, size in (("denoise", 0.9), ("noise", 0.1))
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+        for effect in [size * (layer == 1 and head == 2)]
+    ]
+    return pd.DataFrame(rows)
+
+
+def meshes(figure: Figure) -> list[QuadMesh]:
+    """The heat maps of a figure, its colour bars aside."""
+    drawn = [each for ax in figure.axes for each in ax.collections if isinstance(each, QuadMesh)]
+    return [mesh for mesh in drawn if mesh.axes is not None and mesh.axes.get_label() != "<colorbar>"]
+
+
+def all_figures() -> list[Figure]:
+    table = heads_table("previous-token", "distance")
+    pattern = np.tril(np.full((4, 4), 0.25))
+    return [
+        figures.head_grid(table, "previous-token"),
+        figures.head_grid(table, ["previous-token", "distance"], quantity="value"),
+        figures.gain_intervals(table, "previous-token"),
+        figures.distance_by_layer(table),
+        figures.effect_grid(effects_table(), "repeat"),
+        figures.best_heads({"L0.H0": pattern}, title="What does it look at?"),
+        figures.attention_over_words(["a", "b", "c", "d"], pattern, title="Who looks at whom?"),
+        three(),
+    ]
+
+
+def three() -> Figure:
+    """Five tokens become three: the encoder's, the decoder's and cross-attention's patterns, told apart by a number."""
+    shapes = {"encoder L0.H1": (5, 5), "decoder L1.H0": (3, 3), "cross-attention L0.H2": (3, 5)}
+    patterns = {name: np.full(shape, 0.1 * at) for at, (name, shape) in enumerate(shapes.items(), 1)}
+    aligned = [("year", (0, 2), (3, 5)), ("day", (2, 3), (0, 1))]
+    texts = {"source": [*"3 87", "</s>"], "read": ["<s>", *"87"], "written": [*"873"]}
+    return figures.three_attentions(patterns, **texts, aligned=aligned)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Figure]:
+    return all_figures()
+
+
+def test_every_title_is_a_question(drawn):
+    assert all(figure.get_suptitle().endswith("?") for figure in drawn)
+
+
+def test_no_text_is_smaller_than_eight_points(drawn):
+    for figure in drawn:
+        figure.draw_without_rendering()
+        texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+        assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
+
+
+def test_drawing_changes_no_style():
+    before = dict(matplotlib.rcParams)
+    all_figures()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_grid_shows_every_cell_of_every_measure():
+    figure = figures.head_grid(heads_table("previous-token", "induction"))
+    first, second = meshes(figure)
+    expected = 0.02 * np.arange(LAYERS * HEADS).reshape(LAYERS, HEADS) - 0.1
+    for mesh in (first, second):
+        cells = mesh.get_array()
+        assert np.ma.getmaskarray(cells)[0, 0]  # undefined is missing, not zero
+        np.testing.assert_allclose(cells.compressed(), expected.ravel()[1:])
+    assert [ax.get_title() for ax in figure.axes[:2]] == ["previous-token", "induction"]
+
+
+def test_layer_0_is_at_the_bottom():
+    low, high = figures.head_grid(heads_table("induction")).axes[0].get_ylim()
+    assert low < high
+
+
+def test_a_dot_marks_gains_of_five_hundredths_whose_interval_excludes_zero():
+    table = heads_table("induction")
+    figure = figures.head_grid(table, "induction")
+    dots = next(each for each in figure.axes[0].collections if isinstance(each, PathCollection))
+    kept = table[(table["sink"] == "kept") & (table["gain"] >= 0.05) & (table["ci_low"] > 0)]
+    cells = {tuple(np.floor(at).astype(int)) for at in np.asarray(dots.get_offsets())}
+    assert cells == set(zip(kept["head"], kept["layer"], strict=True))
+    assert 0 < len(kept) < LAYERS * HEADS
+
+
+def test_a_gain_of_nothing_has_the_middle_colour():
+    mesh = meshes(figures.head_grid(heads_table("induction")))[0]
+    assert mesh.norm(0.0) == pytest.approx(0.5)
+
+
+def test_both_directions_of_patching_share_one_scale():
+    figure = figures.effect_grid(effects_table(), "repeat")
+    denoise, noise = meshes(figure)
+    assert denoise.norm is noise.norm
+    assert denoise.norm.vmax == pytest.approx(0.9)
+    assert denoise.norm.vmin == pytest.approx(-0.9)
+    assert "denoise" in figure.axes[0].get_title()
+    assert "noise" in figure.axes[1].get_title()
+
+
+def test_intervals_are_sorted_and_named():
+    ax = figures.gain_intervals(heads_table("induction"), "induction", top=3).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["L2.H2", "L2.H3", "L2.H4"]
+
+
+def test_lines_go_to_the_words_that_get_a_share():
+    pattern = np.array([[1.0, 0, 0], [0.7, 0.3, 0], [FAINTEST / 2, 0, 0.9]])
+    ax = figures.attention_over_words(["Tim", "saw", "it"], pattern, title="Who?").axes[0]
+    ends = {tuple(segment[:, 1]) for segment in ax.collections[0].get_segments()}
+    assert ends == {(0, 0), (1, 0), (1, 1), (2, 2)}
+
+
+def test_a_dollar_sign_is_a_dollar_sign():
+    figures.attention_over_words(["$x_{", "$", "\\"], np.eye(3), title="What?").draw_without_rendering()
+
+
+def test_half_and_twice_the_attention_are_equally_far_from_none():
+    table = heads_table("tag:NOUN->ADJ")
+    table["value"] = np.where(table["layer"] == 0, 0.5, 2.0)
+    norm = meshes(figures.head_grid(table, "tag:NOUN->ADJ", quantity="lift"))[0].norm
+    assert norm(1.0) == pytest.approx(0.5)
+    assert norm(0.5) == pytest.approx(1 - norm(2.0))
+
+
+def test_what_a_pronoun_stands_for_has_its_colour():
+    words = ["Amy", "saw", "Sue", ".", "She"]
+    figure = figures.attention_over_words(words, np.eye(5), title="Who?", emphasised={4}, sought={0})
+    coloured = [(text.get_text(), text.get_ha()) for text in figure.axes[0].texts if text.get_color() == ORANGE]
+    assert sorted(coloured) == [("Amy", "left"), ("She", "right")]
+
+
+def test_a_measure_that_is_undefined_everywhere_is_grey():
+    table = heads_table("induction").assign(gain=np.nan, value=np.nan)
+    (mesh,) = meshes(figures.head_grid(table, "induction"))
+    assert np.ma.getmaskarray(mesh.get_array()).all()
+
+
+def test_an_empty_table_gives_a_figure_that_says_so():
+    figure = figures.head_grid(heads_table("induction"), "no-such-measure")
+    assert "nothing" in figure.axes[0].texts[0].get_text()
+
+
+def imports(path: Path) -> set[str]:
+    """What a file imports, by module."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def test_figures_run_no_model_and_keep_no_plotting_state():
+    for path in sorted(Path(figures.__file__).parent.glob("*.py")):
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert not roots & {"torch", "interp", "models"}, path.name
+        assert not any(name.startswith("matplotlib.pyplot") for name in imports(path)), path.name
+    all_figures()
+    assert not Gcf.get_all_fig_managers()
+
+
+@pytest.mark.parametrize(
+    "name", ["position", "part_of_speech", "coreference", "head_tables", "reading/windows", "findings"]
+)
+def test_measures_draw_nothing(name):
+    assert not any(
+        each.startswith(("matplotlib", "seaborn", "analyses.figures")) for each in imports(ANALYSES / f"{name}.py")
+    )
+
+
+def labels_table() -> pd.DataFrame:
+    """L0.H1 has two labels, the weaker first; L2.H4 one by effect alone."""
+    where = {"stack": "decoder", "attention": "self"}
+    rows = [
+        {
+            **where,
+            "layer": 0,
+            "head": 1,
+            "behaviour": "position",
+            "label": "self",
+            "evidence": "attention",
+            "gain": 0.9,
+        },
+        {**where, "layer": 0, "head": 1, "behaviour": "part-of-speech", "label": "relation:obj:dependent->head"}
+        | {"evidence": "both", "gain": 0.2},
+        {**where, "layer": 2, "head": 4, "behaviour": "coreference", "label": "antecedent", "evidence": "effect"}
+        | {"gain": -0.1},
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_label_map_says_every_label_the_surest_first():
+    figure = figures.label_map(labels_table(), LAYERS, HEADS)
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    said = {text.get_position(): text.get_text() for text in ax.texts}
+    assert said == {(1, 0): "obj dep→head\nself", (4, 2): "antecedent"}
+    assert figure.get_suptitle().endswith("?")
+    assert not len(figures.label_map(labels_table().iloc[:0], LAYERS, HEADS).axes[0].texts)
+
+
+def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_named():
+    heads = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+    evidence = pd.DataFrame(
+        {
+            **{"stack": "decoder", "attention": "self", "behaviour": "part-of-speech"},
+            "layer": [layer for layer, _ in heads],
+            "head": [head for _, head in heads],
+            "measure": "relation:obj:dependent->head",
+            "gain": np.linspace(-0.2, 0.5, len(heads)),
+            "effect": np.linspace(0.3, 0.0, len(heads)),
+            "agreement": -1.0,
+        }
+    )
+    figure = figures.attention_against_effect(evidence, labels_table())
+    (ax,) = figure.axes
+    assert [len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection)] == [14, 1]
+    assert [text.get_text() for text in ax.texts] == ["L0.H1"]
+    assert ax.get_title(loc="left") == "relation:obj:dependent→head\nρ = −1.00, 15 heads"
+
+
+def test_three_attentions_are_drawn_with_their_tokens_and_cells_of_one_size():
+    figure = three()
+    maps = {ax.get_title(loc="left"): ax for ax in figure.axes if ax.images}
+    size = figure.get_size_inches()
+    cells = set()
+    for name, (rows, columns), value in (
+        ("encoder L0.H1", (["3", "␣", "8", "7", "</s>"], ["3", "␣", "8", "7", "</s>"]), 0.1),
+        ("decoder L1.H0", (["<s>", "8", "7"], ["<s>", "8", "7"]), 0.2),
+        ("cross-attention L0.H2", (["8", "7", "3"], ["3", "␣", "8", "7", "</s>"]), 0.3),
+    ):
+        ax = maps[name]
+        shown = np.asarray(ax.images[0].get_array())
+        np.testing.assert_allclose(shown, np.full((len(rows), len(columns)), value))
+        assert [label.get_text() for label in ax.get_yticklabels()] == rows
+        assert [label.get_text() for label in ax.get_xticklabels()] == columns
+        place = ax.get_position()
+        cells |= {round(place.width * size[0] / len(columns), 6), round(place.height * size[1] / len(rows), 6)}
+    assert len(maps) == 3
+    assert len(cells) == 1
+
+
+def test_what_belongs_together_is_outlined_in_cross_attention_alone():
+    boxes = {ax.get_title(loc="left"): [*ax.patches] for ax in three().axes if ax.images}
+    (year, day), none, also_none = boxes["cross-attention L0.H2"], boxes["encoder L0.H1"], boxes["decoder L1.H0"]
+    assert not none
+    assert not also_none
+    assert [each.get_bbox().extents.tolist() for each in (year, day)] == [[2.5, -0.5, 4.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]

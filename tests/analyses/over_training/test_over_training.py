@@ -1,0 +1,366 @@
+"""Heads over training: what a look finds in planted models, where a curve changes phase, and what the report writes."""
+
+import json
+import random
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from pages import outside_addresses, page_of
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from analyses import figures
+from analyses.cli import app as cli
+from analyses.figures.style import BLUE, ORANGE
+from analyses.figures.training_curves import _apart
+from analyses.over_training import measures
+from analyses.over_training.look import in_context
+from analyses.over_training.phase_changes import LEAST, formed, phase_change
+from analyses.over_training.training_page import sentences
+from analyses.over_training.training_report import build
+from analyses.over_training.training_runs import COLUMNS, read_run
+from analyses.position import repeated
+from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
+from interp.initialisation import initialise
+from interp.training import Examples
+from models import load, planted, save
+from models.planted import Planted
+
+HOSTILE = "<b>run"
+WORDS = [f"w{number}" for number in range(80)]
+NOUNS, ADJECTIVES = WORDS[:20], WORDS[20:40]
+
+
+def texts(count: int, length: int = 60) -> list[AnnotatedText]:
+    """Words without rhyme or reason, nouns and adjectives among them."""
+    rng = random.Random(0)
+    tags = {**dict.fromkeys(NOUNS, "NOUN"), **dict.fromkeys(ADJECTIVES, "ADJ")}
+    made = []
+    for number in range(count):
+        words = tuple(rng.sample(WORDS, length))
+        roots = (-1,) * length, ("root",) * length
+        made.append(
+            AnnotatedText(words, (True,) * length, f"d{number}", tuple(tags.get(w, "X") for w in words), *roots)
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def grown() -> Transformer:
+    """L0.H0 looks at the previous token, L1.H0 is an induction head, L1.H1 goes from nouns to adjectives."""
+    layers = [
+        [planted.offset(-1, remember=True), planted.uniform],
+        [planted.induction(10.0), planted.word_to_word(NOUNS, ADJECTIVES, nearest=False)],
+    ]
+    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+
+
+def told(*lines: dict, cut: str = "") -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines) + cut
+
+
+def look(step: int, induction: float, other: float = 0.02, **more: float) -> dict:
+    """A line as `train` writes it: two heads, of which L1.H1 gets the induction."""
+    heads = {"heads/induction/L0.H0": other, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
+    return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads, **more}
+
+
+FORMING = [look(step, 0.02) for step in range(100, 2300, 100)] + [look(step, 0.8) for step in range(2300, 3100, 100)]
+
+
+def run_of(folder: Path, lines: list[dict], name: str = "run", **how):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text(told(*lines))
+    return read_run(folder, name, load, **how)
+
+
+class TestALook:
+    def test_planted_heads_have_all_of_what_they_do_and_the_others_next_to_nothing(self, grown):
+        found = measures(grown, corpus=texts(8))
+        assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert found["heads/induction/L1.H0"] == pytest.approx(1, abs=1e-3)
+        assert found["heads/previous-token/L0.H1"] == pytest.approx(found["baseline/previous-token"], abs=1e-6)
+        assert found["heads/induction/L0.H0"] < 1e-3
+        assert found["heads/tag/L0.H1"] == pytest.approx(1, abs=1e-6)  # uniform: no preference
+        assert found["heads/tag/L1.H1"] > 2.5  # a quarter of the words are adjectives: 4, less what little text pulls
+        assert found["model/copying"] == 1
+        assert (found["model/previous-token"], found["model/induction"]) == pytest.approx((1, 1), abs=1e-3)
+        assert found["baseline/tag"] == 1
+        assert not any("antecedent" in name for name in found)  # the text has no chains
+
+    def test_it_is_the_same_every_time_and_disturbs_no_training(self, grown):
+        before = torch.get_rng_state()
+        first = measures(grown, corpus=texts(3))
+        assert torch.equal(torch.get_rng_state(), before)
+        assert measures(grown, corpus=texts(3)) == first
+        assert all(np.isfinite(value) for value in first.values())
+
+    def test_a_text_that_the_model_cannot_read_leaves_the_repeats(self, grown):
+        found = measures(grown)
+        assert {name.rsplit("/", 1)[0] for name in found if name.startswith("heads/")} == {"heads/induction"}
+        assert "model/in-context" not in found
+
+    def test_an_encoder_foretells_nothing_and_is_asked_the_rest(self):
+        encoder = Planted(WORDS, [[planted.offset(-1)]], n_ctx=110, causal=False).build()
+        found = measures(encoder, corpus=texts(4))
+        assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert not {"model/copying", "model/in-context"} & {*found}
+
+    def test_each_kind_of_attention_of_two_stacks_has_a_name_of_its_own(self):
+        plans = {"encoding": [[planted.offset(-1)]], "crossing": [[planted.offset(0), planted.uniform]]}
+        model = Planted(WORDS[:9], [[planted.uniform]], n_ctx=32, start="<s>", **plans).build()
+        words = tuple(random.Random(0).choices(WORDS[:9], k=12))
+        found = measures(model, corpus=[AnnotatedText(words, (True,) * 12, f"d{n}") for n in range(2)])
+        assert found["heads/previous-token/encoder.L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert found["heads/previous-token/decoder.L0.H0"] < 0.5
+        assert found["heads/monotonicity/cross.L0.H0"] > 0.99
+        assert found["baseline/cross.monotonicity"] == 0
+
+    def test_what_was_read_helps_a_model_that_copies_and_no_other(self, grown):
+        ids = repeated(grown, 54, 8, seed=0)
+        rows = [Examples(TokenBatch.from_ids(ids[:, :-1]), ids[:, 1:])]
+        score = in_context(grown, rows)  # its late tokens are in the second copy
+        assert score is not None
+        assert score < -2
+        blind = Planted(WORDS, [[planted.uniform]], n_ctx=110, start="<s>").build()
+        assert in_context(blind, rows) == pytest.approx(0, abs=1e-6)
+
+
+class TestAPhaseChange:
+    def test_it_is_where_the_curve_leaps(self):
+        steps = range(100, 4001, 100)
+        rise = phase_change(steps, [0.02 if step < 2300 else 0.8 for step in steps])
+        assert rise is not None
+        assert (rise.start, rise.end) == (2200, 2300)
+        assert (rise.low, rise.high) == (0.02, 0.8)
+        assert rise.times == pytest.approx(39)
+
+    def test_a_leap_between_looks_close_together_is_found_whole(self):
+        steps = range(10, 4001, 10)
+        values = [float(np.clip((step - 2200) / 100, 0, 1)) for step in steps]
+        rise = phase_change(steps, values)
+        assert rise is not None
+        assert 2200 <= rise.start < rise.end <= 2300
+        assert rise.high - rise.low >= 0.9
+
+    def test_looks_may_be_apart_unevenly(self):
+        steps = [100, 200, 300, 400, 500, 1000, 1500, 2000, 2500]
+        rise = phase_change(steps, [0.0, 0.0, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.7])
+        assert rise is not None
+        assert (rise.start, rise.end) == (200, 300)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            np.linspace(0, 1, 40),  # evenly
+            np.where(np.arange(40) < 20, 0.0, LEAST - 0.01),  # too little
+            np.full(40, 0.3),
+            np.linspace(1, 0, 40),
+            np.array([0.0, 0.0, 1.0]),  # too few looks
+            np.repeat(np.linspace(0, 1, 5), 8),  # by small steps
+        ],
+        ids=["even", "small", "flat", "falling", "three looks", "stairs"],
+    )
+    def test_there_is_none_where_nothing_leaps(self, values):
+        assert phase_change(range(100, 100 * len(values) + 1, 100), values.tolist()) is None
+
+
+class TestARun:
+    def test_what_it_recorded_is_read_and_its_end_may_be_cut_off(self, tmp_path):
+        (tmp_path / "metrics.jsonl").write_text(told(*FORMING, cut='{"step": 3100, "heads/indu'))
+        run = read_run(tmp_path, "a", load)
+        assert list(run.table.columns) == COLUMNS
+        row = run.heads.query("step == 2300 and layer == 1 and head == 1 and measure == 'induction'").iloc[0]
+        assert row[["value", "baseline", "attention"]].tolist() == [0.8, 0.01, "self"]
+        assert {*run.table.loc[run.table["layer"].isna(), "measure"]} == {"loss", "held_out/novels"}
+        assert run.table["step"].max() == 3000
+        assert run.source == "recorded while it was trained"
+
+    def test_its_sentences_say_when_and_what_else_changed(self, tmp_path):
+        copied = [{**line, "model/copying": 0.1 if line["step"] < 2300 else 0.9} for line in FORMING]
+        run = run_of(tmp_path, copied)
+        table = formed(run)
+        first, second = sentences(run, table)
+        assert first.startswith("Phase change between steps 2\u202f200 and 2\u202f300: ")
+        assert "from 0.020 to 0.800 (L1.H1), 29 times as fast" in first
+        assert "copied rightly went from 0.100 to 0.900" in second
+        (row,) = table.to_dict("records")
+        assert (row["layer"], row["head"], row["half_way"]) == (1, 1, 2300)
+        assert (row["rise_from"], row["rise_to"]) == (2200, 2300)
+
+    def test_what_stays_with_its_baseline_has_not_formed(self, tmp_path):
+        lines = [{**line, "baseline/induction": 0.76} for line in FORMING]
+        (row,) = formed(run_of(tmp_path, lines)).to_dict("records")
+        assert row["gain"] < 0.05
+        assert pd.isna(row["rise_from"])
+        assert pd.isna(row["half_way"])
+
+    def test_it_says_that_there_was_none(self, tmp_path):
+        run = run_of(tmp_path, [look(step, 0.02 + step * 1e-5) for step in range(100, 3100, 100)])
+        (said,) = sentences(run, formed(run))
+        assert said.startswith("No phase change: ")
+        assert "0.050 at its highest, at step 3\u202f000" in said
+
+    def test_phases_are_told_by_the_recipe_and_by_nothing_that_is_damaged(self, tmp_path):
+        assert run_of(tmp_path, FORMING).boundaries == ()
+        (tmp_path / "recipe.toml").write_text("[[phases]]\nsteps = 2000\n[[phases]]\nsteps = 1000\n")
+        assert run_of(tmp_path, FORMING).boundaries == (2000,)
+        (tmp_path / "recipe.toml").write_text("[[phases")
+        assert run_of(tmp_path, FORMING).boundaries == ()
+
+    def test_numbers_that_are_none_are_left_out(self, tmp_path):
+        odd = {"step": 1, "loss": float("nan"), "held_out/a": "4", "heads/induction/L0.H0": None, "heads/x": 1.0}
+        run = run_of(tmp_path, [odd, *FORMING])
+        assert run.table["step"].min() == 100
+        assert run.table["value"].notna().all()
+
+    def test_a_directory_without_a_run_is_refused(self, tmp_path):
+        with pytest.raises(InputError, match=r"expected metrics\.jsonl or steps/"):
+            read_run(tmp_path, "a", load)
+        with pytest.raises(InputError, match="no directory"):
+            read_run(tmp_path / "nowhere", "a", load)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory) -> Path:
+    """A run of two snapshots, one of them damaged beside, whose record has losses alone."""
+    folder = tmp_path_factory.mktemp("runs") / HOSTILE
+    backend = Backend(WordLevel({word: at for at, word in enumerate(["<unk>", *WORDS])}, unk_token="<unk>"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    stack = StackConfig(2, 11, 3, 5, 7, 29, len(WORDS) + 1, causal=True)
+    for step in (10, 20):
+        model = Transformer(TransformerConfig(decoder=stack), Tokenizer(backend))
+        initialise(model, step)
+        save(model, folder / "steps" / f"{step:06d}")
+    (folder / "steps" / "000030").mkdir()
+    (folder / "metrics.jsonl").write_text(told(*({"step": step, "loss": 9.0 - step / 10} for step in (10, 20))))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+class TestTheCommand:
+    def test_it_measures_snapshots_and_leaves_the_run_as_it_was(self, steps, tmp_path, capsys):
+        before, out = contents(steps), tmp_path / "out"
+        with pytest.raises(SystemExit) as end:
+            cli.main(["report", "--over-training", str(steps), "--out", str(out)])
+        assert not end.value.code
+        assert capsys.readouterr().out.startswith(f"wrote {out / 'report.html'}")
+        assert contents(steps) == before
+        names = {f"tables/{name}.{kind}" for name in ("forming", "formed") for kind in ("csv", "parquet")}
+        names |= {f"figures/forming.{kind}" for kind in ("svg", "png")}
+        facts = json.loads((out / "run.json").read_text())
+        assert {*facts["files"]} == {*names, "report.html", "run.json"}
+        (run,) = facts["runs"]
+        assert run["heads"] == "measured on 2 of its snapshots, seed 0"
+        assert [*run["left_out"]] == [f"{HOSTILE}/steps/000030"]
+        table = pd.read_csv(out / "tables/forming.csv")
+        assert list(table.columns) == COLUMNS
+        assert len(table.query("measure == 'induction'")) == 2 * 6
+        assert table.query("measure == 'loss'")["value"].tolist() == [8.0, 7.0]
+
+    def test_the_page_is_whole_and_escapes_names(self, tmp_path):
+        folders = [tmp_path / HOSTILE, tmp_path / "beside" / HOSTILE]
+        for folder, height in zip(folders, (0.8, 0.02), strict=True):
+            run_of(
+                folder,
+                [{**line, "heads/induction/L1.H1": min(line["heads/induction/L1.H1"], height)} for line in FORMING],
+            )
+        out = build(folders, tmp_path / "out", load, command="typed")
+        page = page_of(out)
+        assert not outside_addresses(page)
+        assert HOSTILE in page.text
+        assert f"{HOSTILE} (2)" in page.text
+        assert HOSTILE not in (out / "report.html").read_text()
+        assert "Phase change between" in page.text
+        assert "No phase change" in page.text
+        assert {*pd.read_csv(out / "tables/forming.csv")["run"]} == {HOSTILE, f"{HOSTILE} (2)"}
+
+    def test_a_run_that_left_losses_alone_is_drawn_beside_one_that_left_more(self, tmp_path):
+        run_of(tmp_path / "a", [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}])
+        run_of(tmp_path / "b", FORMING)
+        out = build([tmp_path / "a", tmp_path / "b"], tmp_path / "out", load)
+        assert "not recorded, and there are no snapshots to measure" in page_of(out).text
+        assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == {"b"}
+
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            (["--model", "minilm"], "leave out --model"),
+            (["--corpus", "stories", "--no-labels"], "leave out --corpus and --no-labels"),
+        ],
+    )
+    def test_options_of_one_model_are_refused_in_a_line(self, more, says, tmp_path, capsys):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["report", "--over-training", str(tmp_path), "--out", str(tmp_path / "out"), *more])
+        assert end.value.code == 2
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") == 1
+
+    def test_an_empty_directory_is_refused_in_a_line_and_nothing_is_written(self, tmp_path, capsys):
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(SystemExit) as end:
+            cli.main(["report", "--over-training", str(tmp_path / "empty"), "--out", str(tmp_path / "out")])
+        assert end.value.code == 2
+        assert "is no training run" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+class TestTheFigure:
+    def table(self, tmp_path) -> pd.DataFrame:
+        lines = [{**line, "model/in-context": -0.1, "model/copying": 0.5} for line in FORMING]
+        parts = [run_of(tmp_path / name, lines, name) for name in ("a", "b")]
+        return pd.concat([part.table for part in parts])
+
+    def test_runs_stand_side_by_side_on_the_same_axes(self, tmp_path):
+        before = dict(matplotlib.rcParams)
+        figure = figures.forming(self.table(tmp_path), {"a": (2200, 2300), "b": None}, {"a": (1000,)})
+        assert dict(matplotlib.rcParams) == before
+        assert str(figure.get_suptitle()).endswith("?")
+        assert len(figure.axes) == 2 * len(["loss", "in-context", "copying", "induction"])
+        left, right = figure.axes[::2], figure.axes[1::2]
+        assert [ax.get_ylabel() for ax in left] == ["loss (nats)", "in-context\nscore (nats)", "copying", "induction"]
+        for one, other in zip(left, right, strict=True):
+            assert one.get_ylim() == other.get_ylim()
+            assert one.get_xlim() == other.get_xlim()
+
+    def test_the_best_head_is_named_and_those_that_do_nothing_are_not(self, tmp_path):
+        figure = figures.forming(self.table(tmp_path), {})
+        ax = figure.axes[-1]
+        assert [text.get_text() for text in ax.texts] == ["L1.H1"]
+        coloured = [line for line in ax.lines if to_hex(line.get_color()) in {BLUE, ORANGE}]
+        assert [to_hex(line.get_color()) for line in coloured] == [BLUE]
+        assert np.max(coloured[0].get_ydata()) == 0.8
+
+    def test_heads_that_crowd_at_the_top_are_all_named_in_sight(self, tmp_path):
+        table = self.table(tmp_path)
+        heads = table["layer"].notna() & (table["step"] == table["step"].max())
+        figure = figures.forming(table.assign(value=table["value"].mask(heads, 1.0)), {})
+        ax = figure.axes[-1]
+        assert len(ax.texts) == min(3, int(heads[table["run"] == "b"].sum()))
+        assert all(text.xy[1] <= ax.get_ylim()[1] and text.get_annotation_clip() is False for text in ax.texts)
+
+    def test_the_band_is_the_phase_change(self, tmp_path):
+        figure = figures.forming(self.table(tmp_path), {"a": (2200, 2300), "b": None})
+        extents = [
+            [patch.get_extents().transformed(ax.transData.inverted()) for patch in ax.patches] for ax in figure.axes[:2]
+        ]
+        (band,), none = extents
+        assert (band.x0, band.x1) == pytest.approx((2200, 2300))
+        assert none == []
+
+    def test_names_keep_their_distance_and_their_order(self):
+        places = _apart([0.1, 0.11, 0.12, 0.5, 0.9, 0.91], 0.1)
+        assert np.diff(places).min() >= 0.1 - 1e-12
+        assert places == sorted(places)
+        assert places[3] == 0.5
+        assert np.mean(places[:3]) == pytest.approx(0.11)

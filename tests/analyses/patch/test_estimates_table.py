@@ -1,0 +1,261 @@
+"""Estimates beside exact effects: the table holds what the library computes, and the correlations what scipy says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import pearsonr, spearmanr
+from tiny import BERT
+from worded import table, worded
+
+from analyses import figures
+from analyses import patch as patching
+from analyses.patch import edges as edges_module
+from analyses.patch import estimates
+from analyses.patch.cells import sweeps
+from analyses.patch.edge_estimates import edge_rows
+from interp import InputError, Transformer
+from interp.patching import (
+    Pairs,
+    Receiver,
+    atp_star,
+    attribution_patching,
+    edge_attribution,
+    logit_difference,
+    path_patch,
+    sweep,
+)
+
+DIRECTIONS = ("denoise", "noise")
+AXES = ("layer", "head", "position")
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return worded()
+
+
+@pytest.fixture(scope="module")
+def pairs(model) -> Pairs:
+    return patching.make_pairs(model, table())
+
+
+@pytest.fixture(scope="module")
+def found(model, pairs) -> pd.DataFrame:
+    """By position, on prompts of unequal length: cells and edges."""
+    return estimates.measure(model, pairs, by_position=True)
+
+
+@pytest.fixture(scope="module")
+def agreement(found) -> pd.DataFrame:
+    return patching.correlations(found)
+
+
+def rows_of(found: pd.DataFrame, method: str, direction: str) -> pd.DataFrame:
+    return found.loc[(found["method"] == method) & (found["direction"] == direction)]
+
+
+def at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int], ...]:
+    return tuple(rows[axis].tolist() for axis in axes)
+
+
+# Cells.
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_exact_is_the_sweep_s_and_the_estimate_attribution_patching_s(model, pairs, found, direction):
+    rows = rows_of(found, "attribution patching", direction)
+    exact = sweep(model, pairs, logit_difference(), "z", AXES, direction).effect().nanmean(-1)
+    estimate = attribution_patching(model, pairs, logit_difference(), {"z": AXES}, direction)["z"].effect().nanmean(-1)
+    assert len(rows) == exact.numel()
+    np.testing.assert_allclose(rows["exact"], exact[at(rows)], atol=1e-7)
+    np.testing.assert_allclose(rows["estimate"], estimate[at(rows)], atol=1e-7)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_atp_star_is_held_against_mean_absolute_effects(model, pairs, found, direction):
+    rows = rows_of(found, "AtP*", direction)
+    exact = sweep(model, pairs, logit_difference(), "z", AXES, direction).effect().abs().nanmean(-1)
+    estimate = atp_star(model, pairs, logit_difference(), {"z": AXES}, direction)["z"].mean()
+    np.testing.assert_allclose(rows["exact"], exact[at(rows)], atol=1e-7)
+    np.testing.assert_allclose(rows["estimate"], estimate[at(rows)], atol=1e-7)
+
+
+@pytest.mark.parametrize("site", ["q", "k"])
+def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
+    table = estimates.measure(model, pairs, site, directions=["noise"])
+    rows, by = rows_of(table, "QK fix", "noise"), ("layer", "head")
+    fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
+    np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[at(rows, by)], atol=1e-7)
+    assert "--site z" in table.attrs["left_out"]["EAP, EAP-IG"]
+    assert not table["sender"].notna().any()
+
+
+def test_n_counts_the_prompts_that_reach_a_cell(found):
+    assert found.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]
+
+
+def test_a_single_layer_leaves_atp_star_out():
+    one = worded(n_layers=1)
+    found = estimates.measure(one, patching.make_pairs(one, table()))
+    assert "at least 2 layers" in found.attrs["left_out"]["AtP*"]
+    assert set(found["method"]) == {"attribution patching", "EAP", "EAP-IG"}
+
+
+# Edges.
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_an_edge_is_its_direct_path_and_its_score(model, pairs, found, direction):
+    for method, steps in (("EAP", 1), ("EAP-IG", 5)):
+        rows = rows_of(found, method, direction).set_index(["sender", "receiver"])
+        scored = edge_attribution(model, pairs, logit_difference(), direction, steps=steps)
+        sign = 1 if direction == "denoise" else -1
+        for sender, receiver, score in scored.top(10**6):
+            assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
+        assert len(rows) == int((~scored.scores.isnan().any(-1)).sum())
+    heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effect().mean(-1)
+    feeds = path_patch(
+        model, pairs, logit_difference(), [Receiver("logits")], "mlp_out", ("layer",), direction=direction
+    )
+    for head in range(3):
+        assert rows.loc[(f"0.{head}", "1.2.q"), "exact"] == pytest.approx(float(heads[0, head]), abs=1e-7)
+    for layer in range(2):
+        expected = float(feeds.effect().mean(-1)[layer])
+        assert rows.loc[(f"mlp.{layer}", "logits"), "exact"] == pytest.approx(expected, abs=1e-7)
+
+
+def test_the_last_edges_are_estimated_well(found):
+    rows = rows_of(found, "EAP", "noise")
+    into_logits = rows.loc[(rows["receiver"] == "logits") & rows["exact"].notna()]
+    assert len(into_logits) == 8
+    assert spearmanr(into_logits["exact"], into_logits["estimate"]).statistic > 0.8  # a wrong sign would show
+
+
+def test_the_embedding_s_edges_have_no_exact_effect(found):
+    edges = found.loc[found["sender"].notna()]
+    assert (edges["exact"].isna() == (edges["sender"] == "embed")).all()
+    said = found.attrs["edges"]
+    assert said["edges"] == len(edges) / 4
+    assert said["from_embedding"] == (edges["sender"] == "embed").sum() / 4
+    assert not said["sampled"]
+
+
+def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
+    monkeypatch.setattr(edges_module, "_RECEIVERS", 3)
+    exact = sweeps(model, pairs, "z", by_position=False, directions=["denoise"], metrics=["logit_difference"])
+    rows, said = edge_rows(model, pairs, exact, seed=1, few=10)
+    again, _ = edge_rows(model, pairs, exact, seed=1, few=10)
+    pd.testing.assert_frame_equal(rows, again)
+    measured = rows.loc[rows["exact"].notna()]
+    assert said["sampled"]
+    assert measured.loc[measured["chosen"] == "chance", "receiver"].nunique() == said["receivers"] == 3
+    assert measured["receiver"].nunique() <= 6
+    assert set(rows["chosen"]) == {"no", "chance", "strongest"}
+    assert (rows["exact"].isna() == (rows["chosen"] == "no")).all()
+    drawn = measured.loc[(measured["method"] == "EAP") & (measured["chosen"] == "chance")]
+    counted = patching.correlations(rows.reindex(columns=estimates.ESTIMATE_COLUMNS)).set_index("method")
+    assert counted.loc["EAP", "n"] == len(drawn)
+    assert counted.loc["EAP", "unmeasured"] == (rows_of(rows, "EAP", "denoise")["exact"].isna()).sum()
+    figures.estimate_panels(
+        rows.reindex(columns=estimates.ESTIMATE_COLUMNS), counted.reset_index(), "logit_difference"
+    ).draw_without_rendering()
+
+
+def test_norms_after_the_layers_leave_edges_out(model):
+    from dataclasses import replace
+
+    from interp import TransformerConfig
+
+    post = replace(BERT, causal=True, d_vocab=model.config.d_vocab, n_token_types=0)
+    other = Transformer(TransformerConfig(decoder=post), model.tokenizer)
+    found = estimates.measure(other, patching.make_pairs(other, table()))
+    assert "norms" in found.attrs["left_out"]["EAP, EAP-IG"]
+    assert set(found["method"]) == {"attribution patching", "AtP*"}
+
+
+# Correlations.
+
+
+def test_correlations_are_scipy_s_on_the_columns(found, agreement):
+    assert len(agreement) == 8
+    for row in agreement.to_dict("records"):
+        rows = rows_of(found, row["method"], row["direction"])
+        rows = rows.loc[~rows["idle"] & rows["exact"].notna()]
+        assert row["n"] == len(rows)
+        assert row["spearman"] == pytest.approx(spearmanr(rows["exact"], rows["estimate"]).statistic)
+        assert row["pearson"] == pytest.approx(pearsonr(rows["exact"], rows["estimate"]).statistic)
+
+
+def test_what_moves_nothing_is_no_agreement(found, agreement):
+    rows = rows_of(found, "attribution patching", "denoise")
+    idle = rows.loc[rows["idle"]]
+    assert (idle["exact"].abs() < 1e-6).all()
+    last = rows.loc[(rows["layer"] == 1) & (rows["position"] == 0)]
+    assert last["idle"].all()  # nothing reads the last layer but at the end of a prompt
+    assert agreement.set_index(["method", "direction"]).loc[("AtP*", "denoise"), "idle"] == len(idle)
+
+
+def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
+    found = patching.correlations(estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]))
+    by_method = found.set_index("method")["spearman"]
+    assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
+    assert np.isfinite(by_method["EAP-IG"])
+    assert any("rank correlation –" in line for line in patching.agreement_lines(found))
+
+
+def test_a_metric_without_gradient_is_named(model, pairs):
+    with pytest.raises(InputError, match="rank has no gradient"):
+        estimates.measure(model, pairs, metrics=["logit_difference", "rank"])
+
+
+# The figure.
+
+
+def test_panels_are_titled_with_their_correlations_and_have_one_scale(found, agreement):
+    figure = figures.estimate_panels(found, agreement, "logit_difference")
+    assert figure.get_suptitle().endswith("?")
+    titles = [ax.get_title() for ax in figure.axes]
+    assert len(titles) == len(agreement)
+    for row in agreement.to_dict("records"):
+        (title,) = [each for each in titles if each.startswith(f"{row['method']}, {row['direction']}\n")]
+        assert f"ρ {row['spearman']:.2f}".replace("-", "−") in title
+        assert f"n {row['n']}" in title
+    for ax in figure.axes:
+        assert ax.get_xlim() == ax.get_ylim()
+    figure.draw_without_rendering()
+    texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
+
+
+def test_the_worst_missed_cell_has_its_name(found, agreement):
+    row = rows_of(found, "attribution patching", "denoise").index[-1]
+    missed = found.copy()
+    missed.loc[row, "estimate"] += 1.0
+    missed.loc[row, "idle"] = False
+    ax = figures.estimate_panels(missed, agreement, "logit_difference").axes[0]
+    assert [text.get_text() for text in ax.texts] == [figures.point_name(missed.loc[row].to_dict())]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"sender": None, "layer": 1, "head": 3}, "L1.H3"),
+        ({"sender": None, "layer": 1, "head": 3, "position": 4}, "L1.H3 at 4"),
+        ({"sender": "0.3", "receiver": "1.2.q"}, "L0.H3 → L1.H2.q"),
+        ({"sender": "mlp.0", "receiver": "logits"}, "L0.MLP → logits"),
+    ],
+)
+def test_points_have_short_names(row, name):
+    assert figures.point_name(row) == name
+
+
+def test_key_value_heads_of_a_real_model(stories):
+    from models import load
+
+    real = load(str(stories))
+    rows = [("Lily was sad because", "Tim was sad because", "she", "he")]
+    pairs = patching.make_pairs(real, pd.DataFrame(rows, columns=list(patching.COLUMNS)))
+    found = estimates.measure(real, pairs, "k", by_position=True, directions=["noise"])
+    assert found["head"].max() == 3
+    ranks = patching.correlations(found).set_index("method")["spearman"]
+    assert ranks["QK fix"] > 0.9

@@ -1,0 +1,241 @@
+"""`interp probes`: what it writes, what its sentences say of which numbers, and how it refuses text it cannot use."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from pages import outside_addresses, page_of
+from test_probe_tables import PEOPLE, PRONOUNS, TALE, WORDS, model, referring, tagged
+
+from analyses.cli import app as cli
+from analyses.corpora import Corpus
+from analyses.probe import sentences
+from analyses.probe.probe_report import build
+from analyses.probe.probe_section import section
+from analyses.report import output
+from interp import AnnotatedText, InputError
+from models import planted
+from models.planted import Planted
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def corpus(name: str, texts: list[AnnotatedText], *annotates: str) -> Corpus:
+    return Corpus(name, "fake", frozenset(annotates), "0" * 64, lambda: iter(texts))
+
+
+def reader():
+    """A model that reads both the tagged pairs and the tales."""
+    heads = [planted.offset(-1, remember=True), planted.antecedent(PRONOUNS, {name: [name] for name in PEOPLE})]
+    return Planted([*WORDS, *TALE], [heads], n_ctx=24).build()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, list[tuple[str, int]]]:
+    """Where it was written, and what was said on the way."""
+    texts = [corpus(f"tags {HOSTILE}", tagged(80), "tags"), corpus("tales", referring(120), "chains")]
+    said: list[tuple[str, int]] = []
+    out = tmp_path_factory.mktemp("probes") / "out"
+    build(reader(), texts, out, command="typed", name="a reader", progress=lambda stage, n: said.append((stage, n)))
+    return out, said
+
+
+@pytest.fixture(scope="module")
+def written(built) -> Path:
+    return built[0]
+
+
+def run_json(out: Path) -> dict:
+    return json.loads((out / "run.json").read_text())
+
+
+class TestWhatIsWritten:
+    def test_tables_figures_page_and_record(self, written):
+        facts = run_json(written)
+        names = {f"tables/{name}.{kind}" for name in ("layers", "depths") for kind in ("csv", "parquet")}
+        names |= {f"figures/{name}.{kind}" for name in ("probes_by_layer", "probe_depths") for kind in ("svg", "png")}
+        assert {*facts["files"]} == {*names, "report.html", "run.json"}
+        assert all((written / name).stat().st_size for name in names)
+        assert facts["command"] == "typed"
+        assert facts["model"]["stacks"]["decoder"]["layers"] == 1
+        assert {*pd.read_csv(written / "tables/layers.csv").task} == {"tag", "coreference"}
+
+    def test_each_task_is_asked_of_the_first_text_that_annotates_it_and_the_rest_is_counted(self, written):
+        facts = run_json(written)
+        assert facts["tasks"]["tag"]["trained_on"] == f"tags {HOSTILE}"
+        assert facts["tasks"]["coreference"]["trained_on"] == "tales"
+        assert facts["not_probed"] == {"relation": f"no dependency relations in tags {HOSTILE}, tales"}
+        assert facts["left_out"]["tales"]["texts"] == 120
+        assert sum(facts["tasks"]["coreference"]["documents"].values()) == 120
+        assert [each["tasks"] for each in facts["corpora"]] == [["tag"], ["coreference"]]
+
+    def test_the_page_says_its_numbers_and_what_is_not_there(self, written):
+        page = page_of(written)
+        rows = pd.read_csv(written / "tables/layers.csv")
+        best = rows[(rows.task == "tag") & rows["head"].isna()].nlargest(1, "accuracy").iloc[0]
+        assert f"Read best after 1 of 1 blocks, {best.accuracy:.3f} of {best.n}" in page.text
+        assert f"+{best.ambiguous_gain:.3f} (95% +{best.ambiguous_low:.3f}" in page.text
+        assert "Dependency relations: not probed: no dependency relations in" in page.text
+        assert "The tasks were not asked on the same text" in page.text
+        assert "Is syntax read low in the model, and coreference high?" in page.text
+        assert "Is coreference read higher than parts of speech?" in page.text
+
+    def test_the_page_opens_offline_and_runs_nothing(self, written):
+        page = page_of(written)
+        assert not outside_addresses(page)
+        assert not [tag for tag, _ in page.tags if tag == "script"]
+        assert HOSTILE in page.text
+
+    def test_progress_says_what_is_being_read_and_how_much(self, built):
+        _, said = built
+        stages = [*dict.fromkeys(stage for stage, _ in said)]
+        assert stages[:2] == ["probes: choosing words", "probes: reading, untrained"]
+        assert {"probes: fitting the model, tag", "probes: fitting the model, coreference"} <= {*stages}
+        assert max(texts for stage, texts in said if stage == "probes: choosing words") == 120
+
+
+class TestHeldOut:
+    def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so(self, tmp_path):
+        def related(texts):
+            return [
+                AnnotatedText(
+                    text.words, text.space_after, text.document, text.tags, (-1, *[0] * 11), ("det", "obj") * 6
+                )
+                for text in texts
+            ]
+
+        given = corpus("both", related(tagged(80)), "tags", "relations")
+        other = [AnnotatedText(t.words, t.space_after, f"other {t.document}", t.tags) for t in tagged(30, seed=1)]
+        with output.writing(tmp_path / "out") as new:
+            shown = section(model(), [given], new, held_out=[corpus("dev", other, "tags")])
+        tag, relation = shown.tasks
+        assert "of dev (30 documents)" in tag.source
+        assert not [each for each in tag.caveats if "held" in each or "kept" in each]
+        assert "kept apart" in relation.source
+        assert (
+            "No dependency relations in dev, so documents of the same corpus were kept for the test."
+            in relation.caveats
+        )
+        assert shown.facts["tasks"]["tag"]["tested_on"] == "dev"
+        assert shown.facts["tasks"]["relation"]["tested_on"] == "documents kept apart"
+
+
+class TestRefusals:
+    def refused(self, tmp_path, *given: Corpus, held_out=(), built=None) -> str:
+        with pytest.raises(InputError) as caught:
+            build(built or model(), given, tmp_path / "out", held_out=held_out)
+        assert not (tmp_path / "out").exists()
+        return str(caught.value)
+
+    def test_nothing_annotated(self, tmp_path):
+        says = self.refused(tmp_path, corpus("plain", []))
+        assert "tag: no tags in plain; relation: no dependency relations in plain" in says
+
+    def test_one_document(self, tmp_path):
+        assert "got 1 to train on and 0 to test on" in self.refused(tmp_path, corpus("one", tagged(1), "tags"))
+
+    def test_the_same_text_to_test_on(self, tmp_path):
+        same = corpus("same", tagged(9), "tags")
+        assert "a document of both" in self.refused(tmp_path, same, held_out=[same])
+
+    def test_a_text_that_is_damaged_after_its_beginning_is_an_error_and_no_reason(self, tmp_path):
+        def texts():
+            yield from tagged(1)
+            raise InputError("line 7 is damaged")
+
+        broken = Corpus("broken", "fake", frozenset({"tags"}), "0" * 64, texts)
+        assert self.refused(tmp_path, broken) == "line 7 is damaged"
+
+    def test_text_that_the_tokenizer_does_not_know(self, tmp_path):
+        strange = [AnnotatedText(("xx", "yy"), (True, True), f"d{at}", ("A", "B")) for at in range(30)]
+        assert "unknown to this model's tokenizer" in self.refused(tmp_path, corpus("strange", strange, "tags"))
+
+    def test_one_task_that_fails_leaves_the_others(self, tmp_path):
+        lone = corpus("tales", [*referring(60)], "chains", "tags")
+        with output.writing(tmp_path / "out") as new:
+            shown = section(reader(), [lone], new)
+        assert [task.name for task in shown.tasks] == ["coreference"]
+        assert "the corpus has no text with tags" in shown.left_out["Parts of speech"]
+
+
+def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
+    """Differences with the bounds `coreference_tag_expected=(low, high)`; all others are above 0."""
+    rows = []
+    for pair in ("relation - tag", "coreference - tag", "coreference - relation"):
+        for name in ("expected layer", "centre of gravity"):
+            low, high = bounds.get(f"{pair.replace(' - ', '_')}_{name.split()[0]}", (0.5, 1.5))
+            rows.append({"task": pair, "measure": name, "value": (low + high) / 2, "ci_low": low, "ci_high": high})
+    return pd.DataFrame(rows)
+
+
+class TestSentences:
+    def test_the_question_is_one_that_the_tasks_can_answer(self):
+        assert sentences.question(depths()) == "Is syntax read low in the model, and coreference high?"
+        assert sentences.question(
+            depths().assign(task=["tag", "tag", "relation", "relation", *["relation - tag"] * 2])
+        ) == ("Which is read higher in the model?")
+        assert sentences.question(depths().assign(task="tag")) == "How deep in the model is it read?"
+
+    @pytest.mark.parametrize(
+        ("low", "high", "says"),
+        [(0.1, 0.2, "more"), (-0.2, -0.1, "less"), (-0.1, 0.1, None), (0.0, 0.2, None), (np.nan, np.nan, None)],
+    )
+    def test_an_interval_with_0_in_it_tells_nothing(self, low, high, says):
+        assert sentences.told(low, high) == says
+
+    def test_verdicts(self):
+        assert sentences.verdict(depths()) == "Yes, by both measures."
+        unsure = (-0.1, 0.4)
+        assert sentences.verdict(depths(coreference_relation_centre=unsure)) == (
+            "By the expected layer: yes. By the centre of gravity: it cannot be told."
+        )
+        both = {"coreference_tag_expected": unsure, "coreference_tag_centre": unsure}
+        assert sentences.verdict(depths(**both)) == "It cannot be told."
+        lower = {"coreference_relation_expected": (-2, -1), "coreference_tag_expected": unsure}
+        assert sentences.verdict(depths(**lower)).startswith("By the expected layer: no.")
+        assert sentences.verdict(depths(relation_tag_expected=(-2, -1))) == "Yes, by both measures."
+        assert sentences.verdict(depths()[:2]) is None  # nothing of coreference
+
+    def test_differences_say_which_way_and_what_cannot_be_told(self):
+        given = depths(relation_tag_expected=(-2, -1), coreference_tag_centre=(-0.25, 0.75))
+        one, other, _ = sentences.differences(given)
+        assert one.startswith("Are dependency relations read higher than parts of speech? By the expected layer, no,")
+        assert "yes: +1.000 (95% +0.500 to +1.500) blocks" in one
+        assert "By the centre of gravity, it cannot be told: +0.250 (95% −0.250 to +0.750) blocks" in other
+
+    def test_a_missing_expected_layer_cannot_be_compared(self):
+        given = depths().assign(value=np.nan, ci_low=np.nan, ci_high=np.nan)
+        assert sentences.verdict(given) == "It cannot be told."
+        assert "it cannot be told: one of them has none" in sentences.differences(given)[0]
+
+
+def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):
+    pairs = ("the\tDET", "dog\tNOUN"), ("he\tPRON", "ran\tVERB")
+    lines = []
+    for number in range(40):
+        first, second = (pair.split("\t") for pair in pairs[number % 2])
+        rows = [f"{at}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_" for at, (word, tag) in enumerate([first, second], 1)]
+        lines.append("\n".join([f"# newdoc id = d{number}", *rows]) + "\n\n")
+    (tmp_path / "tagged.conllu").write_text("".join(lines))
+    out = tmp_path / "new" / "out"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["probes", "--corpus", str(tmp_path / "tagged.conllu"), "--out", str(out), "--seed", "3"])
+    assert not ended.value.code
+    assert str(out / "report.html") in capsys.readouterr().out
+    assert run_json(out)["seed"] == 3
+    assert [*run_json(out)["tasks"]] == ["tag"]
+    assert "What can be read from the layers of the default model?" in page_of(out).text
+
+
+def test_the_command_ends_with_one_line_where_there_is_nothing_to_probe(tmp_path, capsys):
+    lines = [f"# newdoc id = d{at}\n1\tone\t_\t_\t_\t_\t_\t_\t_\t_\n\n" for at in range(9)]
+    (tmp_path / "plain.conllu").write_text("".join(lines))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["probes", "--corpus", str(tmp_path / "plain.conllu"), "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    says = capsys.readouterr().err
+    assert says.startswith("interp: nothing to probe: tag: no tags in")
+    assert says.count("\n") == 1
+    assert not (tmp_path / "out").exists()

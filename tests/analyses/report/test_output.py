@@ -1,0 +1,125 @@
+"""An output directory is whole or not there, and others' files in it are left alone."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analyses.report import output
+from interp import InputError
+
+TABLE = pd.DataFrame({"layer": [0, 1], "gain": [0.5, float("nan")]})
+
+
+def write(out: Path, *names: str) -> None:
+    with output.writing(out) as new:
+        for name in names:
+            new.text(name, name)
+        new.run({"seed": 0})
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def drawing() -> Figure:
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([0, 1])
+    return figure
+
+
+def test_tables_and_figures_lie_where_the_design_says(tmp_path):
+    with output.writing(tmp_path / "out") as new:
+        new.table("heads", TABLE)
+        new.figure("grid", drawing())
+        new.run({})
+    found = {"tables/heads.csv", "tables/heads.parquet", "figures/grid.svg", "figures/grid.png", "run.json"}
+    assert files(tmp_path / "out") == found
+    assert set(json.loads((tmp_path / "out/run.json").read_text())["files"]) == found
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out/tables/heads.parquet"), TABLE)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/tables/heads.csv"), TABLE)
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        with output.writing(tmp_path / name) as new:
+            new.figure("grid", drawing())
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"a/figures/grid.{kind}").read_bytes() == (tmp_path / f"b/figures/grid.{kind}").read_bytes()
+
+
+def test_run_json_says_null_for_what_is_undefined(tmp_path):
+    with output.writing(tmp_path / "out") as new:
+        new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
+    facts = json.loads((tmp_path / "out/run.json").read_text())
+    assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
+
+
+def test_a_later_run_replaces_its_own_files_and_keeps_those_of_others(tmp_path):
+    out = tmp_path / "out"
+    write(out, "report.html", "old/only.txt")
+    (out / "notes.txt").write_text("mine")
+    (out / "old/mine.txt").write_text("mine")
+    write(out, "report.html", "new.txt")
+    assert files(out) == {"report.html", "new.txt", "run.json", "notes.txt", "old/mine.txt"}
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "run.json"])
+def test_a_file_by_our_name_that_we_did_not_write_is_never_replaced(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=name):
+        write(tmp_path, "report.html")
+    assert (tmp_path / name).read_text() == "mine"
+    assert files(tmp_path) == {name}
+
+
+def test_names_outside_the_directory_are_never_removed(tmp_path):
+    out = tmp_path / "out"
+    write(out, "a.txt")
+    (tmp_path / "precious.txt").write_text("mine")
+    facts = json.loads((out / "run.json").read_text())
+    facts["files"] += ["../precious.txt", str(tmp_path / "precious.txt")]
+    (out / "run.json").write_text(json.dumps(facts))
+    write(out, "b.txt")
+    assert (tmp_path / "precious.txt").exists()
+    assert files(out) == {"b.txt", "run.json"}
+
+
+@pytest.mark.parametrize("error", [InputError("no"), RuntimeError("no"), KeyboardInterrupt()])
+def test_a_run_that_fails_leaves_nothing(tmp_path, error):
+    def failing() -> None:
+        with output.writing(tmp_path / "a/b/out") as new:
+            new.table("heads", TABLE)
+            raise error
+
+    with pytest.raises(type(error)):
+        failing()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_run_that_fails_leaves_the_earlier_one(tmp_path):
+    out = tmp_path / "out"
+    write(out, "report.html")
+    before = (out / "run.json").read_bytes()
+
+    def failing() -> None:
+        with output.writing(out) as new:
+            new.text("report.html", "half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        failing()
+    assert (out / "report.html").read_text() == "report.html"
+    assert (out / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["file", "file/under"])
+def test_an_output_path_that_is_a_file_or_under_one_is_refused(tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError):
+        write(tmp_path / name, "report.html")
+    assert files(tmp_path) == {"file"}

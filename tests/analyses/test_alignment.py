@@ -1,0 +1,120 @@
+"""Where cross-attention should look is known: scores have answers from paper, and parts are found to the letter."""
+
+from datetime import date
+
+import numpy as np
+import pytest
+import torch
+from tiny import model as tiny
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from analyses import alignment
+from analyses.reading.examples import Head
+from interp import InputError, Tokenizer, Transformer
+from models.families.original import original
+from models.pair_tasks import FORMATS, MONTHS, WEEKDAYS, Pair, dates, reversals, written
+
+PAIR = written(date(1987, 3, 3), FORMATS[0])
+START, END = 0, 1
+
+
+@pytest.fixture(scope="module")
+def reader() -> Transformer:
+    """Random weights that read and write letters."""
+    letters = sorted({*"".join((*FORMATS, *MONTHS, *WEEKDAYS)), *"0123456789-"})
+    vocabulary = {letter: at for at, letter in enumerate(["<s>", "</s>", *letters])}
+    backend = Backend(models.WordLevel(vocabulary, unk_token="</s>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", END)])
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "d_model": 15, "n_heads": 3, "d_mlp": 23, "n_ctx": 53}
+    config = original(len(vocabulary), **sizes, target_start=START, target_end=END)
+    return Transformer(config, Tokenizer(backend)).eval()
+
+
+def looking_at(keys: list[int], n_keys: int) -> torch.Tensor:
+    return torch.eye(n_keys)[keys][None, None]
+
+
+def test_only_rows_that_write_a_part_count_and_each_for_its_own_part():
+    sought = torch.zeros(1, 2, 4, 5, dtype=torch.bool)
+    sought[0, 0, 0:2, 1:3] = True  # rows 0 and 1 write what stands in columns 1 and 2
+    sought[0, 1, 2, 4] = True  # row 2 what stands in column 4; row 3 nothing
+    hits, rows = alignment.score(torch.cat([looking_at([1, 4, 4, 1], 5), looking_at([2, 1, 0, 0], 5)], 1), sought)
+    assert hits.tolist() == [[[1, 1, 2], [2, 0, 2]]]
+    assert rows.tolist() == [[[2, 1, 3], [2, 1, 3]]]
+
+
+def test_what_is_aligned_spells_the_same_date(reader):
+    heads = [Head("encoder", 1, 2), Head("decoder", 0, 1), Head("decoder", 1, 0)]
+    seen = alignment.example(reader, PAIR, heads)
+    spelled = {name: ("".join(seen.written[slice(*r)]), "".join(seen.source[slice(*c)])) for name, r, c in seen.aligned}
+    assert spelled == {"year": ("1987", "1987"), "month": ("03", "March"), "day": ("03", "3")}
+    assert seen.read == ["<s>", *PAIR.target]
+    assert seen.written == [*PAIR.target, "</s>"]
+    n_source, n_target = len(PAIR.source) + 1, len(PAIR.target) + 1
+    shapes = [(n_source, n_source), (n_target, n_target), (n_target, n_source)]
+    assert [pattern.shape for pattern in seen.patterns.values()] == shapes
+    assert [*seen.patterns] == ["encoder L1.H2", "decoder L0.H1", "cross-attention L1.H0"]
+
+
+def test_every_head_has_a_row_for_every_part(reader):
+    pairs = list(dates(70))
+    table = alignment.measure(reader, pairs)
+    assert len(table) == 2 * 3 * 4
+    assert table.groupby("measure")["n"].unique().map(list).to_dict() == {
+        "year": [4 * 70],
+        "month": [2 * 70],
+        "day": [2 * 70],
+        "any part": [8 * 70],
+    }
+    assert table["value"].between(0, 1).all()
+
+
+def test_what_stands_at_one_place_is_found_there_by_the_baseline(reader):
+    starting = [pair for pair in dates(200) if pair.source[0].isdigit() and pair.source[3].isdigit()]
+    assert len(starting) > 10
+    year = alignment.measure(reader, starting).query("measure == 'year'")
+    assert set(year["baseline"]) == {1.0}
+    assert set(year["baseline_name"]) <= {f"place {at}" for at in range(4)}
+    ending = [pair for pair in dates(200) if pair.source[-4:].isdigit()]
+    year = alignment.measure(reader, ending).query("measure == 'year'")
+    assert set(year["baseline"]) == {1.0}
+    assert set(year["baseline_name"]) <= {f"place {-1 - at}" for at in range(1, 5)}  # after the year its end
+
+
+def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):
+    pairs = [*reversals(30)]
+    table = alignment.measure(reader, pairs)
+    assert set(table["measure"]) == {"letter", "any part"}
+    assert set(table["n"]) == {sum(len(pair.source) for pair in pairs)}
+    assert table["baseline"].max() < 0.5  # a fixed place has one letter of each text, and what is the same by chance
+
+
+def test_padding_changes_nothing(reader):
+    pairs = [*dates(5)]
+    together = alignment.measure(reader, pairs).set_index(["layer", "head", "measure"])["value"]
+    alone = [alignment.measure(reader, [pair]).set_index(["layer", "head", "measure"])["value"] for pair in pairs]
+    np.testing.assert_allclose(together, np.mean(alone, 0))
+
+
+def test_the_chosen_head_of_cross_attention_has_the_highest_share(reader):
+    pairs = [*dates(20)]
+    encoder, decoder, cross = alignment.chosen(reader, pairs, "month")
+    assert (encoder.stack, decoder.stack, cross.stack) == ("encoder", "decoder", "decoder")
+    month = alignment.measure(reader, pairs).query("measure == 'month'").set_index(["layer", "head"])["value"]
+    assert month[cross.layer, cross.head] == month.max()
+
+
+@pytest.mark.parametrize("pairs", [[], [PAIR, Pair(PAIR.source, PAIR.target, PAIR.parts[:1])]])
+def test_pairs_of_several_kinds_or_none(reader, pairs):
+    with pytest.raises(InputError, match="expected pairs that have the same parts"):
+        alignment.measure(reader, pairs)
+
+
+def test_a_model_of_one_stack():
+    with pytest.raises(InputError, match="an encoder and a decoder"):
+        alignment.measure(tiny("gpt2"), [PAIR])

@@ -1,0 +1,190 @@
+"""The screened search against whole sweeps: the same cells, for a part of the price."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from analyses import coreference, part_of_speech, position
+from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig
+from interp.initialisation import initialise
+from interp.patching import Pairs, logit_difference, rank, sweep, top_cells
+from interp.patching.search import _Race
+from models import load
+from tests.tiny import model as tiny_model
+
+BY = ("layer", "head", "position")
+TIE = 0.02
+TASKS = ["gender", "agreement", "agreement-adjacent", "repeat"]
+
+
+def random_model(seed: int) -> Transformer:
+    stack = StackConfig(n_layers=12, d_model=96, n_heads=12, d_head=8, d_mlp=384, n_ctx=16, d_vocab=500, causal=True)
+    built = Transformer(TransformerConfig(decoder=stack))
+    initialise(built, seed)
+    with torch.no_grad():  # weights as large as a trained model's, so that softmax and activations bend
+        for weight in built.parameters():
+            weight.mul_(4.0 if weight.ndim > 1 else 1.0)
+    return built
+
+
+def random_pairs(model: Transformer, seed: int, count: int = 8) -> Pairs:
+    generator = torch.Generator().manual_seed(seed)
+    clean = torch.randint(model.config.d_vocab, (count, 14), generator=generator)
+    corrupt = clean.clone()
+    corrupt[:, 6] = (clean[:, 6] + 1) % model.config.d_vocab
+    return Pairs.from_ids(model, clean, corrupt, *torch.randint(model.config.d_vocab, (2, count), generator=generator))
+
+
+def task_pairs(task: str, model: Transformer, seed: int) -> Pairs:
+    made = {
+        "gender": lambda: coreference._gender(model, 24, seed, ""),
+        "agreement": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ACROSS),
+        "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, seed, task, "", part_of_speech._ADJACENT),
+        "repeat": lambda: position._broken_repeat(model, 12, seed, ""),
+    }[task]()
+    assert made.pairs is not None
+    return made.pairs
+
+
+def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
+    """Whether the five cells found are the sweep's up to ties; their price, of the cells that can change and of all.
+
+    Their effects are the sweep's in either case.
+    """
+    found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
+    effect = sweep(model, pairs, logit_difference(), "z", BY).effect().nan_to_num().mean(-1)
+    exact = torch.stack([effect[cell] for cell in found.cells])
+    torch.testing.assert_close(found.mean.to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
+    fifth = effect.abs().flatten().sort().values[-5]
+    assert len({*found.cells}) == 5
+    right = bool(exact.abs().min() >= (1 - TIE) * fifth)
+    return right, found.paid / found.total, found.paid / (effect.numel() * len(pairs))
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 5), marks=pytest.mark.slow)])
+def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth(seed):
+    for one in [seed] if isinstance(seed, int) else seed:
+        model = random_model(one)
+        right, of_changed, _ = check(model, random_pairs(model, one))
+        assert right
+        assert of_changed < 1 / 20
+
+
+def check_task(task: str, model: Transformer, seed: int) -> bool:
+    """Whether the five cells are the right ones, for a third of the sweep's price."""
+    right, of_changed, of_all = check(model, task_pairs(task, model, seed))
+    assert of_all <= 1 / 3
+    assert of_changed <= (1 / 2 if task == "agreement-adjacent" else 1 / 3)  # that one has few cells
+    return right
+
+
+@pytest.fixture
+def default(monkeypatch) -> Transformer:
+    monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep grows with its square
+    return load("default")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, default):
+    assert check_task(task, default, 0)
+
+
+@pytest.mark.slow
+def test_over_the_default_models_tasks_it_is_right_as_often_as_it_says(default):
+    """At 95%, the cells are the right ones in at least 19 of 20."""
+    right = [check_task(task, default, seed) for task in TASKS for seed in range(1, 6)]
+    assert sum(right) >= 0.95 * len(right)
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "q", "k", "mlp_out", "pattern"])
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_works_at_every_site_and_in_both_directions(site, direction):
+    model = tiny_model("llama")
+    clean = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 13, 14, 15, 16]]
+    corrupt = [[1, 2, 20, 4, 5, 6], [7, 21, 9, 10], [11, 12, 13, 22, 15, 16]]
+    answers = torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])
+    pairs = Pairs(TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt), *answers)
+    by = {"pattern": ("layer", "head", "query"), "q": BY, "k": BY}.get(site, ("layer", "position"))
+    found = top_cells(model, pairs, logit_difference(), site, 3, by=by, direction=direction)
+    exact = sweep(model, pairs, logit_difference(), site, by, direction).effect()
+    torch.testing.assert_close(found.effect, torch.stack([exact[cell] for cell in found.cells]), equal_nan=True)
+    strongest = exact.nan_to_num().mean(-1).abs().flatten().sort(descending=True).values
+    assert found.mean.abs().min() >= (1 - TIE) * strongest[2]
+    assert found.paid <= found.total
+
+
+class TestRace:
+    """The race alone, on made-up effects."""
+
+    def test_perfect_estimates_are_believed_once_the_sample_agrees(self):
+        rng = np.random.default_rng(0)
+        effects = rng.normal(size=(500, 10)) * np.geomspace(1e-3, 1, 500)[:, None]
+        race = self.race(effects, effects)
+        top, limit = race.run(3, 0.95, TIE)
+        assert {*top} == {*np.argsort(-np.abs(effects.mean(1)))[:3]}
+        assert race.paid < 0.03 * effects.size
+        assert limit <= (1 + TIE) * np.abs(effects.mean(1)[top]).min()
+
+    def test_where_estimates_are_noise_everything_is_measured(self):
+        rng = np.random.default_rng(1)
+        effects, estimates = rng.normal(size=(2, 60, 10))
+        race = self.race(effects, estimates)
+        top, _ = race.run(5, 0.95, 0.0)
+        assert {*top} == {*np.argsort(-np.abs(effects.mean(1)))[:5]}
+        assert race.paid > 0.8 * effects.size
+
+    def test_a_strong_cell_that_its_estimate_hides_is_found_where_its_doubt_is_large(self):
+        rng = np.random.default_rng(2)
+        effects = 0.01 * rng.normal(size=(200, 10))
+        estimates = effects + 0.003 * rng.normal(size=effects.shape)
+        second = estimates.copy()
+        effects[17], second[17] = 1.0, 0.8  # the gradient at one end sees nothing, that at the other does
+        race = self.race(effects, estimates, second)
+        assert race.run(1, 0.95, TIE)[0][0] == 17
+        assert race.paid < 0.2 * effects.size
+
+    def test_over_many_races_it_is_right_as_often_as_it_says(self):
+        """Heavy-tailed errors of half the doubt's size: at 90%, the cells are the right ones in at least 90 of 100."""
+        right = 0
+        for seed in range(100):
+            rng = np.random.default_rng(seed)
+            size = rng.lognormal(0, 1, (150, 1))
+            effects = size * rng.normal(size=(150, 8))
+            error = 0.15 * size * rng.standard_t(4, size=effects.shape)
+            race = self.race(effects, effects + error, effects + 0.5 * error)
+            top, _ = race.run(5, 0.9, TIE)
+            strength = np.abs(effects.mean(1))
+            right += strength[top].min() >= (1 - TIE) * np.sort(strength)[-5]
+        assert right >= 90
+
+    @staticmethod
+    def race(effects: np.ndarray, estimates: np.ndarray, second: np.ndarray | None = None) -> _Race:
+        live = np.ones(effects.shape, dtype=bool)
+        return _Race(
+            estimates,
+            estimates + 0.1 * np.abs(estimates) if second is None else second,
+            live,
+            lambda wanted: np.where(wanted, effects, math.nan),
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": 0}, "k must lie between 1 and the number of cells, 6; got 0"),
+        ({"k": 7}, "k must lie between 1 and the number of cells, 6; got 7"),
+        ({"confidence": 1.0}, "confidence lies between 0 and 1, got 1.0"),
+        ({"tie": -0.1}, "tie is a share"),
+        ({"site": "zz"}, "no patchable site 'zz'"),
+        ({"metric": rank()}, "rank has no gradient"),
+    ],
+)
+def test_bad_input_gets_one_clear_error(wrong, message):
+    model = tiny_model("gpt2")
+    ids = torch.arange(8).reshape(2, 4)
+    pairs = Pairs.from_ids(model, ids, ids + 1, torch.tensor([1, 2]), torch.tensor([3, 4]))
+    arguments = {"metric": logit_difference(), "site": "z", **wrong}
+    with pytest.raises(InputError, match=message):
+        top_cells(model, pairs, **arguments)

@@ -1,0 +1,207 @@
+"""Permuted keys: the closed form against every permutation, its calibration where nothing is there, its power."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from analyses import coreference, part_of_speech, position
+from interp.config import NoNorm
+from interp.patterns import Null, Rows, nulls, positional, selection
+from interp.patterns.tags import TagRows, TagTotals
+from models.planted import compose
+from models.planted import planted_texts as texts
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance over the first axis, every row of which is as likely."""
+    return values.mean(0), values.var(0, unbiased=False)
+
+
+def random_row(n: int) -> torch.Tensor:
+    return torch.rand(n, generator=GENERATOR, dtype=torch.float64)
+
+
+class TestClosedForm:
+    """Against all permutations of a short row."""
+
+    def test_attention_on_a_set_of_keys(self):
+        row, k = random_row(5), torch.tensor(2.0, dtype=torch.float64)
+        n = torch.tensor(5.0, dtype=torch.float64)
+        every = torch.stack([row[list(order)][:2].sum() for order in permutations(range(5))])
+        of_mass, of_spread = nulls.on_set(k, n)
+        found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
+        torch.testing.assert_close(found, moments(every))
+
+    def test_mean_distance(self):
+        row, n = random_row(5), torch.tensor(5.0, dtype=torch.float64)
+        distance = torch.tensor([3.0, 2, 1, 0, 7], dtype=torch.float64)
+        every = torch.stack([(row[list(order)] * distance).sum() for order in permutations(range(5))])
+        of_mass, of_spread = nulls.weighted(distance.sum(), distance.square().sum(), n)
+        found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
+        torch.testing.assert_close(found, moments(every))
+
+    @pytest.mark.parametrize("scores", [[0.3, 0.1, 0.2, 0.6, 0.5], [0.4, 0.4, 0.1, 0.4, 0.2], [0.0] * 5])
+    def test_choice_and_share_within_bins(self, scores):
+        row = torch.tensor(scores, dtype=torch.float64)
+        bins = torch.tensor([-2, -2, -2, -1, -1])
+        correct = torch.tensor([True, False, False, True, False])
+        candidates = torch.ones(5, dtype=torch.bool)
+        orders = [[*near, *far] for near in permutations(range(3)) for far in permutations(range(3, 5))]
+        permuted = torch.stack([row[order] for order in orders])[None]  # one item, each order a head
+        masks = candidates[None], correct[None]
+        for null, score in (
+            (nulls.choice, selection.accuracy(permuted, *masks)),
+            (nulls.share, selection.share(permuted, *masks)[0]),
+        ):
+            found = [each[0, 0] for each in null(row[None, None], *masks, bins[None])]
+            torch.testing.assert_close(found, list(moments(score[0])), msg=null.__name__)
+
+    def test_only_other_candidates_are_exchanged(self):
+        row = torch.tensor([[[0.9, 0.5, 0.1, 0.7]]])
+        candidates = torch.tensor([[True, True, True, False]])
+        correct, bins = torch.tensor([[True, False, False, False]]), torch.full((1, 4), -3)
+        mean, variance = nulls.choice(row, candidates, correct, bins)
+        assert mean.item() == pytest.approx(1 / 3)
+        assert variance.item() == pytest.approx(2 / 9)
+
+    def test_bins_double_and_keep_sides_apart(self):
+        offsets = torch.tensor([-16, -15, -8, -7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 1 << 20])
+        assert nulls.distance_bin(offsets).tolist() == [-5, -4, -4, -3, -3, -2, -2, -1, 0, 1, 2, 2, 3, 21]
+
+    def test_a_row_shared_alike_has_no_spread(self):
+        third = torch.full((3,), 1 / 3)
+        assert nulls.spread(third.sum(), third.square().sum(), torch.tensor(3.0)) == 0
+
+
+def batch(prompts: int, heads: int, n: int, *, causal: bool) -> tuple[torch.Tensor, Rows]:
+    """Random patterns of random tokens; the first is special."""
+    visible = torch.ones(n, n, dtype=torch.bool).tril() if causal else torch.ones(n, n, dtype=torch.bool)
+    scores = torch.randn(prompts, heads, n, n, generator=GENERATOR).masked_fill(~visible, -torch.inf)
+    content = torch.ones(prompts, n, dtype=torch.bool)
+    content[:, 0] = False
+    ids = torch.randint(11, (prompts, n), generator=GENERATOR)
+    return scores.softmax(-1), Rows(ids, content, content, visible.expand(prompts, n, n))
+
+
+def permuted_content(pattern: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Each row's content keys in another order."""
+    keys = (rows.visible & rows.content[:, None])[:, None].expand_as(pattern)
+    drawn = torch.rand(pattern.shape, generator=GENERATOR).masked_fill(~keys, 2.0)
+    order, own = drawn.argsort(dim=-1, stable=True), (~keys).int().argsort(dim=-1, stable=True)  # keys first in both
+    return torch.empty_like(pattern).scatter_(-1, order, pattern.gather(-1, own))
+
+
+@pytest.mark.parametrize("sink", ["kept", "removed"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_positional_null_is_what_permuted_patterns_score(causal, sink):
+    pattern, rows = batch(1, 2, 7, causal=causal)
+    many = torch.stack([permuted_content(pattern, rows)[0] for _ in range(6000)]).flatten(0, 1)[None]
+    torch.testing.assert_close(many[..., 1:].sum(-1)[0, :2], pattern[0, ..., 1:].sum(-1))
+    questions = positional.Questions(rows, causal=causal)
+    own, found = questions.read(pattern)[sink], questions.read(many)[sink].scores[0].unflatten(0, (-1, 2))
+    names = positional.measures(causal)
+    for name in ("previous-token", "offset:-3", "self", "duplicate-token"):
+        at = names.index(name)
+        torch.testing.assert_close(own.null_mean[0, :, at], found[..., at].mean(0), rtol=0.03, atol=0.02, msg=name)
+        torch.testing.assert_close(own.null_variance[0, :, at], found[..., at].var(0), rtol=0.12, atol=1e-4, msg=name)
+    assert own.null_mean[..., names.index("entropy")].isnan().all()
+
+
+def is_uniform(p: np.ndarray) -> None:
+    """No more small p than there may be, and the whole distribution flat."""
+    assert (p < 0.05).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / p.size)
+    assert stats.kstest(p, "uniform").pvalue > 0.001
+
+
+class TestCalibration:
+    """Patterns in which nothing is: p spreads evenly, in every measure."""
+
+    def test_positions(self):
+        prompts, heads = 64, 400  # enough rows for a sum of skewed ones to be normal
+        pattern, rows = batch(prompts, heads, 29, causal=True)
+        found = positional.Questions(rows, causal=True).read(pattern)
+        for sink, sums in found.items():
+            null = Null.empty(heads, sums.scores.shape[-1])
+            groups = torch.arange(prompts)
+            null.add(groups, sums.null_mean, sums.null_variance)
+            scores = torch.zeros_like(null.mean)
+            scores[:prompts] = sums.scores.double()
+            p = null.test(scores)
+            for at, name in enumerate(positional.measures(causal=True)):
+                if name == "entropy" or (name, sink) == ("first-token", "removed"):
+                    assert np.isnan(p[:, at]).all()
+                else:
+                    is_uniform(p[:, at])
+
+    def test_tags(self):
+        prompts, heads, n = 16, 200, 31
+        pattern, rows = batch(prompts, heads, n, causal=True)
+        tags = torch.randint(3, (prompts, n), generator=GENERATOR)
+        allowed = rows.visible & (torch.arange(n) != torch.arange(n)[:, None])
+        totals = TagTotals(heads, [(0, 1), (1, 2)], causal=True)
+        asking = totals.asking(tags, torch.ones_like(tags))
+        sides = TagRows(totals.bins, pattern, allowed, tags, asking).with_first
+        totals.add(torch.arange(prompts), sides, asking, rows.visible)
+        p = totals.null.test(totals.finish().scores)
+        for column in p.T:
+            is_uniform(column)
+
+    def test_choices(self):
+        items, heads, words = 300, 200, 19
+        scores = torch.rand(items, heads, words, generator=GENERATOR)
+        candidates = torch.ones(items, words, dtype=torch.bool)
+        correct = torch.nn.functional.one_hot(torch.randint(3, words, (items,), generator=GENERATOR), words).bool()
+        bins = nulls.distance_bin(torch.arange(words) - words).expand(items, words)
+        for null, score in ((nulls.choice, selection.accuracy), (nulls.share, lambda *x: selection.share(*x)[0])):
+            mean, variance = null(scores, candidates, correct, bins)
+            excess = (score(scores, candidates, correct) - mean).double().sum(0)
+            is_uniform(stats.norm.sf(excess / variance.double().sum(0).sqrt()))
+
+
+@pytest.fixture(scope="module")
+def composed():
+    names = ["previous-token", "antecedent", "noun-to-adjective", "duplicate-token"]
+    return compose(5, form="decoder", n_layers=2, n_heads=4, norm=NoNorm(), behaviours=names)
+
+
+class TestPower:
+    """Planted heads stand out; what could not have come out otherwise is missing, never small."""
+
+    def p(self, composed, table, name, measure):
+        (where,) = composed.where(name)[:1]
+        rows = table[(table["layer"] == where.layer) & (table["head"] == where.head) & (table["sink"] == "kept")]
+        return rows[rows["measure"] == measure].iloc[0]
+
+    def test_positions(self, composed):
+        table = position.measure(composed.model, texts.shuffled(composed.lexicon, 20))
+        for name in ("previous-token", "duplicate-token"):
+            row = self.p(composed, table, name, name)
+            assert row["p_null"] < 1e-12
+            assert 0 < row["null"] < 0.2
+        assert (
+            table.loc[table["measure"].isin(["entropy", "positional-head"]), ["null", "p_null"]].isna().all(axis=None)
+        )
+
+    def test_grammar(self, composed):
+        apart = part_of_speech.measure(composed.model, texts.sentences(composed.lexicon, 25, apart=True))
+        row = self.p(composed, apart, "noun-to-adjective", "relation:amod:head->dependent")
+        assert row["p_null"] < 1e-12
+        adjacent = part_of_speech.measure(composed.model, texts.sentences(composed.lexicon, 25, apart=False))
+        row = self.p(composed, adjacent, "noun-to-adjective", "relation:amod:head->dependent")
+        # always the next word: one key in its bin, which says nothing either way
+        assert (row["value"], row["null"]) == (1.0, 1.0)
+        assert np.isnan(row["p_null"])
+        mixed = part_of_speech.measure(composed.model, texts.shuffled(composed.lexicon, 40))
+        assert self.p(composed, mixed, "noun-to-adjective", "tag:NOUN->ADJ")["p_null"] < 1e-12
+
+    def test_reference(self, composed):
+        table = coreference.measure(composed.model, texts.meetings(composed.lexicon, 60, episodes=4))
+        for name in ("antecedent", "antecedent-mass"):
+            row = self.p(composed, table, "antecedent", name)
+            assert row["p_null"] < 1e-12
+            assert row["null"] < row["value"]

@@ -1,0 +1,321 @@
+"""Every statistic of attention against a slow loop over rows, keys and words, on random patterns of awkward batches."""
+
+import math
+import random
+from collections import defaultdict
+
+import pytest
+import torch
+from worded import worded
+
+from analyses import coreference, part_of_speech
+from analyses.part_of_speech import RELATIONS, TAG_PAIRS
+from analyses.reading.windows import Batch, Reading, Window
+from analyses.relations import WAYS
+from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
+from interp.patterns import Rows, positional
+from interp.patterns.tags import stratum_of
+from interp.tokens import NO_WORD
+
+HEADS, LENGTHS = 5, (13, 11, 7)
+TAGS = ["NOUN", "ADJ", "VERB", "PUNCT"]  # the last is in no pair
+
+
+def window(rng: random.Random, length: int, *, start: bool, end: bool, overlap: int) -> Window:
+    """Words of one to three pieces, one of them without a token, between special tokens."""
+    inner = length - start - end
+    words: list[int] = []
+    while len(words) < inner:
+        words += [len({*words}) + (len(words) > 3)] * rng.randint(1, 3)  # word 1, 2 or 3 is jumped over
+    words = words[:inner]
+    n = max(words) + 1
+    text = AnnotatedText(
+        tuple(f"w{at}" for at in range(n)),
+        (True,) * n,
+        f"document {length}",
+        tags=tuple(rng.choice(TAGS) for _ in range(n)),
+        heads=tuple(rng.choice([at for at in range(-1, n) if at != word]) for word in range(n)),
+        relations=tuple(rng.choice([*RELATIONS[:2], "punct"]) for _ in range(n)),
+    )
+    special = (*[True] * start, *[False] * inner, *[True] * end)
+    word_of = (*[NO_WORD] * start, *words, *[NO_WORD] * end)
+    ids = tuple(rng.randint(3, 7) for _ in range(length))
+    return Window(text, 0, n, overlap, ids, word_of, special)
+
+
+def random_batch(*, causal: bool, start: bool, seed: int = 0) -> Batch:
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    shown = [
+        window(rng, length, start=start, end=not causal, overlap=overlap)
+        for length, overlap in zip(LENGTHS, (0, 3, 0), strict=True)
+    ]
+    tokens = TokenBatch.from_rows([each.ids for each in shown])
+    width = tokens.ids.shape[1]
+    visible = tokens.mask[:, None] & (torch.ones(width, width).tril().bool() if causal else True)
+    visible = visible | torch.eye(width, dtype=torch.bool)
+    scores = 2 * torch.randn(len(shown), HEADS, width, width, generator=generator)
+    scores[:, 0, :, 0] += 9.0  # a head that rests on the first position and loses rows without it
+    scores[:, 1] = 0.0  # a head in which everything ties
+    pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
+    content, scored = torch.zeros_like(tokens.mask), torch.zeros_like(tokens.mask)
+    for row, each in enumerate(shown):
+        for at, special in enumerate(each.special):
+            content[row, at] = not special
+            scored[row, at] = not special and each.word_of[at] >= each.scored_from
+    return Batch(shown, tokens, pattern, Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
+
+
+def without_first(row: list[float]) -> list[float] | None:
+    rest = sum(row[1:])
+    return None if rest < 0.01 else [0.0, *(each / rest for each in row[1:])]
+
+
+def read_rows(batch: Batch, sink: str) -> dict[tuple[int, int, int], list[float]]:
+    """Rows by prompt, head and query; lost ones are not there."""
+    rows = {}
+    for prompt, heads in enumerate(batch.pattern.tolist()):
+        for head, queries in enumerate(heads):
+            for query, row in enumerate(queries):
+                found = row if sink == "kept" else without_first(row)
+                if found is not None:
+                    rows[prompt, head, query] = found
+    return rows
+
+
+def slow_positions(batch: Batch, causal: bool, sink: str) -> dict[tuple[int, int, str], tuple[float, int]]:
+    found = defaultdict(lambda: (0.0, 0))
+    ids, content, scored = (each.tolist() for each in (batch.rows.ids, batch.rows.content, batch.rows.scored))
+    first = int(sink == "removed")
+    for (prompt, head, query), row in read_rows(batch, sink).items():
+        if not scored[prompt][query]:
+            continue
+        keys = [key for key in range(first, len(row)) if batch.rows.visible[prompt, query, key]]
+        real = [key for key in keys if content[prompt][key]]
+        values: dict[str, float] = {"distance": sum(row[key] * abs(query - key) for key in keys)}
+        for offset in (*positional.offsets(causal), 0):
+            if 0 <= query + offset < len(row) and query + offset >= first and content[prompt][query + offset]:
+                values["self" if offset == 0 else positional.offset_name(offset)] = row[query + offset]
+        if query > 0 and not first:
+            values["first-token"] = row[0]
+        copies = [key for key in real if key < query and ids[prompt][key] == ids[prompt][query]]
+        if copies:
+            values["duplicate-token"] = sum(row[key] for key in copies)
+        if len(keys) > 1:
+            values["entropy"] = -sum(row[key] * math.log(row[key]) for key in keys if row[key]) / math.log(len(keys))
+        for name, value in values.items():
+            total, count = found[prompt, head, name]
+            found[prompt, head, name] = total + value, count + 1
+    return found
+
+
+CASES = [(causal, start, seed) for causal in (True, False) for start in (True, False) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("sink", ["kept", "removed"])
+@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+def test_positions(causal, start, seed, sink):
+    batch = random_batch(causal=causal, start=start, seed=seed)
+    found = positional.Questions(batch.rows, causal=causal).read(batch.pattern)[sink]
+    expected = slow_positions(batch, causal, sink)
+    for prompt in range(len(LENGTHS)):
+        for head in range(HEADS):
+            for at, name in enumerate(positional.measures(causal)):
+                value, count = expected[prompt, head, name]
+                assert found.counts[prompt, head, at] == count, name
+                assert found.scores[prompt, head, at].item() == pytest.approx(value, rel=1e-5, abs=2e-5), name
+
+
+def collected(batch: Batch, causal: bool) -> part_of_speech.Collector:
+    stack = StackConfig(1, 10, HEADS, 2, 7, 29, 11, causal=causal)
+    config = TransformerConfig(decoder=stack) if causal else TransformerConfig(encoder=stack, output="none")
+    collector = part_of_speech.Collector(Transformer(config))
+    collector.add(batch)
+    return collector
+
+
+def word_rows(batch: Batch, sink: str, prompt: int, head: int, word: int, rows: dict) -> dict[int, float] | None:
+    """Attention from a word to each word; None where a row of it is lost."""
+    word_of = batch.windows[prompt].word_of
+    found, pieces = defaultdict(float), [at for at, each in enumerate(word_of) if each == word]
+    for query in pieces:
+        if (prompt, head, query) not in rows:
+            return None
+        for key, to in enumerate(word_of):
+            if to != NO_WORD:
+                found[to] += rows[prompt, head, query][key] / len(pieces)
+    return found
+
+
+@pytest.mark.parametrize("sink", ["kept", "removed"])
+@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+def test_relations(causal, start, seed, sink):
+    batch = random_batch(causal=causal, start=start, seed=seed)
+    collector = collected(batch, causal)
+    totals, null = collector.selected[sink].finish()
+    rows, hidden, expected = read_rows(batch, sink), 0, defaultdict(lambda: [0.0, 0])
+    for prompt, window in enumerate(batch.windows):
+        for dependent, (governor, name) in enumerate(zip(window.text.heads, window.text.relations, strict=True)):
+            for query, target, way in (
+                (dependent, governor, "dependent->head"),
+                (governor, dependent, "head->dependent"),
+            ):
+                if governor < 0 or name not in RELATIONS or query < window.scored_from or query not in window.word_of:
+                    continue
+                if target not in window.word_of or (causal and target > query):
+                    hidden += 1
+                    continue
+                if sink == "removed" and target == window.word_of[0]:
+                    continue
+                for head in range(HEADS):
+                    scores = word_rows(batch, sink, prompt, head, query, rows)
+                    if scores is None:
+                        continue
+                    others = {word: score for word, score in scores.items() if word != query}
+                    best = max(others.values())
+                    tied = [word for word, score in others.items() if math.isclose(score, best, rel_tol=1e-6) and best]
+                    cell = expected[int(batch.groups[prompt]), head, f"relation:{name}:{way}"]
+                    cell[0] += (target in tied) / max(len(tied), 1)
+                    cell[1] += 1
+    assert collector.counts["relation ends left out: the other end is not visible"] == hidden
+    assert totals.rows[:, :HEADS].sum() == sum(count for _, count in expected.values()) > 0
+    for (group, head, name), (right, count) in expected.items():
+        if head == 1 and any(count > 1 for each in batch.windows for count in each.pieces):
+            continue  # sums over pieces that should tie differ by rounding
+        at = collector.names.index(name)
+        assert totals.rows[group, head, at] == count
+        assert totals.scores[group, head, at].item() == pytest.approx(right, abs=1e-6)
+    assert (null.variance >= 0).all()
+    assert null.mean.sum() > 0
+
+
+@pytest.mark.parametrize("sink", ["kept", "removed"])
+@pytest.mark.parametrize(("causal", "start", "seed"), CASES)
+def test_lifts(causal, start, seed, sink):
+    batch = random_batch(causal=causal, start=start, seed=seed)
+    lifts = collected(batch, causal).lifts[sink]
+    totals, rows = lifts.finish(), read_rows(batch, sink)
+    observed, mass, keys = defaultdict(float), defaultdict(float), defaultdict(float)
+    first = int(sink == "removed")
+    seen = batch.rows.visible & batch.rows.scored[:, :, None]
+    seen[..., :first] = False
+    stratum = stratum_of(seen, causal=causal)
+    edges = (1, 2, 3, 4, 5, 7, 10, 16, 32)
+    for prompt, window in enumerate(batch.windows):
+        tags, word_of = window.text.tags, window.word_of
+        for query, word in enumerate(word_of):
+            if not batch.rows.scored[prompt, query]:
+                continue
+            row, share = int(stratum[prompt, query]), 1 / word_of.count(word)
+            for key in range(first, len(word_of)):
+                to = word_of[key]
+                if to in {NO_WORD, word} or not seen[prompt, query, key]:
+                    continue
+                bin = (key > query, sum(abs(key - query) >= edge for edge in edges))
+                even = share / int(seen[prompt, query].sum())
+                for name in (tags[to], None):
+                    keys[tags[word], row, bin, name] += even
+                for head in range(HEADS):
+                    if (prompt, head, query) in rows:
+                        attention = share * rows[prompt, head, query][key]
+                        mass[head, tags[word], row, bin] += attention
+                        observed[head, tags[word], tags[to]] += attention
+    for at, (x, y) in enumerate(TAG_PAIRS):
+        for head in range(HEADS):
+            expected = sum(
+                amount * keys[tag, row, bin, y] / keys[tag, row, bin, None]
+                for (asking, tag, row, bin), amount in mass.items()
+                if (asking, tag) == (head, x)
+            )
+            if expected > 1e-5:
+                assert totals.weights[:, head, at].sum().item() == pytest.approx(expected, rel=1e-4), (x, y)
+                assert totals.scores[:, head, at].sum().item() == pytest.approx(
+                    observed[head, x, y], rel=1e-4, abs=1e-6
+                )
+    assert totals.scores.sum() > 0.1
+    uniform = totals.scores.sum(0)[1], totals.weights.sum(0)[1]  # looks everywhere alike: no lift at all
+    if sink == "kept":
+        torch.testing.assert_close(*uniform, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_not_annotated_is_counted_and_nothing_of_it_scored():
+    batch = random_batch(causal=True, start=True)
+    for each in batch.windows:
+        object.__setattr__(each, "text", AnnotatedText(each.text.words, each.text.space_after, "plain"))
+    collector = collected(batch, causal=True)
+    assert collector.counts == {"texts left out of relations: not parsed": len(LENGTHS)}
+    assert collector.lifts["kept"].finish().rows.sum() == 0
+    assert collector.selected["kept"].finish()[0].rows.sum() == 0
+
+
+class TestFaultyAnnotation:
+    """What points nowhere or belongs to another tag set is refused or counted, never a zero."""
+
+    WORDS = ("the", "dog", "saw", "Tim", "because", "He", "saw", "the", "dog")
+    TAGS = ("DET", "NOUN", "VERB", "PROPN", "SCONJ", "PRON", "VERB", "DET", "NOUN")
+    HEADS = (1, 2, -1, 2, 6, 6, 2, 8, 6)
+    RELATIONS = ("det", "nsubj", "root", "obj", "mark", "nsubj", "advcl", "det", "obj")
+    CHAINS = (Mention(0, 2, 1, "dog"), Mention(3, 4, 3, "Tim"), Mention(5, 6, 5, "Tim"))
+
+    def text(self, name: str = "one", **changed) -> AnnotatedText:
+        columns = {"tags": self.TAGS, "heads": self.HEADS, "relations": self.RELATIONS, "mentions": self.CHAINS}
+        columns = {key: tuple(value) for key, value in (columns | changed).items()}
+        return AnnotatedText(tuple(self.WORDS), (True,) * len(self.WORDS), name, **columns)
+
+    def collectors(self, *corpus: AnnotatedText):
+        model = worded()
+        collectors = [each.Collector(model) for each in (part_of_speech, coreference)]
+        for batch in Reading(model, corpus):
+            for each in collectors:
+                each.add(batch)
+        return collectors
+
+    def test_a_head_or_mention_outside_the_text_is_refused(self):
+        for outside in (9, -2):
+            with pytest.raises(InputError, match="a head outside 0-8"):
+                self.text(heads=(*self.HEADS[:-1], outside))
+        for mention in (Mention(8, 10, 8, "x"), Mention(7, 9, 6, "x"), Mention(-1, 1, 0, "x"), Mention(3, 3, 3, "x")):
+            with pytest.raises(InputError, match="lies outside its 9 words"):
+                self.text(mentions=(*self.CHAINS, mention))
+
+    def test_a_word_that_is_its_own_head_is_counted_and_not_scored(self):
+        sound, _ = self.collectors(self.text())
+        faulty, _ = self.collectors(self.text(heads=(0, *self.HEADS[1:])))
+        assert "relations left out: a word that is its own head" not in sound.counts
+        assert faulty.counts["relations left out: a word that is its own head"] == 1
+        ways = [faulty.names.index(f"relation:det:{way}") for way in WAYS]
+        rows = [each.selected["kept"].finish()[0].rows[:, 0, ways].sum(0).tolist() for each in (sound, faulty)]
+        assert rows == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
+
+    def test_tags_of_another_set_are_counted_and_only_other_words_measured(self):
+        syntax, _ = self.collectors(self.text(tags=("DT", *self.TAGS[1:-1], "NN")))
+        assert syntax.counts["words with a tag that is not universal"] == 2
+        rows = syntax.lifts["kept"].finish().rows[:, 0].sum(0)
+        assert rows[syntax.lift_names.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
+        assert rows[syntax.lift_names.index("tag:VERB->NOUN")] == 2
+
+    def test_a_corpus_with_no_universal_tag_or_relation_is_refused(self):
+        strange = self.text(tags=["NN"] * 9, relations=["SBJ"] * 9)
+        with pytest.raises(InputError, match="no word with a tag or relation that is measured"):
+            part_of_speech.measure(worded(), [strange])
+
+    def test_chains_of_one_mention_are_counted_and_no_item(self):
+        alone = (*self.CHAINS[:2], Mention(5, 6, 5, "somebody else"))
+        _, reference = self.collectors(self.text(), self.text("two", mentions=alone))
+        assert reference.counts["pronouns left out: they refer to no other mention"] == 1
+        assert reference.totals["kept"].rows[:, 0, 0].sum() == 1
+        with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
+            coreference.measure(worded(), [self.text(mentions=alone)])
+
+    def test_documents_of_one_sentence_add_up_to_one_of_several(self):
+        """Each is read alone, so only the groups that their sums go to differ."""
+        apart = self.collectors(*(self.text(f"document {at}") for at in range(3)))
+        together = self.collectors(*(self.text("same") for _ in range(3)))
+        sums = (
+            (syntax.selected["kept"].finish()[0], reference.totals["kept"]) for syntax, reference in (apart, together)
+        )
+        for one, other in zip(*sums, strict=True):
+            assert (one.rows.sum((1, 2)) > 0).sum() > 1
+            assert (other.rows.sum((1, 2)) > 0).sum() == 1
+            torch.testing.assert_close(one.scores.sum(0), other.scores.sum(0))
+            torch.testing.assert_close(one.rows.sum(0), other.rows.sum(0))
+        assert apart[0].counts == together[0].counts

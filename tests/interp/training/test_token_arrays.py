@@ -1,0 +1,202 @@
+"""Text to train on: found, read, left out, cut, and kept as an array that is used again as long as it is the same."""
+
+import gzip
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+import torch
+from learners import tokenizer
+
+from interp import InputError
+from interp.training import token_arrays as texts
+from interp.training.token_arrays import Document, find, held_out, read, tokenize, train_tokenizer, unwrapped
+
+
+def test_texts_are_found_below_a_directory_in_the_order_of_their_names(tmp_path):
+    for name in ("b.txt", "a.txt.gz", "c.md", "deep/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert [path.name for path in find(tmp_path)] == ["a.txt.gz", "b.txt", "d.txt"]
+    assert find(tmp_path / "c.md") == [tmp_path / "c.md"]
+
+
+def test_where_there_is_no_text_it_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"no text at .*: expected a text file, or a directory with \*\.txt"):
+        find(tmp_path)
+    with pytest.raises(InputError, match="no text at"):
+        find(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one\ntwo\n\nthree", "one two\nthree"),
+        ("  a   b\n \n\n\t\nc\n", "a b\nc"),
+        ("\n\n", ""),
+        ("one line", "one line"),
+    ],
+)
+def test_lines_of_a_paragraph_are_joined(text, expected):
+    assert unwrapped(text) == expected
+    assert unwrapped(unwrapped(text).replace("\n", "\n\n")) == expected
+
+
+def test_text_is_read_plain_or_packed(tmp_path):
+    said = "“yes”,\r\nshe said\n\nno"
+    (tmp_path / "a.txt").write_bytes(said.encode())
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(said.encode()))
+    plain, packed = read(find(tmp_path))
+    assert (plain.name, packed.name) == ("a", "b")
+    assert plain.text == packed.text == "“yes”,\nshe said\n\nno"
+    assert [each.text for each in read(find(tmp_path), unwrap=True)] == ["“yes”, she said\nno"] * 2
+
+
+def damaged(path, how: str) -> None:
+    packed = gzip.compress(os.urandom(5000))
+    path.write_bytes(
+        {
+            "cut short": packed[:-100],
+            "changed": packed[:2000] + bytes(200) + packed[2200:],
+            "not packed": b"plain text",
+            "empty": b"",
+        }[how]
+    )
+
+
+@pytest.mark.parametrize("how", ["cut short", "changed", "not packed"])
+def test_a_broken_shard_is_refused_by_name(tmp_path, how):
+    (tmp_path / "a.txt").write_text("fine " * 50)
+    damaged(tmp_path / "shard-7.txt.gz", how)
+    with pytest.raises(InputError, match=r"shard-7\.txt\.gz (cannot be read|is no UTF-8)"):
+        tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")
+    assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written to be taken for the whole
+
+
+def test_text_that_is_no_utf8_says_where(tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"caf" + "é".encode("latin-1") + b" au lait")
+    with pytest.raises(InputError, match=r"latin\.txt is no UTF-8 text \(byte 3\)"):
+        [*read([tmp_path / "latin.txt"])]
+
+
+def test_what_is_left_out_depends_on_the_name_alone():
+    names = [f"book {at}" for at in range(2000)]
+    out = {name for name in names if held_out(name, 0.1)}
+    assert 150 < len(out) < 250
+    assert out <= {name for name in names if held_out(name, 0.2)}  # a larger share keeps what a smaller left out
+    assert not any(held_out(name, 0.0) for name in names)
+    assert all(held_out(name, 1.0) for name in names)
+
+
+@pytest.mark.parametrize(("name", "place"), [("emma", 0.9557), ("dracula", 0.6253), ("ulysses", 0.5165)])
+def test_what_is_left_out_is_so_for_good(name, place):
+    """A model's card names the books that it never read. The places are from `sha256sum`: first 48 bits over 2^48."""
+    assert not held_out(name, place - 1e-4)
+    assert held_out(name, place + 1e-4)
+
+
+def documents(n: int = 5, word: str = "w1"):
+    return (Document(f"d{at}", " ".join([word, *["w2"] * at])) for at in range(n))
+
+
+def unread():
+    raise AssertionError("read again")
+    yield
+
+
+def test_each_document_follows_the_prefix(tmp_path):
+    stream = tokenize(documents(3), tokenizer(), tmp_path / "tokens", "")
+    assert stream.tokens.tolist() == [0, 3, 0, 3, 4, 0, 3, 4, 4]
+    assert (stream.tokens.dtype, stream.names, stream.n_characters) == (torch.uint16, ["d0", "d1", "d2"], 2 + 5 + 8)
+
+
+def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
+    place, ours = tmp_path / "tokens", tokenizer()
+    first = tokenize(documents(), ours, place, "five")
+    again = tokenize(unread(), ours, place, "five")
+    assert again.tokens.tolist() == first.tokens.tolist()
+    assert (again.names, again.n_characters) == (first.names, first.n_characters)
+    other = tokenize(documents(4, "w3"), ours, place, "four")
+    assert other.tokens.tolist() != first.tokens.tolist()
+    assert len(other.names) == 4
+    bare = tokenize(documents(4, "w3"), ours.around((), ()), place, "four")  # another prefix: another array
+    assert 0 not in bare.tokens.tolist()
+
+
+@pytest.mark.parametrize("damage", ["array cut", "note cut", "note gone", "array gone"])
+def test_a_damaged_array_is_made_anew(tmp_path, damage):
+    place, note = tmp_path / "tokens", tmp_path / "tokens.json"
+    expected = tokenize(documents(), tokenizer(), place, "").tokens.tolist()
+    file = place if damage.startswith("array") else note
+    if damage.endswith("gone"):
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-3])
+    assert tokenize(documents(), tokenizer(), place, "").tokens.tolist() == expected
+
+
+def test_ids_beyond_two_bytes_take_four(tmp_path):
+    ours = tokenizer()
+    ours.backend.add_tokens([f"x{at}" for at in range(1 << 16)])
+    stream = tokenize([Document("a", "w1 x65000 x65535")], ours, tmp_path / "tokens", "")
+    assert stream.tokens.dtype == torch.int32
+    assert stream.tokens.tolist() == [0, 3, 31 + 65000, 31 + 65535]
+
+
+def test_without_text_there_is_no_array(tmp_path):
+    with pytest.raises(InputError, match="every document is held out, or there is none"):
+        tokenize([], tokenizer(), tmp_path / "tokens", "")
+    with pytest.raises(InputError, match="the 2 documents are empty"):
+        tokenize([Document("a", ""), Document("b", "")], tokenizer().around((), ()), tmp_path / "tokens", "")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_disk_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write tokens to .*file/tokens"):
+        tokenize(documents(), tokenizer(), tmp_path / "file" / "tokens", "")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = tmp_path / f".tokens.{int(gone.stdout)}.new.part"
+    alive, other = tmp_path / f".tokens.{os.getppid()}.new.part", tmp_path / f".others.{int(gone.stdout)}.new.part"
+    for path in (dead, alive, other):
+        path.write_text("half")
+    tokenize(documents(), tokenizer(), tmp_path / "tokens", "")
+    assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
+
+
+def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_TOGETHER", 40_000)
+    n, length = 300, 10_000
+    said = []
+    long = (Document(f"d{at}", "w1 w2 w3 " * (length // 9)) for at in range(n))
+    tracemalloc.start()
+    stream = tokenize(long, tokenizer(), tmp_path / "tokens", "", lambda stage, count: said.append(count))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < n * length / 3  # the text alone is more
+    assert len(stream.names) == said[-1] == n
+    assert len(said) > 50
+
+
+def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
+    lines = [f"the {word} saw the {other}" for word in ("dog", "cat", "bird") for other in ("boat", "tree")] * 3
+    made = train_tokenizer(lines, 265, mask=True)
+    assert made.d_vocab == 265
+    assert made.prefix == (made.backend.token_to_id("<s>"),)
+    assert made.mask_id is not None
+    for text in ("the dog saw", "naïve 😀\n\ttabs"):
+        assert made.decode(made.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("d_vocab", "message"),
+    [(256, "expected d_vocab of at least 257, got 256"), (5000, "too short for a vocabulary of 5000: it gives 2")],
+)
+def test_a_vocabulary_that_cannot_be_is_refused(d_vocab, message):
+    with pytest.raises(InputError, match=message):
+        train_tokenizer(["a few words"], d_vocab)

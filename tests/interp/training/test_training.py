@@ -1,0 +1,306 @@
+"""Training computes what it says: loss, schedule, phases; and tiny models learn what they are shown."""
+
+import math
+import struct
+from dataclasses import replace
+
+import pytest
+import torch
+from learners import BOTH, DECODER, ENCODER, N_WORDS, model, plan, sources, text, tokenizer, weights
+
+from interp import InputError, StackConfig, Transformer, run
+from interp.training import Masked, Pairs, Phase, Plan, Windows, record, train
+from interp.training.board import Board
+from interp.training.objectives import IGNORED
+from interp.training.steps import summed_loss
+from models import load, save
+
+
+def a_plan(**changes) -> Plan:
+    return Plan(**{"phases": (Phase(100, 4, 8),), "learning_rate": 8.0, "warmup": 10, "final": 0.25, **changes})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "done", "expected"),
+    [
+        ("cosine", 1, 0.8),  # a tenth of the way up
+        ("cosine", 10, 8.0),
+        ("cosine", 30, 8.0),  # held
+        ("cosine", 65, 8.0 * (0.25 + 0.75 / 2)),  # half of the way down
+        ("cosine", 31, 8.0 * (0.25 + 0.75 * (1 + math.cos(math.pi / 70)) / 2)),
+        ("cosine", 100, 2.0),
+        ("linear", 65, 8.0 * 0.625),
+        ("linear", 31, 8.0 * (1 - 0.75 / 70)),
+        ("linear", 100, 2.0),
+        ("inverse-square-root", 30, 8.0),
+        ("inverse-square-root", 31, 8.0 * (30 / 31) ** 0.5),
+        ("inverse-square-root", 100, 8.0 * 0.3**0.5),
+        ("constant", 5, 4.0),
+        ("constant", 100, 8.0),
+    ],
+)
+def test_rates_are_those_of_the_formula(schedule, done, expected):
+    assert a_plan(schedule=schedule, hold=20).rate(done - 1) == pytest.approx(expected, rel=1e-12)
+
+
+def test_where_torch_compile_fails_it_is_said_what_to_do(monkeypatch, tmp_path):
+    """A compiler that is killed leaves libraries half-written in its cache; here it fails as that does."""
+    from torch._inductor.exc import InductorError
+
+    def losses(examples):
+        raise InductorError(ImportError("main.so: file too short"), None)
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: losses)
+    with pytest.raises(InputError, match=r"torch.compile failed \(.*file too short\): .* compile = false$"):
+        train(model(DECODER), sources(), replace(plan(), compile=True), tmp_path / "run", save=save)
+
+
+def test_the_schedule_of_the_article_is_its_formula():
+    """Vaswani 2017, section 5.3, with d_model 64 and 10 steps of warm-up."""
+    ours = a_plan(schedule="inverse-square-root", learning_rate=64**-0.5 * 10**-0.5)
+    for step in range(1, 101):
+        assert ours.rate(step - 1) == pytest.approx(64**-0.5 * min(step**-0.5, step * 10**-1.5), rel=1e-12)
+
+
+def test_without_warm_up_the_first_step_is_the_first_of_the_fall():
+    assert a_plan(warmup=0, schedule="linear").rate(0) == pytest.approx(8.0 * (1 - 0.75 / 100))
+    assert a_plan(warmup=0, schedule="inverse-square-root").rate(0) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "done", "expected"),
+    [
+        ("cosine", 10, 8.0),
+        ("cosine", 55, 8.0 * (0.25 + 0.75 / 2)),
+        ("cosine", 100, 2.0),  # at its end before the restart
+        ("cosine", 130, 4.0 * (0.25 + 0.75 / 2)),
+        ("cosine", 160, 1.0),  # the phase after it goes on with it
+        ("linear", 101, 4.0 * (1 - 0.75 / 60)),
+        ("linear", 161, 2.0 * (1 - 0.75 / 20)),  # and it may begin again
+        ("linear", 180, 0.5),
+        ("inverse-square-root", 101, 4.0 * (100 / 101) ** 0.5),
+        ("inverse-square-root", 160, 4.0 * (100 / 160) ** 0.5),
+        ("constant", 100, 8.0),
+        ("constant", 101, 4.0),
+        ("constant", 161, 2.0),
+    ],
+)
+def test_a_phase_with_a_learning_rate_begins_the_schedule_anew(schedule, done, expected):
+    phases = Phase(100, 4, 8), Phase(40, 4, 8, learning_rate=4.0), Phase(20, 4, 8), Phase(20, 4, 8, learning_rate=2.0)
+    assert a_plan(phases=phases, schedule=schedule).rate(done - 1) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phases": ()}, "at least one phase"),
+        ({"learning_rate": math.inf}, "learning_rate must be at least 0 and finite"),
+        ({"learning_rate": math.nan}, "learning_rate must be"),
+        ({"dropout": 1.0}, "dropout must be from 0 to less than 1"),
+        ({"label_smoothing": -0.1}, "label_smoothing must be"),
+        ({"final": 1.5}, "final is a share of the peak"),
+        ({"betas": (0.9, 1.0)}, "betas must be"),
+        ({"warmup": 100}, "ends before its warm-up"),
+        ({"warmup": 10, "hold": 90}, "ends before its warm-up"),
+        ({"warmup": 101, "schedule": "constant"}, "ends before its warm-up"),
+        ({"accumulate": 3}, r"accumulate must divide the rows of every phase \(4\)"),
+        ({"snapshot_at": (5, 101)}, "got 101"),
+        ({"save_every": -1}, "save_every must be at least 0"),
+        ({"phases": (Phase(100, 4, 8, learning_rate=1.0),)}, "begins with the plan's learning_rate"),
+        ({"phases": (Phase(10, 4, 8), Phase(90, 4, 8, learning_rate=1.0))}, "leave nothing of 10 steps"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        a_plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("schedule", "cosin", "schedule must be one of cosine, linear, .* got 'cosin'"),
+        ("precision", "float16", "precision must be one of float32, bfloat16, got 'float16'"),
+    ],
+)
+def test_a_word_that_is_none_of_the_known_is_refused(name, value, message):
+    ours = a_plan()
+    object.__setattr__(ours, name, value)  # past the types that are checked in tests alone
+    with pytest.raises(InputError, match=message):
+        ours.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ((0, 4, 8), "steps"),
+        ((1, 0, 8), "rows"),
+        ((1, 4, 1), "row >= 2"),
+        ((1, 4, 8, {"a": 0.0}), "not all 0"),
+        ((1, 4, 8, {}, math.inf), "learning_rate must be at least 0 and finite"),
+    ],
+)
+def test_a_phase_that_cannot_be_is_refused(phase, message):
+    with pytest.raises(InputError, match=message):
+        Phase(*phase)
+
+
+def test_each_step_belongs_to_its_phase():
+    first, second = Phase(3, 4, 8), Phase(2, 6, 9)
+    ours = Plan((first, second), warmup=1)
+    assert [ours.phase(step) for step in range(5)] == [first, first, first, second, second]
+    with pytest.raises(InputError, match="no such step"):
+        ours.phase(5)
+
+
+def by_hand(made: Transformer, examples, smoothing: float) -> float:
+    """The loss with nothing but exponentials and sums."""
+    logits = made(examples.tokens, target=examples.decoded).detach().double()
+    total = 0.0
+    for row, position in (examples.targets != IGNORED).nonzero().tolist():
+        scores = logits[row, position]
+        logs = scores - scores.exp().sum().log()
+        wanted = torch.full_like(logs, smoothing / len(logs))
+        wanted[examples.targets[row, position]] += 1 - smoothing
+        total -= float((wanted * logs).sum())
+    return total
+
+
+PAIRS = Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2])], start=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("config", [DECODER, ENCODER, BOTH], ids=["causal", "masked", "pairs"])
+def test_the_loss_is_the_plain_cross_entropy(config, smoothing):
+    made = model(config)
+    with torch.no_grad():  # far from the even distribution, where smoothing changes nothing
+        for weight in made.parameters():
+            weight.mul_(9)
+    source = {
+        id(DECODER): Windows(text(), [0]),
+        id(ENCODER): Masked(Windows(text(), [0]), tokenizer()),
+        id(BOTH): PAIRS,
+    }
+    examples = source[id(config)].examples(5, 9, torch.Generator().manual_seed(1))
+    learnt = summed_loss(made, a_plan(label_smoothing=smoothing), learning=True)(examples)
+    assert learnt.item() == pytest.approx(by_hand(made, examples, smoothing), rel=1e-5)
+    looked_at = summed_loss(made, a_plan(label_smoothing=smoothing), learning=False)(examples)
+    assert looked_at.item() == pytest.approx(by_hand(made, examples, 0.0), rel=1e-5)
+
+
+def test_dropout_is_of_learning_alone_and_drawn_anew(tmp_path):
+    made, examples = model(), sources()["text"].examples(4, 9, torch.Generator().manual_seed(1))
+    learnt = summed_loss(made, a_plan(dropout=0.5), learning=True)
+    looked = summed_loss(made, a_plan(dropout=0.5), learning=False)
+    assert learnt(examples).item() != learnt(examples).item()
+    assert looked(examples).item() == looked(examples).item() == summed_loss(made, a_plan(), learning=True)(examples)
+
+
+def trained(out, steps=30, **changes) -> Transformer:
+    made = model()
+    train(made, sources(), plan(steps, **changes), out, save=save)
+    return made
+
+
+def test_micro_batches_take_the_step_of_the_whole_batch(tmp_path):
+    """Targets are spread unevenly over rows of repeats, so a mean of means would differ."""
+    whole, parts = trained(tmp_path / "whole", 10), trained(tmp_path / "parts", 10, accumulate=4)
+    torch.testing.assert_close(weights(parts), weights(whole), atol=2e-5, rtol=0)
+
+
+def test_what_is_left_can_be_loaded_and_the_curve_read(tmp_path):
+    told = []
+    made = model()
+    held = {"text": Windows(text(90), [0]).every(9)}
+    train(
+        made,
+        sources(),
+        plan(30, sample="w1 w2"),
+        tmp_path,
+        save=save,
+        held_out=held,
+        measures=lambda seen: {"model/size": float(seen.config.n_ctx), "model/none": math.nan},
+        tell=told.append,
+    )
+    torch.testing.assert_close(weights(load(tmp_path)), weights(made), atol=0, rtol=0)
+    assert weights(load(tmp_path / "steps" / "000010")).keys() == weights(made).keys()
+    lines = record.read(tmp_path)
+    assert [line["step"] for line in lines] == [10, 20, 30] == [each.step for each in told]
+    assert lines[-1]["model/size"] == 16
+    assert lines[-1]["model/none"] is None
+    assert lines[-1]["sample"].startswith("w1 w2")
+    assert lines[-1]["loss"] == told[-1].loss
+    with torch.no_grad():
+        expected = sum(by_hand(made, batch, 0.0) for batch in held["text"]) / sum(b.n_targets for b in held["text"])
+    assert lines[-1]["held_out/text"] == pytest.approx(expected, rel=1e-5)
+    assert not made.training
+
+
+def test_the_callers_random_state_stays(tmp_path):
+    made, ours = model(), plan(4, warmup=1, snapshot_at=(), dropout=0.1)
+    before = torch.get_rng_state()
+    train(made, sources(), ours, tmp_path, save=save)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_same_seed_same_weights_another_seed_others(tmp_path):
+    one, same, other = (trained(tmp_path / str(at), 6, seed=seed) for at, seed in enumerate((0, 0, 1)))
+    torch.testing.assert_close(weights(one), weights(same), atol=0, rtol=0)
+    assert any(not torch.equal(weights(one)[name], weight) for name, weight in weights(other).items())
+
+
+def test_tensorboard_reads_the_files(tmp_path):
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    from tensorboardX.record_writer import masked_crc32c
+
+    board = Board(tmp_path, 5)
+    board(300, {"loss": 1.5, "none": math.nan, "held_out/text": 2.25}, "she said “no”")
+    board.close()
+    [file] = tmp_path.iterdir()
+    data, events = file.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        body = data[12 : 12 + length]
+        assert struct.unpack("<I", data[8:12])[0] == masked_crc32c(data[:8])
+        assert struct.unpack("<I", data[12 + length : 16 + length])[0] == masked_crc32c(body)
+        events.append(event_pb2.Event.FromString(body))
+        data = data[16 + length :]
+    assert events[0].file_version == "brain.Event:2"
+    assert (events[1].step, events[1].session_log.status) == (5, 1)
+    values = {value.tag: value for value in events[2].summary.value}
+    assert events[2].step == 300
+    assert (values["loss"].simple_value, values["held_out/text"].simple_value) == (1.5, 2.25)
+    assert [text.decode() for text in values["sample"].tensor.string_val] == ["she said “no”"]
+    assert "none" not in values
+
+
+def test_a_masked_model_learns_an_order_of_words(tmp_path):
+    order = 2 + torch.arange(600) % 5  # each word tells both its neighbours
+    made, source = model(replace(ENCODER, encoder=_wider(ENCODER.encoder))), Masked(Windows(order, [0]), tokenizer())
+    ours = Plan((Phase(150, 16, 13),), learning_rate=1e-2, warmup=20, evaluate_every=0, save_every=0)
+    train(made, {"text": source}, ours, tmp_path, save=save_nothing)
+    seen = source.examples(64, 13, torch.Generator().manual_seed(99))
+    hidden = (seen.tokens.ids == tokenizer().mask_id) & (seen.targets != IGNORED)
+    right = run(made, seen.tokens).logits.argmax(-1) == seen.targets
+    assert right[hidden].float().mean() > 0.9
+
+
+def save_nothing(made, directory):
+    pass
+
+
+def _wider(stack: StackConfig) -> StackConfig:
+    return replace(stack, n_layers=1, d_model=32, n_heads=2, d_head=16, d_mlp=64)
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_learns_to_reverse(tmp_path):
+    draw = torch.Generator().manual_seed(4)
+    words = [torch.randint(2, N_WORDS + 2, (n,), generator=draw).tolist() for n in [3, 4] * 1000]
+    pairs = [(word, [*word[::-1], 1]) for word in words]
+    config = replace(BOTH, encoder=_wider(BOTH.encoder), decoder=_wider(BOTH.decoder))
+    made = model(config)
+    ours = Plan((Phase(600, 32, 8),), learning_rate=1e-2, warmup=50, evaluate_every=0, save_every=0)
+    train(made, {"pairs": Pairs(pairs[:1900], 0)}, ours, tmp_path, save=save_nothing)
+    [seen, *_] = Pairs(pairs[1900:], 0).every(8)
+    right = made(seen.tokens, target=seen.decoded).argmax(-1) == seen.targets
+    assert right[seen.targets != IGNORED].float().mean() > 0.9

@@ -1,0 +1,179 @@
+"""The original transformer is the paper's; our own format says whatever our configurations can."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import STACKS, model, randomise, token_ids
+from torch.testing import assert_close
+
+from interp import InputError, Transformer, TransformerConfig, generate, run
+from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
+from interp.initialisation import initialise
+from models import load, recipes, save
+from models.families.family import Fields
+from models.families.original import original
+from models.families.own import config as read_config
+from models.families.own import raw
+from models.recipes.origins import Fresh
+
+
+def tiny_original() -> Transformer:
+    settings = {"n_layers": 2, "d_model": 15, "n_heads": 3, "d_mlp": 23, "n_ctx": 13}
+    built = Transformer(original(29, **settings, target_start=1, target_end=2)).double()
+    randomise(built)
+    return built
+
+
+# --- the paper's model
+
+
+def test_the_default_is_the_base_model_of_the_paper():
+    config = original()
+    for stack in config.stacks.values():
+        assert (stack.n_layers, stack.n_heads, stack.d_model, stack.d_head, stack.d_mlp) == (6, 8, 512, 64, 2048)
+        assert stack.embedding_scale == 512**0.5
+        assert (stack.positions, stack.wiring, stack.mlp) == (Sinusoidal(), "post", Plain("relu"))
+        assert (stack.attention_bias, stack.has_out_bias, stack.embedding_norm) == (False, False, False)
+    assert (config.output, config.shared_embedding) == ("tied", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "millions"),
+    [
+        ({}, 65),
+        ({"n_heads": 16}, 65),
+        ({"n_layers": 8}, 80),
+        ({"d_mlp": 4096}, 90),
+        ({"d_model": 1024, "n_heads": 16, "d_mlp": 4096}, 213),
+    ],
+)
+def test_it_has_as_many_parameters_as_table_3_says(settings, millions):
+    with torch.device("meta"):
+        built = Transformer(original(**settings))
+    found = sum(weight.numel() for weight in built.parameters()) / 1e6
+    assert abs(found - millions) < 0.05 * millions
+
+
+def test_embeddings_are_scaled_and_told_positions_as_the_paper_says():
+    built, ids = tiny_original(), token_ids(1, 3)
+    embedded = run(built, ids, "encoder.embed", target=ids)["encoder.embed"][0]
+    weight = built.stack("encoder").embed.token.weight[ids[0]] * 15**0.5
+    position, dimension = torch.arange(3.0)[:, None], torch.arange(15)
+    angle = position / 10_000 ** (2 * (dimension // 2) / 15)
+    expected = weight + torch.where(dimension % 2 == 0, angle.sin(), angle.cos())
+    assert_close(embedded, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_recipe_is_the_papers_model_and_its_training():
+    recipe = recipes.read("original")
+    sizes = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_mlp": 256, "n_ctx": 64}
+    assert isinstance(recipe.origin, Fresh)
+    assert recipe.origin.architecture.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
+        51, **sizes, target_start=0, target_end=1
+    )
+    plan = recipe.plan
+    assert (plan.betas, plan.eps, plan.dropout, plan.label_smoothing) == ((0.9, 0.98), 1e-9, 0.1, 0.1)
+    for step in (1, 17, plan.warmup, plan.warmup + 1, plan.steps):  # section 5.3, equation 3
+        assert plan.rate(step - 1) == pytest.approx(64**-0.5 * min(step**-0.5, step * plan.warmup**-1.5))
+
+
+def test_embeddings_drawn_for_it_are_as_large_as_the_sines():
+    built = Transformer(original(997, n_layers=1, d_model=64, n_heads=4, d_mlp=128, n_ctx=50))
+    initialise(built, 0, "glorot")
+    scaled = built.stack("encoder").embed.token.weight * 64**0.5
+    assert_close(scaled.std(), torch.tensor(1.0), atol=0.02, rtol=0)  # of a sine: 0.71
+    up = next(weight for name, weight in built.named_parameters() if name.endswith("up.weight"))
+    assert_close(up.std(), torch.tensor((2 / (64 + 128)) ** 0.5), atol=0, rtol=0.05)
+
+
+def test_heads_that_do_not_share_the_width():
+    with pytest.raises(InputError, match="expected a multiple of 7, got 512"):
+        original(n_heads=7)
+
+
+# --- our own format
+
+ELABORATE = TransformerConfig(
+    decoder=replace(
+        STACKS["llama"],
+        positions=Rotary(scaling=Interpolated(2.0)),
+        local=Local((1,), 4, Rotary(base=37.0)),
+        mlp=Experts(3, 2, Gated("silu")),
+        wiring="sandwich",
+        qk_norm="head",
+        score_cap=30.0,
+    ),
+    transform=Transform("gelu", LayerNorm(1e-3)),
+    logit_cap=20.0,
+    output="tied",
+)
+CONFIGS = {
+    **{name: model(name).config for name in STACKS},
+    "original": tiny_original().config,
+    "elaborate": ELABORATE,
+    "writing": replace(tiny_original().config, writing=Writing((3, 4), 5, 6, (7,))),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_every_configuration_and_its_weights_survive_being_written(config, tmp_path):
+    built = Transformer(config).double()
+    randomise(built)
+    save(built, tmp_path / "model", "interp")
+    again = load(tmp_path / "model", dtype=torch.float64)
+    assert again.config == config
+    theirs = dict(built.named_parameters())
+    assert theirs.keys() == dict(again.named_parameters()).keys()
+    for name, weight in again.named_parameters():
+        assert torch.equal(weight, theirs[name])
+
+
+def test_what_no_family_says_is_saved_in_our_own_format(tmp_path):
+    built, ids = tiny_original(), token_ids(2, 5)
+    save(built, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "interp"
+    again = load(tmp_path / "model", dtype=torch.float64)
+    assert torch.equal(run(again, ids, target=ids).logits, run(built, ids, target=ids).logits)
+    assert torch.equal(generate(again, ids, 5), generate(built, ids, 5))
+
+
+def test_absent_fields_have_their_default():
+    spelled = raw(tiny_original().config)
+    assert spelled["transformer"]["encoder"].pop("n_token_types") == 0
+    spelled["transformer"]["encoder"]["embedding_scale"] = 4
+    assert read_config(Fields(spelled)).encoder == replace(tiny_original().config.encoder, embedding_scale=4.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("", None, "transformer must be an object with a"),
+        ("", {"kind": "NoNorm"}, 'must be an object of kind "TransformerConfig"'),
+        ("decoder.kind", "Nothing", "transformer.decoder must be"),
+        ("decoder.n_layers", 2.0, "transformer.decoder.n_layers must be int, got 2.0"),
+        ("decoder.causal", 1, "transformer.decoder.causal must be bool, got 1"),
+        ("decoder.wiring", "across", "transformer.decoder.wiring must be"),
+        ("decoder.norm.eps", "small", "transformer.decoder.norm.eps must be float"),
+        ("decoder.norm", {"kind": "Plain"}, "transformer.decoder.norm must be"),
+        ("decoder.mystery", 1, "a StackConfig, has no mystery"),
+        ("decoder.mlp", {"kind": "Plain"}, "a Plain, lacks activation"),
+        ("decoder.n_layers", 0, "n_layers must be at least 1"),
+        ("writing.ends", ["2"], "transformer.writing.ends must be int"),
+    ],
+)
+def test_what_is_no_configuration_is_named(path, value, message, tmp_path):
+    save(tiny_original(), tmp_path / "model", "interp")
+    file: Path = tmp_path / "model" / "config.json"
+    content = json.loads(file.read_text())
+    *way, last = ["transformer", *path.split(".")] if path else ["transformer"]
+    inner = content
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message) as caught:
+        load(tmp_path / "model")
+    assert "\n" not in str(caught.value)

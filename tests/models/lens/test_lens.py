@@ -1,0 +1,451 @@
+"""A TransformerLens bridge behind our interface gives our numbers; and what it cannot do, it says."""
+
+import importlib.util
+import itertools
+import json
+import socket
+import threading
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch.testing import assert_close
+
+from analyses import coreference, corpora, part_of_speech, position
+from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, run, scale, sites, sweep, zero
+from interp.attribution import logit_lens
+from interp.initialisation import untrained
+from interp.patching import sweep_by_forward
+from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
+from interp.places import sites_of
+from models import lens, load, save
+
+pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
+transformers = pytest.importorskip("transformers", reason="needs the extra `lens`")
+
+D_VOCAB = 61
+STACK = {"vocab_size": D_VOCAB, "num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 37}
+HEADS = {"num_attention_heads": 4, "max_position_embeddings": 40, "pad_token_id": 0}
+BOTH = {"vocab_size": D_VOCAB, "d_model": 24, "decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 1}
+SIDES = {"encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 37, "max_position_embeddings": 40}
+MADE = {
+    "gpt2": ("GPT2LMHeadModel", {"vocab_size": D_VOCAB, "n_layer": 2, "n_head": 3, "n_embd": 21, "n_positions": 40}),
+    "llama": ("LlamaForCausalLM", STACK | HEADS | {"num_key_value_heads": 2}),
+    "gpt_neox": ("GPTNeoXForCausalLM", STACK | HEADS | {"num_attention_heads": 3}),
+    "olmo2": ("Olmo2ForCausalLM", STACK | HEADS),
+    "bert": ("BertForMaskedLM", STACK | HEADS),
+    "headless": ("BertModel", STACK | HEADS),
+    "t5": ("T5ForConditionalGeneration", BOTH | {"d_kv": 6, "d_ff": 37, "num_layers": 2, "num_heads": 3}),
+    "bart": (
+        "BartForConditionalGeneration",
+        BOTH | SIDES | {"decoder_layers": 2, "decoder_attention_heads": 3, "decoder_ffn_dim": 37},
+    ),
+}
+DELEGATED = {"bert": "attn", "headless": "attn", "t5": "attn cross_attn", "bart": "attn cross_attn"}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory) -> dict[str, Path]:
+    """Tiny random models, written by `transformers`."""
+    made = {}
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for at, (name, (architecture, fields)) in enumerate(MADE.items()):
+        torch.manual_seed(at)
+        kind = getattr(transformers, architecture)
+        model = kind(kind.config_class(**fields))
+        with torch.no_grad():
+            for weight in model.parameters():  # livelier than what they start from, so that every head matters
+                weight.add_(torch.randn_like(weight) * 0.15)
+        made[name] = tmp_path_factory.mktemp(name)
+        model.save_pretrained(made[name])
+        backend = Backend(WordLevel({f"w{id}": id for id in range(D_VOCAB)}, unk_token="w3"))
+        backend.pre_tokenizer = WhitespaceSplit()
+        backend.save(str(made[name] / "tokenizer.json"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def both(directories):
+    """Each model as ours and as TransformerLens runs it, read once."""
+    read: dict[str, tuple] = {}
+
+    def of(name: str):
+        if name not in read:
+            read[name] = load(directories[name]), load(f"lens:{directories[name]}")
+        return read[name]
+
+    return of
+
+
+def texts(model, side="right", seed=0) -> dict:
+    """Three texts of unequal lengths and, where there are two stacks, targets."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(*lengths: int) -> TokenBatch:
+        drawn = [torch.randint(4, D_VOCAB, (n,), generator=generator).tolist() for n in lengths]
+        return TokenBatch.from_rows(drawn, side=side)
+
+    batch = {"tokens": rows(7, 4, 6)}
+    return batch if len(model.config.stacks) == 1 else batch | {"target": rows(5, 6, 3)}
+
+
+def real(site: str, value: torch.Tensor, given: dict) -> torch.Tensor:
+    """The part of a value that padding has nothing to do with."""
+    own = given.get("target", given["tokens"]) if site.startswith(("decoder", "logits")) else given["tokens"]
+    if site.endswith((".scores", ".pattern")):
+        return value.transpose(1, 2)[own.mask]
+    return value[given["tokens"].mask if site.endswith(("cross_attn.k", "cross_attn.v")) else own.mask]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", MADE)
+def test_every_site_has_our_value(both, name, side):
+    ours, theirs = both(name)
+    given = texts(ours, side)
+    if side not in theirs.padding:
+        with pytest.raises(InputError, match="texts are padded on the left: pad on the right"):
+            run(theirs, **given)
+        assert name == "bart"  # its learned positions count columns
+        return
+    shared = [*sites(theirs)]
+    one, other = run(ours, capture=shared, **given), run(theirs, capture=shared, **given)
+    for site in shared:
+        assert_close(real(site, other[site], given), real(site, one[site], given), rtol=1e-5, atol=1e-5, msg=site)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_only_sites_that_the_bridge_computes_no_value_of_are_lacking(both, name):
+    ours, theirs = both(name)
+    scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}
+    lacking = sites_of(ours.config).keys() - sites(theirs).keys()
+    assert {site.split(".", 2)[2] for site in lacking} == scores
+    assert {site: sites(theirs)[site].axes for site in sites(theirs)} == {
+        site: sites(ours)[site].axes for site in sites(theirs)
+    }
+    locked = {site.split(".", 2)[2] for site, place in theirs.places.items() if not place.changeable}
+    assert locked == {each.replace("scores", "pattern") for each in scores}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_edit_has_our_effect(both, name):
+    ours, theirs = both(name)
+    given = texts(ours)
+    last = f"{[*ours.config.stacks][-1]}.resid_final"
+    for site, place in theirs.places.items():
+        if not place.changeable:
+            with pytest.raises(InputError, match=f"{site} can be read in this model and not changed"):
+                run(theirs, edit={site: scale(0.5)}, **given)
+            assert sites(theirs)[site].meaning.endswith("can only be read")
+            continue
+        if site.endswith(".1.attn.k"):
+            edit = {site: zero(head=1)}
+        elif site.endswith(".scores"):
+            edit = {site: lambda value: value.masked_fill(torch.arange(value.shape[-1]) == 1, -torch.inf)}
+        else:
+            edit = {site: scale(0.3)}
+        one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)
+        assert_close(real(last, other[last], given), real(last, one[last], given), rtol=1e-4, atol=1e-5, msg=site)
+        assert not torch.equal(one[last], run(ours, capture=last, **given)[last]), site
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+def test_gradients_are_ours(both, name):
+    ours, theirs = both(name)
+    site = f"{[*ours.config.stacks][-1]}.0.attn.z"
+    found = []
+    for model in (ours, theirs):
+        given = texts(ours)
+        out = run(model, capture=site, grad=True, **given)
+        found.append(torch.autograd.grad(real("logits", out.logits, given).square().sum(), out[site])[0])
+    assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+# Calls leave nothing behind.
+
+
+def test_a_call_that_fails_leaves_no_hook(both):
+    _, theirs = both("gpt2")
+    given = texts(theirs)
+    before = run(theirs, **given).logits
+
+    def fail(value):
+        raise InputError("no")
+
+    with pytest.raises(InputError, match=r"^no$"):
+        run(theirs, edit={"decoder.1.attn.z": fail}, **given)
+    assert not any(point.fwd_hooks for point in theirs.bridge.hook_dict.values())
+    assert torch.equal(run(theirs, **given).logits, before)
+
+
+def test_patching_a_run_with_itself_changes_nothing(both):
+    _, theirs = both("llama")
+    given = texts(theirs)
+    plain = run(theirs, capture="*", **given)
+    for site in theirs.places:
+        again = run(theirs, edit={site: patch(plain[site])}, **given).logits
+        assert_close(again, plain.logits, rtol=1e-6, atol=1e-6, msg=site)
+
+
+def test_threads_do_not_disturb_each_other(both):
+    _, theirs = both("gpt2")
+    given = texts(theirs)
+    edits = [{f"decoder.{layer}.attn.z": zero(head=head)} for layer in range(2) for head in range(3)]
+    alone = [run(theirs, edit=edit, **given).logits for edit in edits]
+    together: dict[int, torch.Tensor] = {}
+
+    def work(at: int) -> None:
+        together[at] = run(theirs, edit=edits[at], **given).logits
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(edits))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, logits in enumerate(alone):
+        assert torch.equal(together[at], logits)
+
+
+def test_new_axes_are_refused(both):
+    _, theirs = both("gpt2")
+    with pytest.raises(InputError, match="adds an axis, which TransformerLens does not carry"):
+        run(theirs, edit={"decoder.0.attn.z": lambda value: torch.stack([value, value])}, **texts(theirs))
+
+
+# What rests on the parts of a model goes the plain way, or names it.
+
+
+@pytest.mark.parametrize(
+    ("name", "stack", "attention"), [("gpt2", None, "self"), ("t5", "encoder", "self"), ("t5", None, "cross")]
+)
+@pytest.mark.parametrize("site", ["z", "resid_post"])
+def test_sweeps_are_ours(both, name, stack, attention, site):
+    ours, theirs = both(name)
+    if site == "resid_post" and attention == "cross":
+        pytest.skip("no part of cross-attention")
+    generator = torch.Generator().manual_seed(2)
+    clean = torch.randint(4, D_VOCAB, (3, 5), generator=generator)
+    corrupt = clean.clone()
+    corrupt[:, 2] = (clean[:, 2] + 1) % D_VOCAB
+    answers = torch.tensor([7, 8, 9]), torch.tensor([11, 12, 13])
+    more = {} if len(ours.config.stacks) == 1 else {"target": torch.tensor([[2, 9, 5]] * 3)}
+    found = []
+    for model in (ours, theirs):
+        pairs = Pairs.from_ids(model, clean, corrupt, *answers, **more)
+        where = {"stack": stack, "attention": attention}
+        by = ("layer", "position") if site == "resid_post" else ("layer", "head")
+        found.append(sweep(model, pairs, logit_difference(), site, by, **where))
+    plain = sweep_by_forward(theirs, pairs, logit_difference(), site, by, **where)
+    assert_close(found[1].effect(), found[0].effect(), rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert_close(found[1].effect(), plain.effect(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_knock_outs_are_ours(both):
+    ours, theirs = both("llama")
+    ids = texts(ours)["tokens"].ids[:1]
+    claim = Claim(0, torch.tensor([3, 5]), torch.arange(7) == torch.tensor([[1], [2]]))
+    one, other = knock_out(ours, ids, [claim]), knock_out(theirs, ids, [claim])
+    assert_close(other, one, rtol=1e-4, atol=1e-5)
+    assert_close(other, knock_out_by_forward(theirs, ids, [claim]), rtol=0, atol=0)
+
+
+def test_what_needs_parts_names_the_plain_way(both):
+    _, theirs = both("gpt2")
+    ids = texts(theirs)["tokens"].ids[:1]
+    for needs_parts in (lambda: logit_lens(theirs, ids), lambda: generate(theirs, ids), lambda: theirs.last.blocks):
+        with pytest.raises(InputError, match=r"as a whole.*sweep_by_forward"):
+            needs_parts()
+
+
+def test_an_output_layer_that_can_be_read_apart_gives_the_logits(both):
+    for name in ("gpt2", "llama", "gpt_neox"):
+        ours, theirs = both(name)
+        given = texts(ours)
+        out = run(theirs, capture="decoder.resid_final", **given)
+        assert_close(theirs.read(out["decoder.resid_final"]), out.logits, rtol=1e-5, atol=1e-5)
+    _, masked = both("bert")
+    with pytest.raises(InputError, match="cannot be read apart: read the logits of a run"):
+        masked.read(torch.zeros(1, 2, 24))
+
+
+# Analyses.
+
+
+@pytest.fixture(scope="module")
+def defaults():
+    return load("default"), load("lens:default")
+
+
+@pytest.mark.parametrize("module", [position, part_of_speech, coreference], ids=lambda module: module.BEHAVIOUR)
+def test_tables_are_ours(module, defaults, monkeypatch):
+    monkeypatch.setattr(position, "repeat_length", lambda model: 12)
+    ours, theirs = defaults
+    stories = list(itertools.islice(corpora.read(corpora.GENERATED), 12))
+    same_tables(module.measure(theirs, stories), module.measure(ours, stories))
+    same_tables(module.effects(theirs, pairs=8), module.effects(ours, pairs=8))
+
+
+def same_tables(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Equal but for rounding; tail probabilities and ends of intervals move more than what they are of."""
+    tails = [column for column in ("p", "q") if column in one]
+    ends = [column for column in ("ci_low", "ci_high") if column in one]
+    drop = [*tails, *ends]
+    pd.testing.assert_frame_equal(one.drop(columns=drop), other.drop(columns=drop), rtol=1e-4, atol=1e-4)
+    pd.testing.assert_frame_equal(one[tails], other[tails], rtol=0, atol=5e-3)
+    pd.testing.assert_frame_equal(one[ends], other[ends], rtol=1e-2, atol=1e-3)
+    assert one.attrs.get("counts") == other.attrs.get("counts")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_the_untrained_model_beside_it_is_ours(both, name):
+    ours, theirs = both(name)
+    given = texts(ours)
+    site = f"{next(iter(ours.config.stacks))}.resid_final"
+    one, other = (run(untrained(model, 3), capture=site, **given)[site] for model in (ours, theirs))
+    assert_close(other, one, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_report_runs_from_end_to_end_and_says_what_ours_says(names, tmp_path):
+    from analyses.cli.app import main
+
+    text = ["ana", "and", "emma", "saw", "mia"]
+    rows = "".join(f"{at}\t{word}\t_\tX\t_\t_\t0\troot\t_\t_\n" for at, word in enumerate(text, 1))
+    corpus = tmp_path / "names.conllu"
+    corpus.write_text("".join(f"# newdoc id = {at}\n# text = {' '.join(text)}\n{rows}\n" for at in range(6)))
+    tables = []
+    for at, model in enumerate((str(names), f"lens:{names}")):
+        with pytest.raises(SystemExit) as end:
+            main(
+                [
+                    "position",
+                    "--model",
+                    model,
+                    "--out",
+                    str(tmp_path / str(at)),
+                    "--pairs",
+                    "4",
+                    "--corpus",
+                    str(corpus),
+                ]
+            )
+        assert not end.value.code
+        tables.append({file.stem: pd.read_csv(file) for file in (tmp_path / str(at) / "tables").glob("*.csv")})
+    assert {"heads", "effects"} <= tables[0].keys()
+    for name in ("heads", "effects"):
+        same_tables(tables[1][name], tables[0][name])
+    facts = [json.loads((tmp_path / str(at) / "run.json").read_text())["model"] for at in range(2)]
+    assert facts[0] == facts[1]
+    assert "another library runs this model as a whole" in (tmp_path / "1" / "report.html").read_text()
+
+
+# The other way round.
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_our_model_as_a_bridge_has_our_logits(both, name):
+    ours, _ = both(name)
+    bridge = lens.to_lens(ours)
+    given = texts(ours)
+    ids = given["tokens"].ids[:1]
+    with torch.no_grad():
+        assert_close(bridge(ids), run(ours, ids).logits, rtol=1e-5, atol=1e-5)
+    changed = load(ours.source)
+    with torch.no_grad():
+        for weight in changed.parameters():
+            weight.mul_(1.1)
+    bridge.load_state_dict(lens.to_lens(changed).state_dict())
+    with torch.no_grad():
+        assert_close(bridge(ids), run(changed, ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_bridge_that_a_user_has_can_be_wrapped(both):
+    ours, _ = both("llama")
+    model = lens.wrap(lens.to_lens(ours), ours.tokenizer)
+    assert_close(run(model, "w5 w6 w7").logits, run(ours, "w5 w6 w7").logits, rtol=1e-5, atol=1e-5)
+    bridge = lens.to_lens(ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bridge.enable_compatibility_mode()
+    with pytest.raises(InputError, match="compatibility mode"):
+        lens.wrap(bridge)
+
+
+# Bad input.
+
+
+def test_a_missing_extra_is_said_in_one_line(monkeypatch, directories):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lens" in name else found(name, *more))
+    with pytest.raises(InputError, match=r'^TransformerLens is not installed: pip install "interp\[lens\]"$'):
+        load(f"lens:{directories['gpt2']}")
+
+
+def test_a_directory_is_read_without_network(monkeypatch, directories):
+    def refuse(*_):
+        raise AssertionError("something was fetched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert load(f"lens:{directories['gpt2']}").config.n_heads == 3
+
+
+def edited(directory: Path, there: Path, **fields) -> Path:
+    """A copy of a model's directory with other fields."""
+    for file in directory.iterdir():
+        (there / file.name).write_bytes(file.read_bytes())
+    raw = json.loads((there / "config.json").read_text()) | fields
+    (there / "config.json").write_text(json.dumps(raw))
+    return there
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "nothing", "architectures": ["NothingForCausalLM"]}, "does not know this model"),
+        ({"n_layer": 3}, "the weights lack"),
+        (
+            {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Model"}},
+            "does not know this model",
+        ),
+    ],
+)
+def test_directories_that_cannot_be_wrapped(directories, tmp_path, fields, message):
+    where = edited(directories["gpt2"], tmp_path, **fields)
+    (where / "mine.py").write_text("raise AssertionError('code of others was run')\n")
+    with pytest.raises(InputError, match=message) as caught:
+        load(f"lens:{where}")
+    assert "\n" not in str(caught.value)
+
+
+def test_pickles_are_refused(directories, tmp_path):
+    where = edited(directories["gpt2"], tmp_path)
+    (where / "model.safetensors").rename(where / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        load(f"lens:{where}")
+
+
+def test_no_directory_and_no_name(tmp_path):
+    with pytest.raises(InputError, match="no model directory"):
+        load(f"lens:{tmp_path / 'nowhere'}")
+    with pytest.raises(InputError, match="expected no quantize"):
+        load("lens:default", quantize="int8")
+
+
+def test_a_model_of_parts_that_no_family_has_is_no_bridge(both):
+    from interp import StackConfig, Transformer, TransformerConfig
+    from interp.config import NoNorm
+
+    stack = StackConfig(1, 6, 2, 3, 5, 7, 11, causal=True, norm=NoNorm())
+    with pytest.raises(InputError, match="no architecture that TransformerLens wraps"):
+        lens.to_lens(Transformer(TransformerConfig(decoder=stack)))
+
+
+def test_a_bridged_model_is_not_saved_as_ours(both, tmp_path):
+    _, theirs = both("gpt2")
+    with pytest.raises(InputError):
+        save(theirs, tmp_path / "there")

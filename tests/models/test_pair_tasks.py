@@ -1,0 +1,124 @@
+"""Dates are what they say: the same for a seed and index, sound in every format, and aligned to the letter."""
+
+import re
+from datetime import date, datetime, timedelta
+from itertools import islice
+
+import pytest
+
+from models.pair_tasks import FORMATS, MONTHS, TASKS, WEEKDAYS, Pair, dated, dates, reversals, written
+
+MANY = 1000
+YEAR = [date(2024, 1, 1) + timedelta(day) for day in range(366)]
+ENDINGS = {
+    1: "1st",
+    2: "2nd",
+    3: "3rd",
+    4: "4th",
+    11: "11th",
+    12: "12th",
+    13: "13th",
+    21: "21st",
+    22: "22nd",
+    23: "23rd",
+}
+WORDS = {
+    1: "first",
+    8: "eighth",
+    12: "twelfth",
+    20: "twentieth",
+    21: "twenty-first",
+    29: "twenty-ninth",
+    30: "thirtieth",
+}
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Pair]:
+    return list(dates(MANY))
+
+
+def told(pair: Pair) -> dict[str, tuple[str, str]]:
+    """What the source says and what the target says, by part."""
+    return {part.name: (pair.source[slice(*part.source)], pair.target[slice(*part.target)]) for part in pair.parts}
+
+
+def test_a_pair_is_the_same_whenever_it_is_asked_for(many):
+    assert [*islice(dates(None), 20)] == many[:20] == [dated(0, index) for index in range(20)]
+    assert [*dates(20, 1)] != many[:20]
+
+
+def test_every_target_is_a_day_and_its_parts_cover_all_but_the_hyphens(many):
+    for pair in many:
+        assert date.fromisoformat(pair.target).isoformat() == pair.target
+        covered = [at for part in pair.parts for at in range(*part.target)]
+        assert covered == [at for at, sign in enumerate(pair.target) if sign != "-"]
+
+
+def test_each_part_of_the_source_tells_its_part_of_the_target(many):
+    for pair in many:
+        parts = told(pair)
+        assert parts["year"][0] == parts["year"][1]
+        name, number = parts["month"]
+        assert datetime.strptime(name[:3], "%b").month == int(number)
+        assert name in {MONTHS[int(number) - 1], MONTHS[int(number) - 1][:3]}
+        day, number = parts["day"]
+        if digits := re.match(r"\d+", day):
+            assert int(digits[0]) == int(number)
+
+
+def test_the_weekday_is_that_of_the_day(many):
+    found = 0
+    for pair in many:
+        for name in re.findall(r"\b(\w{3})(?:\w*day)?\b", pair.source):
+            if name in {each[:3] for each in WEEKDAYS} and not re.search(rf"{name}\w*", "March"):
+                assert WEEKDAYS[date.fromisoformat(pair.target).weekday()].startswith(name)
+                found += 1
+    assert found > MANY // 3
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_two_days_are_written_alike(format):
+    assert len({written(day, format).source for day in YEAR}) == len(YEAR)
+
+
+def test_no_text_has_two_readings():
+    target = {}
+    for day in YEAR:
+        for format in FORMATS:
+            pair = written(day, format)
+            assert target.setdefault(pair.source, pair.target) == pair.target
+    assert len(target) == len(YEAR) * len(FORMATS)
+
+
+@pytest.mark.parametrize(("format", "expected"), [("{day_th} of {mon} {year}, {weekday}", ENDINGS)])
+def test_days_have_their_endings(format, expected):
+    assert {day: told(written(date(2024, 1, day), format))["day"][0] for day in expected} == expected
+
+
+def test_days_are_spelt():
+    (format, *_) = (each for each in FORMATS if "{day_word}" in each)
+    assert {day: told(written(date(2024, 1, day), format))["day"][0] for day in WORDS} == WORDS
+
+
+def test_no_fixed_place_has_the_year(many):
+    starts = [next(part.source[0] for part in pair.parts if part.name == "year") for pair in many]
+    ends = [len(pair.source) - start for pair, start in zip(many, starts, strict=True)]
+    for places in (starts, ends):
+        assert max(places.count(place) for place in set(places)) < 0.6 * MANY
+
+
+def test_a_reversal_is_aligned_letter_by_letter():
+    lengths = set()
+    for pair in islice(reversals(None, 7), 200):
+        assert pair.target == pair.source[::-1]
+        lengths.add(len(pair.source))
+        assert [part.target for part in pair.parts] == [(at, at + 1) for at in range(len(pair.target))]
+        assert [pair.source[slice(*part.source)] for part in pair.parts] == list(pair.target)
+        assert sorted(part.source for part in pair.parts) == [part.target for part in pair.parts]
+    assert lengths == set(range(3, 11))
+
+
+@pytest.mark.parametrize(("name", "task"), [("dates", dates), ("reversals", reversals)])
+def test_tasks_are_known_by_name_and_are_the_same_again(name, task):
+    assert [*TASKS[name](3, 5)] == [*islice(task(None, 5), 3)]
