@@ -7,7 +7,7 @@
 >>> out["decoder.0.attn.pattern"]  # prompt head query key
 """
 
-from interp.annotation import AnnotatedText, Mention
+from interp.annotation import AnnotatedText, Attributes, Mention
 from interp.config import StackConfig, TransformerConfig
 from interp.edits import patch, put, scale, zero
 from interp.errors import InputError
@@ -21,6 +21,7 @@ from interp.transformer import Transformer
 
 __all__ = [
     "AnnotatedText",
+    "Attributes",
     "InputError",
     "Mention",
     "Pairs",

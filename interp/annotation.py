@@ -1,15 +1,16 @@
-"""What is known about a text: its words, and for some texts their tags, relations and coreference chains.
+"""What is known about a text: its words, and for some texts their tags, lemmas, relations and coreference chains.
 
 Readers and generators produce `AnnotatedText`; analyses consume it. A word is addressed by its index in `words`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from interp.errors import InputError
 
 ROOT = -1  # the head of a word that depends on nothing
+_BY_WORD = ("tags", "heads", "relations", "lemmas", "xpos", "feats", "misc")  # one value a word, or None for the text
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,50 @@ class Mention:
     head: int  # index of the head word, start <= head < end
     chain: str  # the same for all mentions of one referent, within one text
 
+    def moved(self, by: int) -> "Mention":
+        """The same mention, so many words further on."""
+        return replace(self, start=self.start + by, end=self.end + by, head=self.head + by)
+
+
+class Attributes(Mapping[str, str]):
+    """Names and values of one word: `text.feats[i].get("Polarity")`.
+
+    Kept as they are written, "Case=Nom|Number=Sing", and taken apart when asked: a dictionary a word would be large.
+    A name without a value has the value "".
+    """
+
+    __slots__ = ("written",)
+
+    def __init__(self, written: str = ""):
+        self.written = "" if written == "_" else written
+
+    def _parsed(self) -> dict[str, str]:
+        parts = (part.partition("=") for part in self.written.split("|"))
+        return {name: value for name, _, value in parts if name not in ("", "_")}
+
+    def __getitem__(self, name: str) -> str:
+        return self._parsed()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed())
+
+    def __len__(self) -> int:
+        return len(self._parsed())
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._parsed().items()))
+
+    def __repr__(self) -> str:
+        return f'Attributes("{self.written}")'
+
 
 @dataclass(frozen=True)
 class AnnotatedText:
     """One text that a model reads in one piece: a sentence or a whole document.
 
-    `tags`, `heads` and `relations` hold one value a word, or are None where the text is not annotated with them;
-    `mentions` is None where coreference is not annotated, and empty where it is and there is none.
-    `document` names the unit that is independent of others: intervals resample documents.
+    `tags`, `heads`, `relations`, `lemmas`, `xpos`, `feats` and `misc` hold one value a word, or are None where the text
+    is not annotated with them; `mentions` is None where coreference is not annotated, and empty where it is and there
+    is none. `document` names the unit that is independent of others: intervals resample documents.
 
     Raises:
         InputError: lengths differ, or an index points outside the text.
@@ -43,10 +80,16 @@ class AnnotatedText:
     mentions: tuple[Mention, ...] | None = None
     sentence_starts: tuple[int, ...] = (0,)
     target: str | None = None  # what a decoder should write of it, where that is known
+    # Digests of generated text read the representation, which has what every text may have.
+    lemmas: tuple[str, ...] | None = field(default=None, repr=False)
+    xpos: tuple[str, ...] | None = field(default=None, repr=False)  # the treebank's own part-of-speech tags
+    feats: tuple[Attributes, ...] | None = field(default=None, repr=False)  # morphology: {"Polarity": "Neg"}
+    misc: tuple[Attributes, ...] | None = field(default=None, repr=False)  # whatever else the file says of a word
+    sentence_ids: tuple[str, ...] | None = field(default=None, repr=False)  # one a sentence; "" where it has none
 
     def __post_init__(self) -> None:
         n = len(self.words)
-        for name in ("space_after", "tags", "heads", "relations"):
+        for name in ("space_after", *_BY_WORD):
             values: Sequence[object] | None = getattr(self, name)
             if values is not None and len(values) != n:
                 raise InputError(
@@ -54,6 +97,10 @@ class AnnotatedText:
                 )
         if self.heads and not all(ROOT <= head < n for head in self.heads):
             raise InputError(f"{self.document}: a head outside 0-{n - 1} (or {ROOT} for the root): {self.heads}")
+        if self.sentence_ids is not None and len(self.sentence_ids) != len(self.sentence_starts):
+            raise InputError(
+                f"{self.document}: {len(self.sentence_starts)} sentences but {len(self.sentence_ids)} sentence_ids"
+            )
         for mention in self.mentions or ():
             if not 0 <= mention.start <= mention.head < mention.end <= n:
                 raise InputError(f"{self.document}: {mention} lies outside its {n} words")
@@ -79,3 +126,25 @@ class AnnotatedText:
         """The words with their spaces: what the tokenizer reads."""
         pieces = (word + " " * space for word, space in zip(self.words, self.space_after, strict=True))
         return "".join(pieces).rstrip(" ")
+
+    def excerpt(self, start: int, end: int) -> "AnnotatedText":
+        """The words from `start` up to `end`, with what is known of them; a head or mention outside is dropped.
+
+        A sentence that begins before `start` has no start and no id in the excerpt, unless no other one begins in it.
+        """
+        part = slice(start, end)
+        columns = {name: values[part] for name in _BY_WORD if (values := getattr(self, name)) is not None}
+        if self.heads is not None:
+            columns["heads"] = tuple(head - start if start <= head < end else ROOT for head in self.heads[part])
+        inside = [mention for mention in self.mentions or () if start <= mention.start and mention.end <= end]
+        begun = [i for i, at in enumerate(self.sentence_starts) if at < end]
+        sentences = [i for i in begun if self.sentence_starts[i] >= start] or begun[-1:]
+        return AnnotatedText(
+            words=self.words[part],
+            space_after=self.space_after[part],
+            document=self.document,
+            mentions=None if self.mentions is None else tuple(mention.moved(-start) for mention in inside),
+            sentence_starts=tuple(max(0, self.sentence_starts[i] - start) for i in sentences) or (0,),
+            sentence_ids=self.sentence_ids and (tuple(self.sentence_ids[i] for i in sentences) or None),
+            **columns,
+        )

@@ -3,23 +3,30 @@
 A text's words are the syntactic words, and its text is the surface text. A multiword token whose surface its words
 spell out ("didn't": did, n't) stands as those words with no space inside. One that they do not ("du": de, le) becomes
 a single word of the surface form, annotated as its topmost syntactic word is. Empty nodes (8.1) are dropped.
+
+What a file says in LEMMA, XPOS, FEATS and MISC is kept, DEPS is not. A word without features has none of them
+(`feats[i]` is empty): that column is never missing, as the others are where no word of a sentence has a value.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
+from sys import intern
 from typing import NamedTuple
 
 import conllu
 from conllu.exceptions import ParseException
 
-from interp.annotation import ROOT, AnnotatedText
+from interp.annotation import ROOT, AnnotatedText, Attributes
 from interp.errors import InputError
 
 _COLUMNS = 10
 _ID = re.compile(r"\d+([-.]\d+)?")
 _HEAD = re.compile(r"\d+|_")
 _UNSAID = (None, "_", "")
+
+_attributes = lru_cache(maxsize=4096)(Attributes)  # words that are alike share what is said of them
 
 Row = conllu.Token
 
@@ -60,7 +67,7 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
             document = sentence.comments.get("newdoc id")
         name = document or _document_of(sentence.comments.get("sent_id")) or f"{PurePath(source).name}:{count}"
         try:
-            text = annotate(surface_words(sentence.rows), name)
+            text = annotate(surface_words(sentence.rows), name, sentence.comments.get("sent_id"))
         except InputError as error:
             raise InputError(f"{source}, line {sentence.last_line}: {error}") from error
         if text:
@@ -84,10 +91,14 @@ def sentences(lines: Iterable[str], source: str) -> Iterator[Sentence]:
     """The sentences of a file, one after another."""
     for line, block in _blocks(lines, source):
         try:
-            (sentence,) = conllu.parse(block)
+            (sentence,) = conllu.parse(block, field_parsers={"feats": _as_written, "misc": _as_written})
         except ParseException as error:
             raise InputError(f"{source}, line {line}: {error}") from error
         yield Sentence(sentence, sentence.metadata, line)
+
+
+def _as_written(columns: Sequence[str], column: int) -> Attributes:
+    return _attributes(columns[column])
 
 
 def _blocks(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
@@ -109,7 +120,7 @@ def _document_of(sentence_id: str | None) -> str | None:
     return sentence_id.rpartition("-")[0] or sentence_id if sentence_id else None
 
 
-def annotate(words: Sequence["SurfaceWord"], document: str) -> AnnotatedText | None:
+def annotate(words: Sequence["SurfaceWord"], document: str, sentence_id: str | None = None) -> AnnotatedText | None:
     """The words of one sentence as a text; None where there are none."""
     if not words:
         return None
@@ -126,6 +137,11 @@ def annotate(words: Sequence["SurfaceWord"], document: str) -> AnnotatedText | N
         tags=_values(rows, "upos"),
         heads=tuple(at[head] if head else ROOT for head in heads) if parsed else None,
         relations=_values(rows, "deprel") if parsed else None,
+        lemmas=_values(rows, "lemma"),
+        xpos=_values(rows, "xpos"),
+        feats=tuple(row["feats"] for row in rows),
+        misc=tuple(row["misc"] for row in rows),
+        sentence_ids=(sentence_id,) if sentence_id else None,
     )
 
 
@@ -178,9 +194,10 @@ def _depth(number: int, rows: Mapping[int, Row]) -> int:
 
 
 def _space_after(row: Row) -> bool:
-    return (row["misc"] or {}).get("SpaceAfter") != "No"
+    return row["misc"].get("SpaceAfter") != "No"
 
 
 def _values(rows: list[Row], column: str) -> tuple[str, ...] | None:
+    """What a column says, each value held once however many words have it; None where it says nothing."""
     values = [row[column] for row in rows]
-    return None if all(value in _UNSAID for value in values) else tuple(value or "_" for value in values)
+    return None if all(value in _UNSAID for value in values) else tuple(intern(value or "_") for value in values)

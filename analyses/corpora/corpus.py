@@ -7,12 +7,13 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
 from analyses.corpora import conllu, gap, gum, litbank, paired, winobias, winogender
+from analyses.corpora.function_source import described
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.stories import stories
@@ -31,7 +32,7 @@ class Corpus:
         InputError: while iterating, where a later line of a file is malformed.
     """
 
-    name: str  # what was asked for: a path, or "stories:300:1"
+    name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
     kind: str  # a key of FORMATS, or "stories"
     annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
     digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts
@@ -44,6 +45,54 @@ class Corpus:
     def title(self) -> str:
         """How it is called in a sentence."""
         return f"generated stories ({self.name})" if self.kind == GENERATED else self.name
+
+    def head(self, n: int) -> "Corpus":
+        """The first `n` texts.
+
+        As `map` and `filter` do, it gives a corpus that can be read again and again. Its name says what was done, its
+        digest depends on this one's and on what was done, and its first text is read at once.
+
+        Raises:
+            InputError: `n` is less than one.
+        """
+        if n < 1:
+            raise InputError(f"head({n}): expected at least one text")
+        return self._changed(f"first {n}", f"head {n}", lambda: islice(self, n))
+
+    def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
+        """The texts of which `keep` is true.
+
+        Args:
+            keep: asked of every text at every reading, so it should always answer alike.
+            name: what stands in the corpus's name and goes into its digest. Without it that is the qualified name of
+                `keep` and its source, without comments and layout. What `keep` reads from elsewhere (a global list,
+                another function) is not seen: where that may change, give a name that changes with it.
+
+        Raises:
+            InputError: nothing is left, or `keep` needs a name (`described` says when).
+        """
+        short, whole = described(keep, name)
+        return self._changed(f"filter {short}", f"filter {whole}", lambda: (text for text in self if keep(text)))
+
+    def map(self, change: Callable[[AnnotatedText], AnnotatedText], *, name: str | None = None) -> "Corpus":
+        """Each text as `change` gives it back; a document keeps its identity as long as `change` keeps its name.
+
+        Args:
+            change: asked for every text at every reading.
+            name: as for `filter`.
+
+        Raises:
+            InputError: `change` needs a name, or, while iterating, it gives something else than a text.
+        """
+        short, whole = described(change, name)
+        return self._changed(f"map {short}", f"map {whole}", lambda: (_text(change(text), short) for text in self))
+
+    def _changed(self, done: str, hashed: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
+        name, first = f"{self.name}, {done}", next(source(), None)
+        if first is None:
+            raise InputError(f"{name}: no text is left; expected at least one")
+        digest = hashlib.sha256(f"{self.digest}\n{hashed}".encode()).hexdigest()
+        return replace(self, name=name, annotates=_annotated(first), digest=digest, source=source)
 
 
 @dataclass(frozen=True)
@@ -189,6 +238,12 @@ def _is_gzip(file: Path) -> bool:
 def _annotated(text: AnnotatedText) -> frozenset[str]:
     present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions, "targets": text.target}
     return frozenset(name for name, values in present.items() if values is not None)
+
+
+def _text(given: object, function: str) -> AnnotatedText:
+    if not isinstance(given, AnnotatedText):
+        raise InputError(f"map {function}: expected an AnnotatedText back, got {type(given).__name__}")
+    return given
 
 
 def _digest_of_files(files: Iterable[Path]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePath
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from analyses.corpora.conllu import Row, Sentence, annotate, sentences, surface_words
 from interp.annotation import ROOT, AnnotatedText, Mention
@@ -27,6 +27,7 @@ _ENTITY = re.compile(r"([^\[\]]+)(?:\[(\d+)/(\d+)\])?")
 _IDENTITY = ("GRP", "eid")  # GUM's name and CorefUD's
 _HEADS = ("minspan", "MIN", "head")  # GUM's names and CorefUD's
 _UNSAID = ("_", "", None)
+_AS_THEY_ARE = ("words", "space_after", "tags", "relations", "lemmas", "xpos", "feats", "misc")
 
 _T = TypeVar("_T")
 
@@ -68,7 +69,7 @@ class _Document:
         """Take in one sentence; raises with the line of the word at fault."""
         try:
             words = surface_words(sentence.rows)
-            text = annotate(words, self.name)
+            text = annotate(words, self.name, sentence.comments.get("sent_id"))
         except InputError as error:
             raise self._error(sentence.last_line, error) from error
         if text is None:
@@ -78,7 +79,7 @@ class _Document:
             is_word = isinstance(row["id"], int)
             if is_word:
                 self.surface.append(at[row["id"]])
-            value = (row["misc"] or {}).get("Entity")
+            value = row["misc"].get("Entity")
             if value in _UNSAID:
                 continue
             try:
@@ -147,15 +148,17 @@ class _Document:
             for text, start in zip(self.texts, starts, strict=False)
         )
         mentions = [self._mention(mention, heads) for mention in self.mentions if mention.words()]
+        ids = tuple(chain.from_iterable(text.sentence_ids or ("",) for text in self.texts))
+        as_they_are: dict[str, Any] = {
+            name: _joined(getattr(text, name) for text in self.texts) for name in _AS_THEY_ARE
+        }
         return AnnotatedText(
-            words=tuple(chain.from_iterable(text.words for text in self.texts)),
-            space_after=tuple(chain.from_iterable(text.space_after for text in self.texts)),
             document=self.name,
-            tags=_joined(text.tags for text in self.texts),
             heads=heads,
-            relations=_joined(text.relations for text in self.texts),
             mentions=tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end))),
             sentence_starts=tuple(starts[:-1]),
+            sentence_ids=ids if any(ids) else None,
+            **as_they_are,
         )
 
     def _mention(self, mention: _Mention, heads: Sequence[int] | None) -> Mention:

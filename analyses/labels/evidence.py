@@ -17,7 +17,6 @@ from analyses.corpora.serving import sharing
 from analyses.head_tables import Collected, Heads, gains
 from analyses.labels import knockouts
 from analyses.reading.collectors import collect
-from analyses.reading.examples import excerpt
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Transformer
 from interp.initialisation import untrained
@@ -69,7 +68,7 @@ def _beginning(text: AnnotatedText, most: int) -> AnnotatedText:
     if len(text.words) <= most or text.target is not None:
         return text
     stops = [start for start in text.sentence_starts if 0 < start <= most]
-    return excerpt(text, 0, max(stops, default=most))
+    return text.excerpt(0, max(stops, default=most))
 
 
 @dataclass(frozen=True)

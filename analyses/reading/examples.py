@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from analyses.antecedents import antecedent_items
 from analyses.reading.inputs import least_target
-from interp import AnnotatedText, InputError, Mention, TokenBatch, Transformer, run
-from interp.annotation import ROOT
+from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patterns import membership, pool
 from interp.tokens import NO_WORD, align
 
@@ -141,7 +140,7 @@ def sentence(text: AnnotatedText) -> AnnotatedText | None:
     for start, end in _sentences(text):
         plain = sum(word.isalpha() for word in text.words[start:end])
         if shortest <= end - start <= longest and plain >= 0.8 * (end - start):
-            return excerpt(text, start, end)
+            return text.excerpt(start, end)
     return None
 
 
@@ -150,7 +149,7 @@ def pronoun_passage(text: AnnotatedText) -> AnnotatedText | None:
     sentences = _sentences(text)
     for start, _ in sentences:
         for _, end in sentences:
-            if 0 < end - start <= _PASSAGE and antecedent_items(passage := excerpt(text, start, end)):
+            if 0 < end - start <= _PASSAGE and antecedent_items(passage := text.excerpt(start, end)):
                 return passage
     return None
 
@@ -159,26 +158,6 @@ def last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
     """The last pronoun that asks for an antecedent, and the head words of the mentions before it that answer."""
     item = antecedent_items(text)[-1]
     return item.pronoun, tuple(word for word, right in zip(item.candidates, item.correct, strict=True) if right)
-
-
-def excerpt(text: AnnotatedText, start: int, end: int) -> AnnotatedText:
-    """The words from `start` up to `end`, with what is known of them; a head or mention outside is dropped."""
-    part = slice(start, end)
-    inside = [mention for mention in text.mentions or () if start <= mention.start and mention.end <= end]
-    return AnnotatedText(
-        words=text.words[part],
-        space_after=text.space_after[part],
-        document=text.document,
-        tags=text.tags and text.tags[part],
-        heads=text.heads and tuple(head - start if start <= head < end else ROOT for head in text.heads[part]),
-        relations=text.relations and text.relations[part],
-        mentions=None if text.mentions is None else tuple(_moved(mention, start) for mention in inside),
-        sentence_starts=tuple(at - start for at in text.sentence_starts if start <= at < end) or (0,),
-    )
-
-
-def _moved(mention: Mention, by: int) -> Mention:
-    return replace(mention, start=mention.start - by, end=mention.end - by, head=mention.head - by)
 
 
 def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:

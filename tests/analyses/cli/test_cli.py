@@ -566,9 +566,7 @@ def test_word_patterns_of_a_text_add_up_and_miss_nothing(model):
 
 
 def test_an_excerpt_keeps_what_is_inside():
-    from analyses.reading.examples import excerpt
-
-    part = excerpt(text("d"), 4, 9)
+    part = text("d").excerpt(4, 9)
     assert part.words == ("Sue", ".", "He", "was", "there")
     assert part.mentions == (Mention(0, 1, 0, "s"), Mention(2, 3, 2, "t"))
     assert part.heads == (-1,) * 5

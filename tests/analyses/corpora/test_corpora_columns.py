@@ -1,0 +1,221 @@
+"""All that CoNLL-U says of a word is kept, cut along with the words, and None where a format has none."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from analyses.corpora import read
+from analyses.labels.evidence import Sample
+from interp import AnnotatedText, Attributes, InputError
+from interp.patterns import group_of
+
+SharedFile = Callable[..., Path]
+COLUMNS = ("lemmas", "xpos", "feats", "misc")
+ROWS = (
+    "# global.Entity = GRP-etype-infstat-minspan-link-identity",
+    "# newdoc id = tale",
+    "# sent_id = tale-1",
+    "1\tHe\the\tPRON\tPRP\tCase=Nom|Number=Sing\t4\tnsubj\t_\tEntity=(1-person-new-1-ana)",
+    "2-3\tdidn't\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No",
+    "2\tdid\tdo\tAUX\tVBD\tTense=Past\t4\taux\t_\t_",
+    "3\tn't\tnot\tPART\tRB\tPolarity=Neg\t4\tadvmod\t_\tOld|Gloss=a=b",
+    "4\trun\trun\tVERB\tVB\t_\t0\troot\t_\t_",
+    "",
+    "# sent_id = tale-2",
+    "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_",
+    "1\tde\tde\tADP\tP\t_\t3\tcase\t_\tLang=fr",
+    "2\tle\tle\tDET\tD\tDefinite=Def\t3\tdet\t_\t_",
+    "3\troi\troi\tNOUN\tN\tGender=Masc\t0\troot\t_\t_",
+    "\n",
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tale.conllu"
+    path.write_text("\n".join(ROWS), encoding="utf-8")
+    return path
+
+
+def test_attributes_are_a_mapping_that_keeps_what_is_written():
+    feats = Attributes("Case=Nom|Number=Sing")
+    assert dict(feats) == {"Case": "Nom", "Number": "Sing"} == feats
+    assert (feats["Case"], feats.get("Polarity"), "Case" in feats, len(feats)) == ("Nom", None, True, 2)
+    assert feats == Attributes("Number=Sing|Case=Nom")
+    assert hash(feats) == hash(Attributes("Number=Sing|Case=Nom"))
+    assert feats.written == pickle.loads(pickle.dumps(feats)).written == "Case=Nom|Number=Sing"
+    assert dict(Attributes("Old|Gloss=a=b|_=x")) == {"Old": "", "Gloss": "a=b"}
+    assert (dict(Attributes("_")), Attributes("_").written) == ({}, "")
+
+
+def test_every_column_of_a_sentence_is_kept(file: Path):
+    first, second = read(f"conllu:{file}")
+    assert first.lemmas == ("he", "do", "not", "run")
+    assert first.xpos == ("PRP", "VBD", "RB", "VB")
+    assert [each.get("Polarity") for each in first.feats or ()] == [None, None, "Neg", None]
+    assert [each.written for each in first.misc or ()] == ["Entity=(1-person-new-1-ana)", "", "Old|Gloss=a=b", ""]
+    assert (first.sentence_ids, second.sentence_ids) == (("tale-1",), ("tale-2",))
+    assert second.words == ("du", "roi")  # annotated as the first of the two words that are equally high
+    assert (second.lemmas, second.xpos, second.misc) == (("de", "roi"), ("P", "N"), (Attributes("Lang=fr"), {}))
+
+
+def test_a_document_joins_them(file: Path):
+    sentences, (document,) = list(read(f"conllu:{file}")), read(file)
+    for column in COLUMNS:
+        assert getattr(document, column) == sum((getattr(each, column) for each in sentences), ())
+    assert (document.sentence_starts, document.sentence_ids) == ((0, 4), ("tale-1", "tale-2"))
+
+
+def test_they_are_cut_along_with_the_words(file: Path):
+    (document,) = read(file)
+    part = document.excerpt(2, 5)
+    assert part.words == ("n't", "run", "du")
+    assert (part.lemmas, part.xpos) == (("not", "run", "de"), ("RB", "VB", "P"))
+    assert (part.feats or ())[0]["Polarity"] == "Neg"
+    assert (part.misc or ())[2]["Lang"] == "fr"
+    assert (part.sentence_starts, part.sentence_ids) == ((2,), ("tale-2",))
+    inside = document.excerpt(1, 3)
+    assert (inside.lemmas, inside.sentence_starts, inside.sentence_ids) == (("do", "not"), (0,), ("tale-1",))
+
+
+def test_the_sample_of_a_label_cuts_them_too(file: Path):
+    corpus = read(file)
+    (cut,) = Sample(corpus, group_of("tale") % 2, documents=1, words=5)
+    assert (cut.words, cut.lemmas, cut.sentence_ids) == (
+        ("He", "did", "n't", "run"),
+        ("he", "do", "not", "run"),
+        ("tale-1",),
+    )
+
+
+def test_other_formats_have_none(tmp_path: Path):
+    bare = tmp_path / "bare.conllu"
+    bare.write_text("1\tYes" + "\t_" * 8 + "\n\n")
+    (text,) = read(bare)
+    assert (text.lemmas, text.xpos, text.sentence_ids) == (None, None, None)
+    assert (text.feats, text.misc) == (({},), ({},))  # of a word that has no features the file says just that
+    (story,) = read("stories:1:1")
+    assert all(getattr(story, column) is None for column in (*COLUMNS, "sentence_ids"))
+
+
+def test_columns_of_another_length_are_refused():
+    with pytest.raises(InputError, match="2 words but 1 values in lemmas"):
+        AnnotatedText(("a", "b"), (True, True), "d", lemmas=("a",))
+    with pytest.raises(InputError, match="1 sentences but 2 sentence_ids"):
+        AnnotatedText(("a", "b"), (True, True), "d", sentence_ids=("1", "2"))
+
+
+# The real files, against their columns as they stand.
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    """Each sentence's id and rows."""
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        lines = block.split("\n")
+        ids = [line.removeprefix("# sent_id = ") for line in lines if line.startswith("# sent_id = ")]
+        yield ids[0], [line.split("\t") for line in lines if not line.startswith("#")]
+
+
+def same(text: AnnotatedText, rows: list[list[str]]) -> bool:
+    """Whether words and columns are those of the rows, of which every multiword token is spelled by its words."""
+    assert text.feats is not None
+    assert text.misc is not None
+    words = [row for row in rows if row[0].isdecimal()]
+    return [
+        [*each[:3], *(attributes.written or "_" for attributes in each[3:])]
+        for each in zip(text.words, text.lemmas or (), text.xpos or (), text.feats, text.misc, strict=True)
+    ] == [[row[1], row[2], row[4], row[5], row[9]] for row in words]
+
+
+def test_ewt_goes_there_and_back(shared_file: SharedFile):
+    path = shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu")
+    texts, sentences = list(read(path)), list(rows_of(path))
+    assert [text.sentence_ids for text in texts] == [(name,) for name, _ in sentences]
+    odd = [name for text, (name, rows) in zip(texts, sentences, strict=True) if not same(text, rows)]
+    assert odd == []
+    assert sum(each.get("Polarity") == "Neg" for text in texts for each in text.feats or ()) > 200
+
+
+def test_gum_goes_there_and_back(shared_file: SharedFile):
+    for path in sorted(shared_file("data", "gum").glob("GUM_court_*.conllu")):
+        (text,) = read(path)
+        sentences = list(rows_of(path))
+        assert text.sentence_ids == tuple(name for name, _ in sentences)
+        assert same(text, [row for _, rows in sentences for row in rows])
+
+
+# A corpus with something done to it.
+
+
+def longer(text: AnnotatedText) -> bool:
+    """Whether a text has more than two words."""
+    return len(text.words) > 2
+
+
+def upper(text: AnnotatedText) -> AnnotatedText:
+    return AnnotatedText(tuple(word.upper() for word in text.words), text.space_after, text.document)
+
+
+def test_head_filter_and_map_read_again_and_keep_documents(file: Path):
+    corpus = read(f"conllu:{file}")
+    first, long, loud = corpus.head(1), corpus.filter(longer), corpus.map(upper)
+    assert list(first) == list(first) == list(corpus)[:1] == list(long) == list(long)
+    assert [text.words for text in loud] == [("HE", "DID", "N'T", "RUN"), ("DU", "ROI")]
+    assert {text.document for each in (first, long, loud) for text in each} == {"tale"}
+    assert [each.name.removeprefix(corpus.name) for each in (first, long, loud)] == [
+        ", first 1",
+        ", filter longer",
+        ", map upper",
+    ]
+    assert (first.kind, first.annotates, long.annotates) == ("conllu", corpus.annotates, corpus.annotates)
+    assert loud.annotates == frozenset()  # upper drops the tags
+    assert list(loud.filter(longer).head(3)) == list(loud)[:1]
+    assert read("stories:3:1").head(2).title == "generated stories (stories:3:1, first 2)"
+
+
+def test_the_digest_tells_what_was_done_to_what(file: Path, tmp_path: Path):
+    corpus = read(file)
+    other = tmp_path / "other.conllu"
+    other.write_text(file.read_text().replace("He", "Ho"))
+    made = [corpus, corpus.head(1), corpus.head(2), corpus.head(2).head(1), corpus.filter(longer), corpus.map(upper)]
+    made += [corpus.filter(lambda text: len(text.words) > 1)]
+    made += [corpus.filter(lambda text: len(text.words) > 3)]
+    made += [corpus.filter(longer, name="long"), read(other).filter(longer), read(other).head(1)]
+    digests = [each.digest for each in made]
+    assert len(set(digests)) == len(digests)
+    assert all(len(digest) == 64 for digest in digests)
+    assert read(file).filter(longer).digest == corpus.filter(longer).digest
+    assert read(file).filter(bool, name="long").digest == corpus.filter(longer, name="long").digest
+    spaced = corpus.filter(
+        lambda text: (
+            len(text.words)  # laid out otherwise
+            > 3
+        )
+    )
+    assert spaced.digest == made[7].digest
+    assert spaced.name == f"{corpus.name}, filter lambda text: len(text.words) > 3"
+
+
+def test_what_no_source_tells_apart_needs_a_name(file: Path):
+    corpus, least = read(file), 2
+    with pytest.raises(InputError, match="reads least of the function around it: give name="):
+        corpus.filter(lambda text: len(text.words) > least)
+    assert corpus.filter(lambda text: len(text.words) > least, name=f"over {least}").name.endswith("filter over 2")
+    with pytest.raises(InputError, match="no plain function"):
+        corpus.filter(bool)
+    with pytest.raises(InputError, match="2 functions <lambda> begin in line"):
+        _ = corpus.filter(lambda text: bool(text.tags)), corpus.filter(lambda text: bool(text.heads))
+    with pytest.raises(InputError, match="has no source to be read"):
+        corpus.filter(eval("lambda text: True"))
+
+
+def test_mistakes_show_at_once(file: Path):
+    corpus = read(file)
+    with pytest.raises(InputError, match=r"tale.conllu, filter .*: no text is left"):
+        corpus.filter(lambda text: not text.words)
+    with pytest.raises(InputError, match=r"head\(0\): expected at least one text"):
+        corpus.head(0)
+    with pytest.raises(InputError, match=r"map .*: expected an AnnotatedText back, got str"):
+        corpus.map(lambda text: text.text)  # pyright: ignore[reportArgumentType]
