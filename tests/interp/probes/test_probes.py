@@ -83,7 +83,7 @@ class TestFit:
     def test_sites_fitted_in_parts_are_those_fitted_together(self, monkeypatch):
         vectors, labels = noisy()
         together = p.fit(vectors, labels, K).loss
-        monkeypatch.setattr(p.fitting, "_LOGITS", 1)
+        monkeypatch.setattr(p.logistic, "_LOGITS", 1)
         torch.testing.assert_close(p.fit(vectors, labels, K).loss, together, atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("change", ["order", "rotation", "scale and shift", "items"])
