@@ -1,0 +1,26 @@
+"""How do numbers stand in a sentence or a table? As text, what is undefined as a dash."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def number(value: Any, *, sign: bool = False) -> str:
+    """Whole numbers with their thousands apart, others to three digits, what is undefined as a dash."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, (int, np.integer)):
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")
+
+
+def interval(low: Any, high: Any, *, sign: bool = False) -> str:
+    """Two bounds as text; a dash where they are undefined."""
+    bounds = [number(each, sign=sign) for each in (low, high)]
+    return "–" if "–" in bounds else " to ".join(bounds)
+
+
+def false_discovery_rate(q: float) -> str:
+    """A q as text."""
+    return "< 0.001" if q < 0.001 else number(q)

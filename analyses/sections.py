@@ -1,0 +1,224 @@
+"""What does a page say? Sections, tables and figures as values, which every room makes and `analyses.report` renders.
+
+A text is a string, or strings and spans: `("Read ", bold("L1.H3"), " first")`. A string that is a block is a paragraph.
+Nothing here is markup: the renderer escapes every string.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import matplotlib.figure
+import pandas as pd
+
+from analyses.numerals import number
+
+
+@dataclass(frozen=True)
+class Span:
+    """Words that look otherwise than those around them; `to` is the id that a link leads to."""
+
+    text: str
+    kind: Literal["b", "em", "code", "soft", "link", "break"]
+    to: str = ""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A prompt token by token, each with whether it is marked."""
+
+    tokens: Sequence[tuple[str, bool]]
+
+
+Piece: TypeAlias = str | Span | Tokens
+Text: TypeAlias = Piece | Sequence[Piece]
+Terms: TypeAlias = Sequence[tuple["Block", ...]]
+"""Terms as texts, each with what is said of it: one text or block, or several."""
+
+
+def bold(text: object) -> Span:
+    """What a reader's eye should find."""
+    return Span(str(text), "b")
+
+
+def emphasis(text: object) -> Span:
+    """A word that names what follows."""
+    return Span(str(text), "em")
+
+
+def code(text: object) -> Span:
+    """A command, a file or a hash."""
+    return Span(str(text), "code")
+
+
+def soft(text: object) -> Span:
+    """What may be passed over."""
+    return Span(str(text), "soft")
+
+
+def link(text: object, to: str) -> Span:
+    """Leads to what has the id `to` on the same page."""
+    return Span(str(text), "link", to)
+
+
+BREAK = Span("", "break")  # a new line in the same paragraph
+
+
+def joined(parts: Sequence[Text], between: str = ", ") -> list[Piece]:
+    """Several texts in one, with something between them."""
+    found: list[Piece] = []
+    for part in parts:
+        found += [between] if found else []
+        found += [part] if isinstance(part, Piece) else part
+    return found
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of a kind of its own: a soft remark, or a caveat that makes numbers less than they look."""
+
+    text: Text
+    kind: Literal["soft", "caveat"]
+
+
+def remark(*text: Piece) -> Paragraph:
+    """A paragraph in a softer colour."""
+    return Paragraph(text, "soft")
+
+
+def caveat(*text: Piece) -> Paragraph:
+    """A paragraph that stands out."""
+    return Paragraph(text, "caveat")
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list, a text an item."""
+
+    items: Sequence[Text]
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """Terms, and what is said of each; `kind` facts sets them in two columns."""
+
+    terms: Terms
+    kind: Literal["plain", "facts"] = "plain"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    `align` has a letter a column: `l`, `r` (numbers) or `w` (may be wrapped); all are `l` by default. A row that is a
+    string is a heading over the rows below it.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Text] | str]
+    align: str = ""
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, written as `figures/NAME.svg` and `.png`. `alt` is for one who cannot see it: its title by default."""
+
+    name: str
+    figure: matplotlib.figure.Figure
+    caption: str
+    alt: str = ""
+
+    @property
+    def described(self) -> str:
+        """What its `alt` text says."""
+        return self.alt or self.figure.get_suptitle().replace("\n", " ")
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks that open when their title is clicked on."""
+
+    title: str
+    blocks: "Sequence[Block]"
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it; a section among the blocks of another has a smaller heading.
+
+    `id` is where links lead.
+    """
+
+    title: str
+    blocks: "Sequence[Block]"
+    id: str = ""
+
+
+Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one analysis adds to a directory and its page.
+
+    Args:
+        sections: its own, in order.
+        short: its lines in the summary.
+        counted: what it read and left out.
+        definitions: its terms.
+        tables: by name, `tables/NAME.csv` and `.parquet`.
+        facts: for `run.json`.
+    """
+
+    sections: Sequence[Section] = ()
+    short: Terms = ()
+    counted: Sequence[Block] = ()
+    definitions: Terms = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a command found: everything that its directory holds but for what `analyses.report` records of every run.
+
+    Args:
+        title: a question.
+        summary: what stands under "In short".
+        sections: in order; how it was made comes after them.
+        lead: under the title; what the model is by default.
+        made: lines of how it was made, between those of the model and of the seed.
+        definitions: terms, below how it was made.
+        tables: by name, `tables/NAME.csv` and `.parquet`; figures are those in the sections.
+        facts: for `run.json`.
+    """
+
+    title: str
+    summary: Sequence[Block]
+    sections: Sequence[Section]
+    lead: Sequence[Block] | None = None
+    made: Terms = ()
+    definitions: Terms = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def counts_table(
+    counts: Sequence[Mapping[str, int]], titles: Sequence[str], always: Collection[str] = ()
+) -> list[Table]:
+    """What was read and left out: a row a count, a column a reading; what is nothing everywhere is not shown.
+
+    Args:
+        counts: of each reading, by what was counted.
+        titles: of the readings.
+        always: what is shown though it be nothing.
+
+    Returns:
+        A table, or none where there is nothing to show.
+    """
+    whats = dict.fromkeys(what for each in counts for what in each)
+    rows = [(what, [each.get(what) for each in counts]) for what in whats]
+    shown = [[what, *map(number, values)] for what, values in rows if any(values) or what in always]
+    return [Table(["", *titles], shown, "w" + "r" * len(titles))] if shown else []
