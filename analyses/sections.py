@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import matplotlib.figure
 import pandas as pd
 
+from analyses.corpora import Corpus
 from analyses.numerals import number
 
 
@@ -180,6 +181,18 @@ class Part:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+UNUSED = "not used: an earlier corpus has all that it annotates"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus that was given or read: what for, in words, and what else run.json says of it."""
+
+    corpus: Corpus
+    used: str
+    facts: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Page:
     """What a command found: everything that its directory holds but for what `analyses.report` records of every run.
@@ -188,8 +201,10 @@ class Page:
         title: a question.
         summary: what stands under "In short".
         sections: in order; how it was made comes after them.
-        lead: under the title; what the model is by default.
-        made: lines of how it was made, between those of the model and of the seed.
+        lead: under the title, after what the models are.
+        corpora: what was read, and what was given and not read.
+        models: by name, what else run.json says of a model.
+        made: lines of how it was made, between those of the corpora and of the seed.
         definitions: terms, below how it was made.
         tables: by name, `tables/NAME.csv` and `.parquet`; figures are those in the sections.
         facts: for `run.json`.
@@ -198,7 +213,9 @@ class Page:
     title: str
     summary: Sequence[Block]
     sections: Sequence[Section]
-    lead: Sequence[Block] | None = None
+    lead: Sequence[Block] = ()
+    corpora: Sequence[Source] = ()
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     made: Terms = ()
     definitions: Terms = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)

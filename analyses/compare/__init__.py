@@ -1,6 +1,6 @@
 """Does one model have the heads that another has? The same measures side by side, matched by what heads do."""
 
-from analyses.compare.compare_report import build, names
-from analyses.compare.comparison import COMPARE_COLUMNS, Comparison, compare
+from analyses.compare.compare_page import page
+from analyses.compare.comparison import COMPARE_COLUMNS, Comparison, compare, names
 
-__all__ = ["COMPARE_COLUMNS", "Comparison", "build", "compare", "names"]
+__all__ = ["COMPARE_COLUMNS", "Comparison", "compare", "names", "page"]

@@ -1,65 +1,163 @@
-"""What does the comparison say? Turns its tables into the sentences and rows of one HTML page."""
+"""What does the comparison say? Turns its tables into sections."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from analyses import figures
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import head_name, measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN, unit
-from analyses.report.renderer import false_discovery_rate, interval, number, render
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.sections import (
+    UNUSED,
+    Block,
+    Bullets,
+    Definitions,
+    Details,
+    Figure,
+    Page,
+    Section,
+    Source,
+    Table,
+    Terms,
+    Text,
+    bold,
+    caveat,
+    counts_table,
+    remark,
+)
 
 _TITLES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
 _NAMED = 4  # measures in a sentence
+_COLUMNS = [
+    *("model", "head", "depth", "value", "baseline", "gain"),
+    *("difference of gains", "q", "difference of values", "n"),
+]
+_ABOVE = "Intervals stand above, and in tables/compare."
+_GAINS = (
+    "Each model’s best head for a measure, chosen on one half of the documents and drawn on the other, with 95% "
+    "intervals. Left, its gain over the strictest baseline, which is 0; right, how much more or less that is than the "
+    "reference’s, paired over documents. Where an interval on the right reaches 0, the two cannot be told apart."
+)
+_DEPTH = (
+    "Every head of every model, by how deep its layer sits: 1 is a model’s last layer. Filled dots show the measure "
+    "(a gain of at least 0.05, interval above 0, q below 0.05); the others do not."
+)
+DEFINITIONS: Terms = [
+    (
+        "gain",
+        "The value minus the strictest baseline of that model, which went through the same scorer on the same items.",
+    ),
+    (
+        "difference of gains, of values",
+        "A model’s best head less the reference’s best head. Where baselines are not the same (other tokens, other "
+        "items, other untrained models), the two differ, and gains are the fairer comparison.",
+    ),
+    (
+        "95% interval",
+        "Studentised bootstrap over documents (Efron & Tibshirani 1993). Both models’ totals are of the same groups of "
+        "documents, and resampled together; random repeats, on which induction is read, are paired only where the "
+        "models’ vocabularies are the same.",
+    ),
+    (
+        "q",
+        "False discovery rate (Benjamini & Hochberg 1995) over all differences of tables/compare, of gains and of "
+        "values, two-sided.",
+    ),
+    (
+        "cannot be told apart",
+        "The interval of the difference includes 0, or q is not below 0.05. That is no proof of equality: the interval "
+        "says how large a difference there may be.",
+    ),
+    (
+        "shows it",
+        "On the whole text, a gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05; for "
+        "antecedents, over the nearest mention on all items and over every rule where the nearest true antecedent is a "
+        "name or a noun.",
+    ),
+    (
+        "relation",
+        "How often the most attended word from one end of a dependency is the other end (Clark 2019).",
+    ),
+    (
+        "tag",
+        "Lift: attention from words of one tag to words of another, as a ratio to what the distances alone would give; "
+        "1 is none.",
+    ),
+    (
+        "induction",
+        "On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022).",
+    ),
+]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One model's best head in one measure, as the page says it."""
-
-    model: str
-    sentence: str
-    cells: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One measure: a row each model that has it, and which models have none."""
-
-    name: str
-    rows: Sequence[Row]
-    missing: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Section:
-    """One behaviour."""
-
-    behaviour: str
-    title: str
-    read: str
-    caveats: Sequence[str]
-    measures: Sequence[Measure]
-    left_out: Sequence[tuple[str, str]]  # model, why it could not be measured
-    counted: Sequence[tuple[str, Sequence[str]]]  # what was read and left out, a number a model
-
-
-def page(facts: Mapping[str, Any], found: Comparison, images: Mapping[str, dict[str, str]]) -> str:
-    """The page as one HTML file; every value is escaped."""
+def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
+    """What the comparison says and shows; `models` are as run.json has them, the reference first."""
     names = [read.name for read in found.reads]
-    return render(
-        "compare.html.jinja",
-        facts=facts,
-        names=names,
+    reference = names[0]
+    return Page(
         title=f"How do the heads of {_listed(names)} compare?",
-        summary=[(name, summary(found.table, name)) for name in names[1:]],
-        caveats=comparability(facts["models"]),
-        sections=[_section(found, used, behaviour) for used in found.used for behaviour in used.asked],
-        showing=_showing(found),
-        images=images,
+        summary=[
+            Definitions([(f"{name}, beside {reference}", *summary(found.table, name)) for name in names[1:]]),
+            *map(caveat, comparability(models)),
+        ],
+        sections=[
+            _best(found, reference),
+            _depths(found, names),
+            *(_behaviour(found, used, behaviour) for used in found.used for behaviour in used.asked),
+        ],
+        corpora=[*map(_source, found.used), *(Source(corpus, UNUSED, {"measured": []}) for corpus in found.unused)],
+        models={read.name: {"left_out": read.counts, "not_measured": dict(read.left_out)} for read in found.reads},
+        definitions=DEFINITIONS,
+        tables={"compare": found.table, "heads": found.heads},
+        facts={
+            "reference": reference,
+            "corpora_not_used": [
+                {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest} for corpus in found.unused
+            ],
+        },
+    )
+
+
+def _source(used: Used) -> Source:
+    facts = {
+        "measured": list(used.asked),
+        "stood_in": used.stands_in,
+        "documents": len(used.documents),
+        "reporting_documents": used.reporting,
+    }
+    return Source(used.corpus, f"for {', '.join(used.asked)}", facts)
+
+
+def _best(found: Comparison, reference: str) -> Section:
+    figure = figures.compared_gains(headline(found.table))
+    return Section(
+        "The best head of each model",
+        [
+            "For each measure, the head of a model that gains most over the strictest baseline on one half of the "
+            "documents; all its numbers are from the other half. Differences are from "
+            f"{reference}, over the same groups of documents.",
+            Figure("compare-gains", figure, _GAINS, gains_alt(found.table)),
+        ],
+        "best",
+    )
+
+
+def _depths(found: Comparison, names: Sequence[str]) -> Section:
+    shown = headline(found.table)
+    figure = figures.gains_by_depth(found.heads, list(dict.fromkeys(shown["measure"])))
+    return Section(
+        "How many heads, and how deep?",
+        [
+            "How many heads of each model show a measure on the whole text, and their mean depth, where 1 is the last "
+            "layer. Each model’s findings are held to their own false discovery rate, as in its own report.",
+            Table(["measure", *names], [[measure, *cells] for measure, cells in _showing(found)]),
+            Figure("compare-depth", figure, _DEPTH, depth_alt(found)),
+        ],
+        "showing",
     )
 
 
@@ -155,28 +253,33 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{_listed(names)}: {what}." for what, names in found.items() if names]
 
 
-def _section(found: Comparison, used: Used, behaviour: str) -> Section:
+def _behaviour(found: Comparison, used: Used, behaviour: str) -> Section:
+    """One behaviour: a list and a table of the best heads, measure by measure."""
     names = [read.name for read in found.reads]
     rows = found.table.loc[found.table["behaviour"] == behaviour]
     n_heads = {read.name: each.heads.count for read in found.reads for each in read.collected.values()}
-    measures = [
-        Measure(
-            measure_name(measure),
-            [_row(row, n_heads) for row in some.to_dict("records")],
-            [name for name in names if name not in set(some["model"])],
-        )
-        for measure in HEADLINE[behaviour]
-        if len(some := rows.loc[rows["measure"] == measure])
+    blocks: list[Block] = [f"On {_read(used)}.", *map(caveat, _caveats(found, used, behaviour))]
+    blocks += [
+        caveat(f"Not measured in {read.name}: {read.left_out[behaviour]}.")
+        for read in found.reads
+        if behaviour in read.left_out
     ]
-    return Section(
-        behaviour=behaviour,
-        title=_TITLES[behaviour],
-        read=_read(used),
-        caveats=_caveats(found, used, behaviour),
-        measures=measures,
-        left_out=[(read.name, read.left_out[behaviour]) for read in found.reads if behaviour in read.left_out],
-        counted=_counted(found, behaviour),
-    )
+    cells: list[Sequence[Text] | str] = []
+    for measure in HEADLINE[behaviour]:
+        some = rows.loc[rows["measure"] == measure].to_dict("records")
+        if not some:
+            continue
+        said = [(bold(row["model"]), f": {_sentence(row, n_heads[row['model']])}") for row in some]
+        missing = [name for name in names if name not in {row["model"] for row in some}]
+        lacks = [remark(f"No such number for {', '.join(missing)}.")] if missing else []
+        blocks.append(Section(measure_name(measure), [Bullets(said), *lacks]))
+        cells += [measure_name(measure), *map(_cells, some)]
+    if cells:
+        caption = f"The best heads in numbers; differences are from {names[0]}. {_ABOVE}"
+        blocks.append(Table(_COLUMNS, cells, "llrrrrrrrr", caption))
+    if counted := counts_table([read.counts.get(behaviour, {}) for read in found.reads], names):
+        blocks.append(Details("What was read and what was left out", counted))
+    return Section(_TITLES[behaviour], blocks, behaviour)
 
 
 def _read(used: Used) -> str:
@@ -200,20 +303,25 @@ def _caveats(found: Comparison, used: Used, behaviour: str) -> list[str]:
     return said
 
 
-def _row(row: Mapping[str, Any], n_heads: Mapping[str, int]) -> Row:
-    cells = {
-        "head": head_name(row["layer"], row["head"]),
-        "depth": f"{row['depth']:.2f}",
-        "value": number(row["value"]),
-        "baseline": f"{number(row['baseline'])} ({row['baseline_name']})",
-        "gain": number(row["gain"], sign=True),
-        "difference": number(row["difference"], sign=True),
-        "value_difference": number(row["value_difference"], sign=True),
-        "q": "–" if math.isnan(row["q"]) else false_discovery_rate(row["q"]),
-        "n": number(row["n"]),
-    }
-    said = f"{_gain(row)}; {_shown_by(row['n_heads'], n_heads[row['model']])}. {_difference(row)}"
-    return Row(row["model"], said.strip(), cells)
+def _cells(row: Mapping[str, Any]) -> list[Text]:
+    """One model's best head in one measure, in numbers."""
+    return [
+        row["model"],
+        bold(head_name(row["layer"], row["head"])),
+        f"{row['depth']:.2f}",
+        number(row["value"]),
+        f"{number(row['baseline'])} ({row['baseline_name']})",
+        number(row["gain"], sign=True),
+        number(row["difference"], sign=True),
+        "–" if math.isnan(row["q"]) else false_discovery_rate(row["q"]),
+        number(row["value_difference"], sign=True),
+        number(row["n"]),
+    ]
+
+
+def _sentence(row: Mapping[str, Any], n_heads: int) -> str:
+    """The same in words."""
+    return f"{_gain(row)}; {_shown_by(row['n_heads'], n_heads)}. {_difference(row)}".strip()
 
 
 def _gain(row: Mapping[str, Any]) -> str:
@@ -269,14 +377,6 @@ def _showing(found: Comparison) -> list[tuple[str, list[str]]]:
             cells.append(f"{row['n_heads']} at {row['mean_depth']:.2f}" if row["n_heads"] else "0")
         said.append((measure_name(measure), cells))
     return said
-
-
-def _counted(found: Comparison, behaviour: str) -> list[tuple[str, list[str]]]:
-    """What was read and left out: a row a count, a column a model; what is nothing everywhere is not shown."""
-    counts = [read.counts.get(behaviour, {}) for read in found.reads]
-    whats = dict.fromkeys(what for each in counts for what in each)
-    rows = [(what, [each.get(what) for each in counts]) for what in whats]
-    return [(what, [*map(number, values)]) for what, values in rows if any(values)]
 
 
 def gains_alt(table: pd.DataFrame) -> str:

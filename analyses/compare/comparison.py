@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,6 @@ from analyses.findings import notable
 from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
-from analyses.report import output
 from interp import InputError, Transformer
 from interp.patterns import group_of
 from interp.statistics import benjamini_hochberg
@@ -67,6 +67,29 @@ class Comparison:
     heads: pd.DataFrame
     reads: Sequence[Read]
     used: Sequence[Used]
+    unused: Sequence[Corpus] = ()  # those that an earlier corpus left nothing to
+
+
+def names(arguments: Sequence[str]) -> list[str]:
+    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered.
+
+    Raises:
+        InputError: fewer than two.
+    """
+    if len(arguments) < 2:
+        raise InputError(
+            f"expected at least two models to compare, got {len(arguments)}: {' '.join(arguments) or 'none'}; "
+            "give directories, `default`, `minilm` or hub names, the reference first"
+        )
+    found: list[str] = []
+    for argument in arguments:
+        name = (Path(argument).resolve().name if Path(argument).is_dir() else "") or argument
+        numbered, number = name, 1
+        while numbered in found:
+            number += 1
+            numbered = f"{name} ({number})"
+        found.append(numbered)
+    return found
 
 
 def compare(
@@ -106,7 +129,9 @@ def compare(
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
         raise InputError(f"no behaviour could be measured in two of the models. {_reasons(reads)}")
     say("comparing", 0)
-    return Comparison(_table(reads, seed), pd.concat([read.heads for read in reads], ignore_index=True), reads, used)
+    heads = pd.concat([read.heads for read in reads], ignore_index=True)
+    unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
+    return Comparison(_table(reads, seed), heads, reads, used, unused)
 
 
 def _refuse(models: Mapping[str, Transformer], behaviours: Collection[str] | None) -> None:
@@ -217,11 +242,3 @@ def _showing(heads: pd.DataFrame) -> dict[str, dict[str, Any]]:
         str(measure): {"n_heads": len(some), "mean_depth": float(some["depth"].mean())}
         for measure, some in rows.groupby("measure")
     }
-
-
-def tokenizer_digest(model: Transformer) -> str:
-    """The hash of a model's tokenizer: models with the same one read the same tokens."""
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        return ""
-    return output.digest([tokenizer.backend.to_str().encode(), repr((tokenizer.prefix, tokenizer.suffix)).encode()])

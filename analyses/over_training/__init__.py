@@ -1,4 +1,4 @@
-"""How do heads form while a model is trained? What one look measures, and the report over a whole run."""
+"""How do heads form while a model is trained? What one look measures, and what whole runs show."""
 
 from analyses.over_training.look import measures
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.over_training.look import by_kind, measures
+from analyses.provenance import digest
 from interp import InputError, Transformer
 from interp.training import record, state
 
@@ -31,8 +32,15 @@ class Run:
     name: str
     table: pd.DataFrame  # COLUMNS; losses and what was measured of the whole model have neither layer nor head
     source: str  # where the measures of heads are from
+    folder: Path
+    digest: str | None  # SHA-256 of its record, where it left one
     boundaries: tuple[int, ...] = ()  # steps after which a phase of training ended and another began
     left_out: Mapping[str, str] = field(default_factory=dict)  # snapshots, and why
+
+    @property
+    def looks(self) -> int:
+        """How often its heads were measured."""
+        return len({*self.heads["step"]})
 
     @property
     def heads(self) -> pd.DataFrame:
@@ -76,7 +84,10 @@ def read_run(folder: Path, name: str, load: Load, *, seed: int = 0, progress: Sa
         source = "not recorded, and there are no snapshots to measure"
     table = pd.DataFrame([row for line in lines for row in _rows(line)], columns=COLUMNS).assign(run=name)
     table = table.astype({"layer": "Int64", "head": "Int64", "baseline": float, "value": float})
-    return Run(name, table.sort_values("step", kind="stable", ignore_index=True), source, phases(folder), left_out)
+    table = table.sort_values("step", kind="stable", ignore_index=True)
+    kept = folder / record.METRICS
+    hashed = digest([kept.read_bytes()]) if kept.is_file() else None
+    return Run(name, table, source, folder, hashed, phases(folder), left_out)
 
 
 def _measured(

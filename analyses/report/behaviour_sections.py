@@ -10,10 +10,10 @@ import pandas as pd
 from analyses.experiments.experiments_section import Section as Experiments
 from analyses.figures import head_name, measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
-from analyses.report.illustrations import Drawn
-from analyses.probe import Section as Probed
-from analyses.report.renderer import false_discovery_rate, image, interval, number, render
 from analyses.head_tables import Heads
+from analyses.probe import Section as Probed
+from analyses.report.illustrations import Drawn
+from analyses.report.renderer import false_discovery_rate, image, interval, number, render
 
 UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table

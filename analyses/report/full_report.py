@@ -11,20 +11,20 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.report import output
 from analyses import probe as layer_probes
 from analyses.behaviours import MODULES, modules_for
 from analyses.causal_tests import no_effects
-from analyses.reading.collectors import collect, refuse_unread
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving
 from analyses.experiments import experiments_section as small_experiments
-from analyses.report.illustrations import Drawn, illustrate
-from analyses.labels import Labelled, label
-from analyses.report.behaviour_sections import LabelSection, Section, page
-from analyses.probe import Section as Probed
 from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, with_q
+from analyses.labels import Labelled, label
+from analyses.probe import Section as Probed
+from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
+from analyses.report import output
+from analyses.report.behaviour_sections import LabelSection, Section, page
+from analyses.report.illustrations import Drawn, illustrate
 from interp import InputError, Transformer
 from models.huggingface import weights_digest
 

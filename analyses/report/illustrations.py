@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses import figures, position
-from analyses.reading import examples
-from analyses.reading.inputs import is_paired
 from analyses.findings import notable, unit, varied
 from analyses.head_tables import Heads
+from analyses.reading import examples
+from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
 from interp import AnnotatedText, Transformer
 

@@ -4,16 +4,12 @@ Everything is written beside the directory first and moved into it at the end, `
 files that an earlier `run.json` names as its own; files of anyone else are never touched.
 """
 
-import hashlib
 import json
 import math
 import os
-import platform
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,18 +21,6 @@ from interp.errors import InputError
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
-PACKAGES = (
-    "interp",
-    "torch",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pyarrow",
-    "matplotlib",
-    "seaborn",
-    "tokenizers",
-    "safetensors",
-)
 _SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "path"}  # the same figure gives the same bytes
 _DPI = 130
 
@@ -163,25 +147,6 @@ def earlier_files(out: Path) -> set[str]:
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
-
-
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python, the platform and the packages that a number may depend on."""
-    found = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def digest(chunks: Iterable[bytes]) -> str:
-    """SHA-256 of bytes that come in pieces."""
-    sha = hashlib.sha256()
-    for chunk in chunks:
-        sha.update(chunk)
-    return sha.hexdigest()
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,16 +1,23 @@
-"""How do all pages come about? Templates, numbers as text, and figures as part of the page: nothing from outside."""
+"""How does a page of values become one HTML file? All is escaped, and nothing is from outside."""
 
 import base64
-import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
+
+from analyses.sections import Block, Definitions, Details, Figure, Piece, Section
 
 
-def render(template: str, **values: Any) -> str:
-    """One HTML file; every value is escaped."""
+def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
+    """One HTML file.
+
+    Args:
+        title: what the page asks.
+        lead: what stands below the title.
+        sections: in order, the summary first.
+        svgs: by the names of the figures among the blocks, what was drawn.
+    """
     environment = Environment(
         loader=PackageLoader("analyses.report", "templates"),
         autoescape=True,
@@ -18,41 +25,28 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
-    return environment.get_template(template).render(**values)
+    environment.filters |= {"kind": kind, "pieces": pieces}
+    images = {name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in svgs.items()}
+    page = environment.get_template("page.html.jinja")
+    return page.render(title=title, lead=lead, sections=sections, images=images)
 
 
-def image(figure: Figure, svg: bytes, caption: str, alt: str | None = None) -> dict[str, str]:
-    """A figure for a template: as a data address, so that nothing is fetched and no figure's ids meet another's.
-
-    Args:
-        figure: what is shown; its title is its `alt` text by default.
-        svg: the same, written.
-        caption: how to read it.
-        alt: what one who cannot see it should know.
-    """
-    return {
-        "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-        "alt": alt or figure.get_suptitle().replace("\n", " "),
-        "caption": caption,
-    }
+def kind(block: Any) -> str:
+    """Which macro shows a block: `text` for what stands alone as a paragraph."""
+    return "text" if isinstance(block, Piece | list | tuple) else type(block).__name__.lower()
 
 
-def number(value: Any, *, sign: bool = False) -> str:
-    """Whole numbers with their thousands apart, others to three digits, what is undefined as a dash."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    if isinstance(value, (int, np.integer)):
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")
+def pieces(text: Any) -> Sequence[Piece]:
+    """A text as its strings and spans."""
+    return [text] if isinstance(text, Piece) else text
 
 
-def interval(low: Any, high: Any, *, sign: bool = False) -> str:
-    """Two bounds as text; a dash where they are undefined."""
-    bounds = [number(each, sign=sign) for each in (low, high)]
-    return "–" if "–" in bounds else " to ".join(bounds)
-
-
-def false_discovery_rate(q: float) -> str:
-    """A q as text."""
-    return "< 0.001" if q < 0.001 else number(q)
+def figures(blocks: Sequence[Any]) -> Iterator[Figure]:
+    """All figures in some blocks, in order."""
+    for block in blocks:
+        if isinstance(block, Figure):
+            yield block
+        elif isinstance(block, Section | Details):
+            yield from figures(block.blocks)
+        elif isinstance(block, Definitions):
+            yield from figures([said for term in block.terms for said in term])

@@ -1,0 +1,103 @@
+"""What were these numbers made from? Hashes of models and texts, versions, processor: what every `run.json` has."""
+
+import hashlib
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from analyses.corpora import Corpus
+from interp import Transformer
+from models.huggingface import weights_digest
+
+SCHEMA = 1  # of run.json: raised where a key changes its meaning or goes
+PACKAGES = (
+    "interp",
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "seaborn",
+    "tokenizers",
+    "safetensors",
+)
+
+
+def recorded(*, command: str, seed: int, seconds: float) -> dict[str, Any]:
+    """What every run says of itself: how it was called, on what it ran, and how long it took."""
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "seed": seed,
+        "versions": versions(),
+        "processor": platform.processor() or platform.machine(),
+        "seconds": round(seconds, 1),
+    }
+
+
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python, the platform and the packages that a number may depend on."""
+    found = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def model_facts(model: Transformer) -> dict[str, Any]:
+    """A model's shape, size and precision, and the hashes of its weights and of its tokenizer.
+
+    Models with the same hash of a tokenizer read the same tokens.
+    """
+    weight = model.last.embed.token.weight
+    source = getattr(model, "source", None)
+    return {
+        "sha256": weights_digest(source) if source is not None else _digest_of_weights(model),
+        "stacks": {
+            stack_name: {"layers": stack.n_layers, "heads": stack.n_heads, "d_model": stack.d_model}
+            for stack_name, stack in model.config.stacks.items()
+        },
+        "context": model.config.n_ctx,
+        "vocabulary": model.config.d_vocab,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "causal": model.config.last.causal,
+        "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
+        "tokenizer": _digest_of_tokenizer(model),
+    }
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """A corpus's name, kind and hash, and what it annotates."""
+    return {
+        "name": corpus.name,
+        "kind": corpus.kind,
+        "sha256": corpus.digest,
+        "annotates": sorted(corpus.annotates),
+    }
+
+
+def digest(chunks: Iterable[bytes]) -> str:
+    """SHA-256 of bytes that come in pieces."""
+    sha = hashlib.sha256()
+    for chunk in chunks:
+        sha.update(chunk)
+    return sha.hexdigest()
+
+
+def _digest_of_weights(model: Transformer) -> str:
+    """For a model that was made in memory: the hash of its parameters, in their order."""
+    return digest(parameter.detach().double().cpu().numpy().tobytes() for parameter in model.parameters())
+
+
+def _digest_of_tokenizer(model: Transformer) -> str:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return ""
+    return digest([tokenizer.backend.to_str().encode(), repr((tokenizer.prefix, tokenizer.suffix)).encode()])
