@@ -22,7 +22,6 @@ from analyses.sections import (
     Section,
     Source,
     Table,
-    Terms,
     Text,
     bold,
     caveat,
@@ -46,52 +45,39 @@ _DEPTH = (
     "Every head of every model, by how deep its layer sits: 1 is a model’s last layer. Filled dots show the measure "
     "(a gain of at least 0.05, interval above 0, q below 0.05); the others do not."
 )
-DEFINITIONS: Terms = [
-    (
-        "gain",
-        "The value minus the strictest baseline of that model, which went through the same scorer on the same items.",
+DEFINITIONS: dict[str, Text] = {
+    "gain": (
+        "The value minus the strictest baseline of that model, which went through the same scorer on the same items."
     ),
-    (
-        "difference of gains, of values",
+    "difference of gains, of values": (
         "A model’s best head less the reference’s best head. Where baselines are not the same (other tokens, other "
-        "items, other untrained models), the two differ, and gains are the fairer comparison.",
+        "items, other untrained models), the two differ, and gains are the fairer comparison."
     ),
-    (
-        "95% interval",
+    "95% interval": (
         "Studentised bootstrap over documents (Efron & Tibshirani 1993). Both models’ totals are of the same groups of "
         "documents, and resampled together; random repeats, on which induction is read, are paired only where the "
-        "models’ vocabularies are the same.",
+        "models’ vocabularies are the same."
     ),
-    (
-        "q",
+    "q": (
         "False discovery rate (Benjamini & Hochberg 1995) over all differences of tables/compare, of gains and of "
-        "values, two-sided.",
+        "values, two-sided."
     ),
-    (
-        "cannot be told apart",
+    "cannot be told apart": (
         "The interval of the difference includes 0, or q is not below 0.05. That is no proof of equality: the interval "
-        "says how large a difference there may be.",
+        "says how large a difference there may be."
     ),
-    (
-        "shows it",
+    "shows it": (
         "On the whole text, a gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05; for "
         "antecedents, over the nearest mention on all items and over every rule where the nearest true antecedent is a "
-        "name or a noun.",
+        "name or a noun."
     ),
-    (
-        "relation",
-        "How often the most attended word from one end of a dependency is the other end (Clark 2019).",
-    ),
-    (
-        "tag",
+    "relation": ("How often the most attended word from one end of a dependency is the other end (Clark 2019)."),
+    "tag": (
         "Lift: attention from words of one tag to words of another, as a ratio to what the distances alone would give; "
-        "1 is none.",
+        "1 is none."
     ),
-    (
-        "induction",
-        "On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022).",
-    ),
-]
+    "induction": ("On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022)."),
+}
 
 
 def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
@@ -111,7 +97,7 @@ def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
         ],
         corpora=[*map(_source, found.used), *(Source(corpus, UNUSED, {"measured": []}) for corpus in found.unused)],
         models={read.name: {"left_out": read.counts, "not_measured": dict(read.left_out)} for read in found.reads},
-        definitions=DEFINITIONS,
+        definitions=[*DEFINITIONS.items()],
         tables={"compare": found.table, "heads": found.heads},
         facts={
             "reference": reference,

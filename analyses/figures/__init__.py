@@ -16,7 +16,6 @@ from analyses.figures.sweep_maps import (
     cell_name,
     entry_maps,
     metric_unit,
-    place_name,
     sweep_figures,
     top_cells,
 )
@@ -44,7 +43,6 @@ __all__ = [
     "literal",
     "measure_name",
     "metric_unit",
-    "place_name",
     "point_name",
     "probes_by_layer",
     "sweep_figures",

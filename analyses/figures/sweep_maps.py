@@ -32,22 +32,20 @@ _HEADS = 3  # patterns drawn
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
-def sweep_figures(cells: pd.DataFrame, metric: str) -> dict[str, Figure]:
-    """All figures that fit a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
-    drawn = {"top": top_cells(cells, metric)}
+def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None) -> dict[str, Figure]:
+    """All figures that fit a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects.
+
+    `place` names the site where its name alone says too little: in a model of several stacks.
+    """
+    drawn = {"top": top_cells(cells, metric, place=place)}
     if _has(cells, "query"):
-        return {"cells": entry_maps(cells, metric), **drawn}
+        return {"cells": entry_maps(cells, metric, place=place), **drawn}
     has_map = _has(cells, "head") or _has(cells, "position")
-    return {"cells": cell_map(cells, metric), **drawn} if has_map else drawn
-
-
-def place_name(cells: pd.DataFrame) -> str:
-    """The site of a sweep's cells, with its stack and attention where the model has two."""
-    return cells.attrs.get("place") or str(cells["site"].iloc[0])
+    return {"cells": cell_map(cells, metric, place=place), **drawn} if has_map else drawn
 
 
 @styled
-def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> Figure:
+def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, place: str | None = None) -> Figure:
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
 
     Where cells have a head and a position, each layer and position shows the head with the largest effect, by number.
@@ -57,14 +55,15 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> F
         cells: rows of `tables/cells`, of one site.
         metric: which to draw.
         title: the question; one about heads or positions by default.
+        place: what the default calls the site.
     """
     rows, quantity, label = _drawn(cells, metric)
     by_position = _has(rows, "position")
     axis = "position" if by_position else "head"
     several = by_position and _has(rows, "head")
-    site, place = str(rows["site"].iloc[0]), place_name(cells)
-    asks = f"In which layer and at which token does {place} carry the difference?"
-    question = title or (asks if by_position else f"In which heads does {place} carry the difference?")
+    site = str(rows["site"].iloc[0])
+    asks = f"In which layer and at which token does {place or site} carry the difference?"
+    question = title or (asks if by_position else f"In which heads does {place or site} carry the difference?")
     n_layers = _size(rows, "layer")
     directions = list(rows["direction"].unique())
     figure, axes = panels(question, len(directions), height=1.3 + 0.24 * max(n_layers, 4), columns=2, key=0.5)
@@ -94,16 +93,17 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> F
 
 
 @styled
-def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None) -> Figure:
+def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None, place: str | None = None) -> Figure:
     """Query x key of the heads with the largest single entries, a row of panels a direction, all on one scale.
 
     Args:
         cells: rows of `tables/cells` of `pattern` or `scores`, by query and key.
         metric: which to draw.
         title: the question.
+        place: what the default calls the site.
     """
     rows, quantity, label = _drawn(cells, metric)
-    site = place_name(cells)
+    site = place or str(rows["site"].iloc[0])
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
     directions = list(rows["direction"].unique())
@@ -123,7 +123,9 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None) ->
 
 
 @styled
-def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | None = None) -> Figure:
+def top_cells(
+    cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | None = None, place: str | None = None
+) -> Figure:
     """The cells with the largest effects either way, both directions, with 95% intervals where prompts are many.
 
     Cells that are whole layers are all shown, in their order.
@@ -133,6 +135,7 @@ def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | N
         metric: which to draw.
         top: how many cells.
         title: the question; one about sureness by default.
+        place: what the default calls the site, where it is to name it.
     """
     rows, quantity, label = _drawn(cells, metric)
     rows = rows.assign(cell=[cell_name(row) for row in rows.to_dict("records")])
@@ -140,7 +143,7 @@ def top_cells(cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | N
     whole_layers = not any(_has(rows, axis) for axis in ("head", "position", "query"))
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     names = list(dict.fromkeys(rows["cell"] if whole_layers else order["cell"]))[: None if whole_layers else top]
-    of = f" of {cells.attrs['place']}" if cells.attrs.get("place") else ""
+    of = f" of {place}" if place else ""
     asks = f"In which layer{of} is" if whole_layers else f"Which cells{of} carry most of"
     question = title or f"{asks} the difference{', and how surely' * sure}?"
     figure = begin(question, 1.2 + 0.22 * max(len(names), 3))

@@ -17,7 +17,6 @@ from analyses.sections import (
     Page,
     Section,
     Table,
-    Terms,
     Text,
     bold,
     caveat,
@@ -38,31 +37,27 @@ _BEST = (
     "gain; the phase change is that of whichever head is best."
 )
 _WHOLE = "The whole model, at the first and at the last look; losses in nats a token."
-DEFINITIONS: Terms = [
-    (
-        "previous token, induction, antecedent selection, tag lift",
+DEFINITIONS: dict[str, Text] = {
+    "previous token, induction, antecedent selection, tag lift": (
         "As docs/measures.md has them, on 48 generated stories and, for induction, on 40 random repeats; without "
-        "intervals, since a curve is looked at and not cited. The lift is that of nouns to adjectives.",
+        "intervals, since a curve is looked at and not cited. The lift is that of nouns to adjectives."
     ),
-    (
-        "baseline",
+    "baseline": (
         "The strictest rule through the same scorer: uniform attention for the first two, the best of five rules for "
-        "antecedents, 1 (no preference) for the lift.",
+        "antecedents, 1 (no preference) for the lift."
     ),
-    (
-        "in-context score",
+    "in-context score": (
         "The loss of tokens 100 to 125 of a row less that of tokens 10 to 25, in nats (after Olsson 2022); below 0 "
-        "where what was read helps.",
+        "where what was read helps."
     ),
-    ("copying", "Of random tokens that come twice, the share of the second copy that is foretold rightly."),
-    (
-        "phase change",
+    "copying": "Of random tokens that come twice, the share of the second copy that is foretold rightly.",
+    "phase change": (
         "The shortest stretch, of at most a twentieth of the run or one interval between looks, that holds nine tenths "
         "of the largest rise of the best head’s induction. It counts if the score rises there by at least 0.1 and by "
         "at least a third of its whole range, and at least three times as fast, per step, as if it rose evenly over "
-        "the whole run.",
+        "the whole run."
     ),
-]
+}
 
 
 def page(runs: Sequence[Run]) -> Page:
@@ -77,7 +72,7 @@ def page(runs: Sequence[Run]) -> Page:
             *(_run(run, best[run.name]) for run in runs),
         ],
         made=[("run", (f"{run.name}, in ", code(run.folder), f": {number(run.looks)} looks at heads")) for run in runs],
-        definitions=DEFINITIONS,
+        definitions=[*DEFINITIONS.items()],
         tables={
             "forming": pd.concat([run.table for run in runs]).reindex(columns=COLUMNS),
             "formed": pd.concat([*best.values()]),

@@ -1,11 +1,13 @@
-"""Which part of this model carries the difference between two prompts? Sweeps of one site, as tables, figures, a page.
+"""Which part of this model carries the difference between two prompts? Sweeps of one site, as tables and sections.
 
-`measure` gives exact effects, `estimates.measure` sets gradient estimates beside them, `build` writes everything.
+`measure` gives exact effects, `cell_estimates.measure` sets gradient estimates beside them; `find` does all of what
+`interp patch` shows, and `page` says it.
 """
 
 from analyses.patch.cell_estimates import agreement_lines, correlations
 from analyses.patch.cells import DIRECTIONS, METRICS, NO_OUTPUT, measure
-from analyses.patch.patch_report import Written, build
+from analyses.patch.patch_page import page
+from analyses.patch.patch_run import Found, find
 from analyses.patch.prompt_pairs import COLUMNS, make_pairs, read_pairs, read_prompts, with_space
 
 __all__ = [
@@ -13,12 +15,13 @@ __all__ = [
     "DIRECTIONS",
     "METRICS",
     "NO_OUTPUT",
-    "Written",
+    "Found",
     "agreement_lines",
-    "build",
     "correlations",
+    "find",
     "make_pairs",
     "measure",
+    "page",
     "read_pairs",
     "read_prompts",
     "with_space",

@@ -5,6 +5,7 @@ the same site. Edges: `analyses.patch.edge_estimates`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -14,9 +15,9 @@ from jaxtyping import Float
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
+from analyses.numerals import number
 from analyses.patch.cells import DIRECTIONS, METRICS, POSITIONS, all_idle, dust, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
-from analyses.report.renderer import number
 from interp import InputError, Transformer
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
 from interp.patching.results import Direction
@@ -35,6 +36,23 @@ ESTIMATE_COLUMNS = [
 Progress = Callable[[str, int], object]
 
 
+@dataclass(frozen=True)
+class Estimates:
+    """Estimates beside the exact effects of some sweeps of one site, and of edges where site and model define them.
+
+    In `table`, `exact` and `estimate` are means over `n` prompts, in the metric's unit and with the sign of
+    `tables/cells`: what carries all has the whole difference, clean minus corrupted, in both directions. `AtP*` has no
+    sign: both are means of absolute values there. `idle` marks what moves nothing beyond rounding, by patching and by
+    every estimate. Edges have a `sender` and a `receiver` instead of a layer and head. `chosen` says for each edge why
+    it was measured: `all` were, its receiver was drawn by `chance` or among the `strongest`; where it was not (`no`),
+    `exact` is missing.
+    """
+
+    table: pd.DataFrame
+    left_out: Mapping[str, str]  # by method, why it could not be used
+    edges: Mapping[str, Any]  # how edges were chosen
+
+
 def measure(
     model: Transformer,
     pairs: Pairs,
@@ -46,10 +64,8 @@ def measure(
     stack: str | None = None,
     attention: str = "self",
     seed: int = 0,
-) -> pd.DataFrame:
+) -> Estimates:
     """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect.
-
-    Columns are those of `estimates_table`.
 
     Raises:
         InputError: as `analyses.patch.measure`, or a metric without a gradient.
@@ -57,7 +73,7 @@ def measure(
     check_metrics(metrics)
     how = {"by_position": by_position, "directions": directions, "metrics": metrics}
     found = sweeps(model, pairs, site, **how, stack=stack, attention=attention)
-    return estimates_table(model, pairs, found, seed=seed)
+    return estimates_of(model, pairs, found, seed=seed)
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
@@ -71,19 +87,10 @@ def check_metrics(metrics: Sequence[str]) -> None:
         raise InputError(f"{', '.join(flat)} has no gradient to estimate effects from: expected some of {usable}")
 
 
-def estimates_table(
+def estimates_of(
     model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
-) -> pd.DataFrame:
-    """Estimates beside the exact effects of some sweeps of one site, and of edges where site and model define them.
-
-    `exact` and `estimate` are means over `n` prompts, in the metric's unit and with the sign of `tables/cells`: what
-    carries all has the whole difference, clean minus corrupted, in both directions. `AtP*` has no sign: both are means
-    of absolute values there. `idle` marks what moves nothing beyond rounding, by patching and by every estimate. Edges
-    have a `sender` and a `receiver` instead of a layer and head. `chosen` says for each edge why it was measured: `all`
-    were, its receiver was drawn by `chance` or among the `strongest`; where it was not (`no`), `exact` is missing.
-
-    `attrs["left_out"]` says why, by method, where one could not be used; `attrs["edges"]` how edges were chosen.
-    """
+) -> Estimates:
+    """Estimates beside the exact effects of some sweeps of one site."""
     tables, left_out = [], {}
     for each in found:
         methods = _methods(model, pairs, each, left_out)
@@ -101,8 +108,7 @@ def estimates_table(
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
     table = table.assign(stack=found[0].stack, attention=found[0].attention).reindex(columns=ESTIMATE_COLUMNS)
     table[list(_CELL)] = table[list(_CELL)].astype("Int64")
-    table.attrs = {"left_out": left_out, "edges": edges}
-    return table
+    return Estimates(table, left_out, edges)
 
 
 def _methods(

@@ -1,6 +1,7 @@
 """Which cells of one site carry the difference between two prompts? Exact sweeps, as a table with intervals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -53,14 +54,14 @@ def measure(
 ) -> pd.DataFrame:
     """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
 
-    Columns are those of `cells_table`. `stack` and `attention` are as in `interp.sweep`.
+    Columns are those of `Cells.table`. `stack` and `attention` are as in `interp.sweep`.
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
     """
     how = {"by_position": by_position, "directions": directions, "metrics": metrics}
     how |= {"stack": stack, "attention": attention}
-    return cells_table(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
+    return cells_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed).table
 
 
 def sweeps(
@@ -86,16 +87,25 @@ def sweeps(
     return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
 
 
-def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> pd.DataFrame:
-    """One row a cell, direction and metric of some sweeps of one site.
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one site, patched one by one.
 
-    `effect` is the mean over prompts in the metric's unit, with its interval (`ci_low`, `ci_high`) and two-sided `p`;
-    `share` is its part of the whole difference between clean and corrupted prompts, with `share_low` and `share_high`.
-    Shares are missing where the difference is too small for them to mean anything (`attrs["share_refused"]` says why,
-    by metric); so are intervals of fewer than three pairs, p of a single one, and p of cells that change nothing. `q`
-    is over all rows.
-    `attrs["prompts"]` holds each metric of the unpatched prompts, `attrs["place"]` the site as figures name it.
+    In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
+    interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
+    corrupted prompts, with `share_low` and `share_high`. Shares are missing where the difference is too small for them
+    to mean anything; so are intervals of fewer than three pairs, p of a single one, and p of cells that change nothing.
+    `q` is over all rows.
     """
+
+    table: pd.DataFrame
+    share_refused: Mapping[str, str]  # by metric, why there are no shares
+    prompts: Mapping[str, Sequence[float]]  # `clean_METRIC` and `corrupt_METRIC` of every pair, unpatched
+    place: str | None  # what figures call the site, in a model of several stacks
+
+
+def cells_of(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
+    """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
     spot = Spot.of(model, first.site, ("layer",), *where_in)
@@ -112,14 +122,13 @@ def cells_table(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, see
     table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     reasons = {name: unreliable(first.difference(name)) for name in first.values}
-    table.attrs["share_refused"] = {name: reason for name, reason in reasons.items() if reason}
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
-    table.attrs["prompts"] = prompts | {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
-    if len(model.config.stacks) > 1:
-        attending = f"{spot.attention}-attention " if spot.in_attention else ""
-        table.attrs["place"] = f"{spot.stack} {attending}{spot.site}"
+    prompts |= {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
+    attending = f"{spot.attention}-attention " if spot.in_attention else ""
+    named = f"{spot.stack} {attending}{spot.site}" if len(model.config.stacks) > 1 else None
     order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
-    return table.loc[:, [*order, "share_low", "share_high"]]
+    refused = {name: reason for name, reason in reasons.items() if reason}
+    return Cells(table.loc[:, [*order, "share_low", "share_high"]], refused, prompts, named)
 
 
 def dust(found: Sweep, metric: str) -> Float[torch.Tensor, " prompt"]:

@@ -1,25 +1,43 @@
-"""What did patching find? Turns the tables of one run of `interp patch` into the sentences and rows of its page."""
+"""What did patching find? Turns one run of `interp patch` into the sections of its page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analyses import figures
-from analyses.patch.cell_estimates import ATP_STAR
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.edge_estimates import EAP, EAP_IG
-from analyses.patch.prompt_pairs import PromptTokens
-from analyses.report.renderer import false_discovery_rate, interval, number, render
+from analyses.patch.patch_run import Found
+from analyses.sections import (
+    Block,
+    Bullets,
+    Definitions,
+    Figure,
+    Page,
+    Paragraph,
+    Piece,
+    Section,
+    Table,
+    Text,
+    Tokens,
+    bold,
+    caveat,
+    code,
+    emphasis,
+    joined,
+    link,
+    remark,
+    soft,
+)
 
 _TOP, _NAMED, _EDGES = 10, 3, 6  # cells in a table, cells in a sentence, edges in a table
 FEW = 20  # pairs below which intervals are rough
 _PAIRS = 12  # shown; the rest is in the table
-_MEANS = {
-    "denoise": ("restores", "Clean into corrupted: is it enough?"),
-    "noise": ("removes", "Corrupted into clean: is it needed?"),
-}
+_VERBS = {"denoise": "restores", "noise": "removes"}
+_ASKS = {"denoise": "Clean into corrupted: is it enough?", "noise": "Corrupted into clean: is it needed?"}
 _SITES = {
     "z": "what each head mixes from the values, before it is written (z)",
     "q": "each head’s queries (q)",
@@ -35,59 +53,119 @@ _SITES = {
     "cross_attn_out": "what each layer’s cross-attention writes (cross_attn_out)",
     "resid_cross": "the residual stream after cross-attention (resid_cross)",
 }
+_WHOLE = "1 is the whole difference between clean and corrupted prompts, 0 none of it."
+_CAPTIONS = {
+    "cells": "Each cell patched alone; both directions have one colour scale. {scale} What is grey does not exist.",
+    "top": "The largest effects either way, with 95% intervals where there are several pairs. {scale}",
+}
+_ESTIMATES = (
+    "Each point is a cell or an edge: what gradients estimate, and what patching measures. ρ is the rank correlation, "
+    "r the linear one. The farthest from the line have their names."
+)
+_TWO_LAYERS = (
+    "This model has two layers. GradDrop drops one layer at a time, and so of every cell’s paths AtP* sees only those "
+    "that pass the other layer by: read its numbers here as those of direct paths."
+)
+DEFINITIONS: dict[str, Text] = {
+    "denoise": (
+        "The corrupted prompt is run with one cell’s activation from the clean one. What the cell restores shows that "
+        "it is enough (Heimersheim & Nanda 2024)."
+    ),
+    "noise": (
+        "The clean prompt is run with one cell’s activation from the corrupted one. What the cell removes shows that "
+        "it is needed. Other cells may stand in for it, so a small effect does not show that it does nothing."
+    ),
+    "effect": (
+        "The patched value less the corrupted prompt’s (denoise), or the clean prompt’s less the patched value "
+        "(noise), in the metric’s unit, mean over pairs. A cell that carries everything has the whole difference, "
+        "clean less corrupted; one with the other sign works against it."
+    ),
+    "share": (
+        "The effect over the whole difference between clean and corrupted prompts: 1 is all of it, 0 none. Shares of "
+        "several cells need not add up to 1."
+    ),
+    "refused": (
+        "Where the difference lies within three standard errors of 0 over the pairs, a share of it would mean nothing, "
+        "and none is given."
+    ),
+    "95% interval, q": [
+        "Studentised bootstrap over pairs; false discovery rate (Benjamini & Hochberg 1995) over all rows of ",
+        code("tables/cells"),
+        ". No interval of fewer than three pairs, no q of a single one or where nothing moves.",
+    ],
+}
+OF_ESTIMATES: dict[str, Text] = {
+    "attribution patching": (
+        "The difference between the two prompts’ activations times the metric’s gradient (Nanda 2023)."
+    ),
+    "QK fix, AtP*": (
+        "For queries and keys the new attention pattern is computed, not linearised; AtP* adds GradDrop, which keeps "
+        "cells whose paths cancel (Kramár et al. 2024). AtP* has no sign: mean absolute estimates are held against "
+        "mean absolute effects."
+    ),
+    "EAP, EAP-IG": (
+        "The same for edges, from what one component writes to what another reads (Syed et al. 2023); EAP-IG averages "
+        "gradients between the two prompts (Hanna et al. 2024). Exact is the direct path, everything else kept as it "
+        "was (path patching, Wang et al. 2022). Receivers k and v are named by key/value head."
+    ),
+    "idle": (
+        "Cells and edges that by patching and by every estimate move nothing: before the first token that differs, for "
+        "instance. They are no part of the correlations, where they would agree for nothing."
+    ),
+}
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one run measured, and its figures by metric."""
-
-    cells: pd.DataFrame
-    pairs: pd.DataFrame
-    tokens: Sequence[PromptTokens]
-    estimates: pd.DataFrame | None = None
-    correlations: pd.DataFrame | None = None
-    images: Mapping[str, Sequence[dict[str, str]]] = field(default_factory=dict)
-    estimate_images: Mapping[str, dict[str, str]] = field(default_factory=dict)
-
-
-def page(facts: Mapping[str, Any], found: Found) -> str:
-    """The page as one HTML file; every value is escaped."""
-    return render(
-        "patch.html.jinja",
-        facts=facts,
-        site=_site(facts),
-        unit=_unit(found.cells),
-        pairs=_pairs(found),
-        metrics=[_metric(facts, found, metric) for metric in facts["metrics"]],
-        estimates=None if found.estimates is None else _estimates(facts, found),
+def page(found: Found, model: Mapping[str, Any]) -> Page:
+    """What a run of patching says and shows; `model` is as run.json has it."""
+    stacks = model["stacks"]
+    metrics = found.how["metrics"]
+    estimates, prompts = found.estimates, found.prompts
+    terms = DEFINITIONS | (OF_ESTIMATES if estimates else {})
+    tables = {"cells": found.cells.table, "pairs": found.pairs}
+    if estimates is not None and found.correlations is not None:
+        tables |= {"estimates": estimates.table, "correlations": found.correlations}
+    file: Text = (
+        [f"{prompts['file']}, SHA-256 ", code(prompts["sha256"])] if prompts["file"] else "given with the command"
+    )
+    by_position = ", by position" if found.how["by_position"] else ""
+    return Page(
+        title=f"Which part of {model['name']} carries the difference?",
+        summary=_summary(found, _site(found, several=len(stacks) > 1)),
+        sections=[
+            _prompts(found),
+            *(_metric(found, metric) for metric in metrics),
+            *([_estimates(found, estimates, max(stack["layers"] for stack in stacks.values()))] if estimates else []),
+            Section("How to read this", [Definitions([*terms.items()])], "reading"),
+        ],
+        made=[("prompts", file), ("site", f"{found.site}{by_position}")],
+        tables=tables,
+        facts={
+            "prompts": prompts,
+            "site": found.site,
+            "place": found.cells.place,
+            **found.how,
+            "share_refused": found.cells.share_refused,
+            "estimates": estimates and {"left_out": estimates.left_out, "edges": estimates.edges},
+        },
     )
 
 
-def _site(facts: Mapping[str, Any]) -> str:
+def _site(found: Found, *, several: bool) -> str:
     """What was patched, and in which of two stacks."""
-    site = _SITES.get(facts["site"], str(facts["site"]))
-    if len(facts["model"]["stacks"]) == 1:
+    site, stack = _SITES.get(found.site, found.site), found.how["stack"]
+    if not several:
         return site
-    if facts["attention"] == "cross":
-        return f"{site}, in the {facts['stack']}’s cross-attention"
-    return f"{site}, in the {facts['stack']}"
-
-
-def cells_alt(cells: pd.DataFrame, metric: str) -> str:
-    """What the map or the dots of a metric show, for one who cannot see them."""
-    tops = [f"{direction}: {_listed(rows)}" for direction, rows in _tops(cells, metric, _NAMED)]
-    return f"The largest effects of {figures.place_name(cells)} on the {_named(metric)}. {'; '.join(tops)}."
-
-
-def estimates_alt(correlations: pd.DataFrame, metric: str) -> str:
-    """What the panels of estimates show, for one who cannot see them."""
-    rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
-    each = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
-    return f"Estimated against exact effects, one panel a method and direction. {'; '.join(each)}."
+    return (
+        f"{site}, in the {stack}’s cross-attention" if found.how["attention"] == "cross" else f"{site}, in the {stack}"
+    )
 
 
 def _named(metric: str) -> str:
     return figures.metric_unit(metric)[0]
+
+
+def _several(count: int, what: str) -> str:
+    return f"{number(count)} {what}{'s' if count != 1 else ''}"
 
 
 def _unit(cells: pd.DataFrame) -> str:
@@ -107,107 +185,221 @@ def _tops(cells: pd.DataFrame, metric: str, count: int) -> list[tuple[str, list[
     ]
 
 
-def _listed(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{_cell(row)} {number(row[_quantity(row)])}" for row in rows)
+def _has_share(row: Mapping[str, Any]) -> bool:
+    """Whether a cell's size is best said as its share: where shares mean anything."""
+    return bool(np.isfinite(row["share"]))
 
 
-def _quantity(row: Mapping[str, Any]) -> str:
-    """What says how large a cell's effect is: its share, where shares mean anything."""
-    return "share" if np.isfinite(row["share"]) else "effect"
+# In short.
+
+
+def _summary(found: Found, site: str) -> list[Block]:
+    count = len(found.pairs)
+    one = caveat("One pair tells nothing of other prompts, so nothing here has an interval.")
+    few = [caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
+    same = "Cells are chosen and reported on the same prompts, so the largest look a little larger than they are."
+    return [
+        f"Patched was {site}, one {_unit(found.cells.table)} at a time, on {_several(count, 'pair')} of prompts.",
+        Definitions([_short(found, metric) for metric in found.how["metrics"]]),
+        *([one] if count == 1 else [*few, remark(same)]),
+    ]
+
+
+def _short(found: Found, metric: str) -> tuple[Block, ...]:
+    """What one metric was, and which cells move it most."""
+    name, unit = figures.metric_unit(metric)
+    clean, corrupt = _unpatched(found, metric)
+    means = [number(float(values.mean())) for values in (clean, corrupt)]
+    average = ", on average" if len(clean) > 1 else ""
+    said = f"{means[0]} on clean prompts and {means[1]} on corrupted ones, {unit}{average}."
+    if metric == "logit_difference":
+        said += (
+            f" The model prefers the right answer on {(clean > 0).sum()} of {_several(len(clean), 'clean prompt')}, "
+            f"and the wrong one on {(corrupt < 0).sum()} of the corrupted."
+        )
+    counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
+    ways = [_way(direction, rows, counts) for direction, rows in _tops(found.cells.table, metric, _NAMED)]
+    refused = _refused(found, metric, f" Effects are given {unit} instead.")
+    return link(f"{name[:1].upper()}{name[1:]}", metric), said, Bullets(ways), *refused
+
+
+def _unpatched(found: Found, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    clean, corrupt = (found.pairs[f"{which}_{metric}"].to_numpy(dtype=float) for which in ("clean", "corrupt"))
+    return clean, corrupt
+
+
+def _refused(found: Found, metric: str, instead: str = "") -> list[Paragraph]:
+    why = found.cells.share_refused.get(metric)
+    return [caveat(f"Shares are refused: {why}.{instead}")] if why else []
+
+
+def _way(direction: str, rows: Sequence[Mapping[str, Any]], counts: str) -> Text:
+    """The largest effects in one direction as a sentence."""
+    share = _has_share(rows[0])
+    verb = _VERBS[direction] if share else "moves it by"
+    cells = [[bold(_cell(row)), f" {verb} " if row is rows[0] else " ", *_size(row, counts)] for row in rows]
+    return [emphasis(direction), ": alone, ", *joined(cells), " of the difference." if share else "."]
+
+
+def _size(row: Mapping[str, Any], counts: str) -> list[Piece]:
+    """How large an effect is: its share of the whole where there is one, else in the metric's unit."""
+    share = _has_share(row)
+    said = number(row["share"]) if share else f"{number(row['effect'])} {counts}"
+    sure = interval(row["share_low"], row["share_high"]) if share else interval(row["ci_low"], row["ci_high"])
+    return [said] if sure == "–" else [f"{said} ", soft(f"(95% {sure})")]
 
 
 def _cell(row: Mapping[str, Any]) -> str:
     return figures.cell_name(dict(row))
 
 
-def _metric(facts: Mapping[str, Any], found: Found, metric: str) -> dict[str, Any]:
-    """One metric's findings as text."""
-    name, unit = figures.metric_unit(metric)
-    clean, corrupt = (found.pairs[f"{which}_{metric}"].to_numpy(dtype=float) for which in ("clean", "corrupt"))
-    return {
-        "id": metric,
-        "name": name,
-        "unit": unit,
-        "counts": unit.removeprefix("in ") if unit.startswith("in ") else "",
-        "clean": number(float(clean.mean())),
-        "corrupt": number(float(corrupt.mean())),
-        "difference": number(float((clean - corrupt).mean())),
-        "answered": (int((clean > 0).sum()), int((corrupt < 0).sum())) if metric == "logit_difference" else None,
-        "refused": facts["share_refused"].get(metric),
-        "directions": [
-            {
-                "direction": direction,
-                "verb": _MEANS[direction][0],
-                "asks": _MEANS[direction][1],
-                "rows": [_shown(row) for row in rows],
-            }
-            for direction, rows in _tops(found.cells, metric, _TOP)
-        ],
-        "named": _NAMED,
-        "images": found.images.get(metric, ()),
-    }
+# What was patched.
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One cell's row as text."""
-    return {
-        "cell": _cell(row),
-        "effect": number(row["effect"]),
-        "interval": interval(row["ci_low"], row["ci_high"]),
-        "share": number(row["share"]),
-        "share_interval": interval(row["share_low"], row["share_high"]),
-        "q": false_discovery_rate(row["q"]),
-        "n": number(row["n"]),
-    }
-
-
-def _pairs(found: Found) -> dict[str, Any]:
-    """The prompts token by token, changed ones marked, with their answers."""
-    rows = found.pairs.to_dict("records")
-    shown = [
-        {
-            "row": row["row"],
-            "clean": list(zip(tokens.clean, tokens.changed, strict=True)),
-            "corrupt": list(zip(tokens.corrupt, tokens.changed, strict=True)),
-            "beside": [(token, False) for token in tokens.beside],
-            "answer": row["answer_token"],
-            "wrong": row["wrong_token"],
-        }
-        for row, tokens in zip(rows[:_PAIRS], found.tokens, strict=False)
-    ]
-    beside = "target" if "target" in found.pairs else "source" if "source" in found.pairs else None
-    if beside is None and shown and shown[0]["beside"]:
+def _prompts(found: Found) -> Section:
+    """The prompts token by token, changed ones marked, with their answers; and each metric before patching."""
+    rows, file = found.pairs.to_dict("records"), found.prompts["file"]
+    pairs = list(zip(rows[:_PAIRS], found.tokens, strict=False))
+    lead: list[Piece] = [_several(len(rows), "pair"), *([" from ", code(file)] if file else [])]
+    lead.append(
+        ", token by token; tokens in which the two prompts of a pair differ are marked. An answer is read at its first "
+        "token that differs from the other answer’s."
+    )
+    if len(rows) > len(pairs):
+        lead += [f" Here are the first {len(pairs)}; ", code("tables/pairs"), " has all."]
+    beside = next((name for name in ("target", "source") if name in found.pairs), None)
+    if beside is None and pairs and pairs[0][1].beside:
         beside = "target"  # the decoder's start alone
-    return {"count": len(rows), "shown": shown, "few": 1 < len(rows) < FEW, "beside": beside}
-
-
-def _estimates(facts: Mapping[str, Any], found: Found) -> dict[str, Any]:
-    """Each method's agreement with the exact effects, and the strongest edges."""
-    assert found.estimates is not None
-    assert found.correlations is not None
-    layers = [stack["layers"] for stack in facts["model"]["stacks"].values()]
-    return {
-        "metrics": [
-            {
-                "name": _named(metric),
-                "rows": [_agreement(row) for row in found.correlations.to_dict("records") if row["metric"] == metric],
-                "edges": _edges(found.estimates, metric),
-                "image": found.estimate_images[metric],
-            }
-            for metric in facts["metrics"]
+    columns = ["row", "clean prompt, and corrupted below", *([f"{beside} of both"] if beside else [])]
+    shown = [
+        [
+            str(row["row"]),
+            [Tokens([*zip(words, tokens.changed, strict=True)]) for words in (tokens.clean, tokens.corrupt)],
+            *([Tokens([(token, False) for token in tokens.beside])] if beside else []),
+            [Tokens([(row[answer], False)]) for answer in ("answer_token", "wrong_token")],
+        ]
+        for row, tokens in pairs
+    ]
+    before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
+    left_out = [f"{_several(count, 'pair')}, because {why}" for why, count in found.prompts["left_out"].items()]
+    return Section(
+        "What was patched",
+        [
+            lead,
+            Table([*columns, "right, wrong answer"], shown, "rww" if beside else "rw"),
+            Table(
+                ["metric", "clean", "corrupted", "difference", "unit"],
+                [_means(found, metric) for metric in found.how["metrics"]],
+                "lrrr",
+                before,
+            ),
+            f"Left out: {'; '.join(left_out) or 'none'}.",
         ],
-        "left_out": found.estimates.attrs["left_out"],
-        "edges": found.estimates.attrs["edges"],
-        "two_layers": ATP_STAR in set(found.correlations["method"]) and max(layers) == 2,
-    }
+        "prompts",
+    )
 
 
-def _agreement(row: Mapping[str, Any]) -> dict[str, str]:
-    numbers = {name: number(row[name]) for name in ("spearman", "pearson", "n", "idle", "unmeasured")}
-    return {**{name: str(row[name]) for name in ("method", "direction", "of")}, **numbers}
+def _means(found: Found, metric: str) -> list[Text]:
+    """A metric on clean and on corrupted prompts, and its whole difference."""
+    name, unit = figures.metric_unit(metric)
+    clean, corrupt = _unpatched(found, metric)
+    return [name, *(number(float(values.mean())) for values in (clean, corrupt, clean - corrupt)), unit]
 
 
-def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, str]]:
+# Cells.
+
+
+def _metric(found: Found, metric: str) -> Section:
+    """The figures of a metric, and its strongest cells."""
+    name, unit = figures.metric_unit(metric)
+    cells, place = found.cells.table, found.cells.place
+    shares = bool(cells.loc[cells["metric"] == metric, "share"].notna().any())
+    alt = _alt(found, metric)
+    drawn = [
+        Figure(
+            f"{kind}-{metric}",
+            figure,
+            _CAPTIONS[kind].format(scale=_WHOLE if shares else "").strip(),
+            f"{figure.get_suptitle().replace(chr(10), ' ')} {alt}",
+        )
+        for kind, figure in figures.sweep_figures(cells, metric, place=place).items()
+    ]
+    columns = ["cell", f"effect, {unit}", "95% interval", "share", "95% interval", "q", "n"]
+    tables = [
+        Table(columns, [*map(_row, rows)], "lrrrrrr", f"{way.capitalize()}. {_ASKS[way]} {_largest(len(rows))}")
+        for way, rows in _tops(cells, metric, _TOP)
+    ]
+    blocks = [*_refused(found, metric), *drawn, Section("The strongest cells", tables)]
+    return Section(f"Where the {name} comes from", blocks, metric)
+
+
+def _largest(count: int) -> str:
+    return f"The {count} largest effects either way, findings or not."
+
+
+def _row(row: Mapping[str, Any]) -> list[Text]:
+    """One cell as text."""
+    return [
+        bold(_cell(row)),
+        number(row["effect"]),
+        interval(row["ci_low"], row["ci_high"]),
+        number(row["share"]),
+        interval(row["share_low"], row["share_high"]),
+        false_discovery_rate(row["q"]),
+        number(row["n"]),
+    ]
+
+
+def _alt(found: Found, metric: str) -> str:
+    """What the map or the dots of a metric show, for one who cannot see them."""
+    tops = []
+    for direction, rows in _tops(found.cells.table, metric, _NAMED):
+        each = [f"{_cell(row)} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
+        tops.append(f"{direction}: {', '.join(each)}")
+    return f"The largest effects of {found.cells.place or found.site} on the {_named(metric)}. {'; '.join(tops)}."
+
+
+# Estimates.
+
+
+def _estimates(found: Found, estimates: Estimates, n_layers: int) -> Section:
+    """Each method's agreement with the exact effects, and the strongest edges."""
+    assert found.correlations is not None
+    blocks: list[Block] = [
+        "Gradients estimate all effects at the price of a few passes, where patching takes one for each. Here both "
+        "were made, so that it can be seen how far the estimates are to be trusted on prompts like these."
+    ]
+    for metric in found.how["metrics"]:
+        blocks += _agreement(found.correlations, estimates.table, metric)
+    if estimates.edges:
+        blocks.append(_chosen(estimates.edges))
+    if ATP_STAR in set(found.correlations["method"]) and n_layers == 2:
+        blocks.append(caveat(_TWO_LAYERS))
+    blocks += [caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
+    return Section("Estimates beside the truth", blocks, "estimates")
+
+
+def _agreement(correlations: pd.DataFrame, estimates: pd.DataFrame, metric: str) -> list[Block]:
+    """One metric: correlations, the figure, and the edges with the largest effects."""
+    rows = correlations.loc[correlations["metric"] == metric].to_dict("records")
+    numbers = ("spearman", "pearson", "n", "idle", "unmeasured")
+    cells = [
+        [bold(row["method"]), row["direction"], row["of"], *(number(row[name]) for name in numbers)] for row in rows
+    ]
+    columns = ["method", "direction", "of", "rank correlation ρ", "linear r", "n", "idle, left out", "not measured"]
+    each = [f"{row['method']}, {row['direction']}: rank correlation {number(row['spearman'])}" for row in rows]
+    alt = f"Estimated against exact effects, one panel a method and direction. {'; '.join(each)}."
+    name, edges = _named(metric), _edges(estimates, metric)
+    figure = figures.estimate_panels(estimates, correlations, metric)
+    largest = f"The edges with the largest measured effects on the {name}, direct path alone."
+    return [
+        Table(columns, cells, "lllrrrrr", f"Agreement with the exact effect on the {name}."),
+        Figure(f"estimates-{metric}", figure, _ESTIMATES, alt),
+        *([Table(["edge", "direction", "exact", "EAP", "EAP-IG"], edges, "llrrr", largest)] if edges else []),
+    ]
+
+
+def _edges(estimates: pd.DataFrame, metric: str) -> list[list[Text]]:
     """The edges with the largest exact effects, a few a direction, with both estimates."""
     rows = estimates.loc[(estimates["metric"] == metric) & estimates["sender"].notna() & estimates["exact"].notna()]
     if rows.empty:
@@ -216,11 +408,22 @@ def _edges(estimates: pd.DataFrame, metric: str) -> list[dict[str, str]]:
     table = rows.pivot_table(index=keys, columns="method", values="estimate", sort=False).reset_index()
     table = table.assign(size=table["exact"].abs()).sort_values("size", ascending=False, kind="stable")
     return [
-        {
-            "direction": row["direction"],
-            "edge": figures.point_name(row),
-            **{name: number(row[key]) for name, key in (("exact", "exact"), ("eap", EAP), ("eap_ig", EAP_IG))},
-        }
+        [bold(figures.point_name(row)), row["direction"], *(number(row[name]) for name in ("exact", EAP, EAP_IG))]
         for direction in rows["direction"].unique()
         for row in table.loc[table["direction"] == direction].head(_EDGES).to_dict("records")
     ]
+
+
+def _chosen(edges: Mapping[str, Any]) -> str:
+    """How many edges there are, and which of them were measured."""
+    there = (
+        f"There are {number(edges['edges'])} edges. {number(edges['from_embedding'])} of them lead from the embedding, "
+        "which path patching does not measure."
+    )
+    some = (
+        f"Of the others were measured, for each direction and metric, all that end in {edges['receivers']} receivers "
+        f"drawn by chance (seed {edges['seed']}) or in the {edges['receivers']} with the strongest estimates. The "
+        "correlations are over those drawn by chance alone."
+    )
+    points = f"EAP-IG averages gradients over {edges['steps']} points on the way from one prompt to the other."
+    return f"{there} {some if edges['sampled'] else 'All others were measured.'} {points}"

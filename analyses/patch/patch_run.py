@@ -1,0 +1,97 @@
+"""What does one run of `interp patch` measure? Its pairs, every cell, and estimates beside them where asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analyses.patch.cell_estimates import Estimates, check_metrics, correlations, estimates_of
+from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
+from analyses.provenance import digest
+from interp import InputError, Transformer
+from interp.patching.results import Direction
+from interp.patching.spots import last_stack
+
+Progress = Callable[[str, int], object]  # what is being done, and how often it was
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was patched and what came of it; `prompts` and `how` are for the record."""
+
+    site: str
+    how: Mapping[str, Any]
+    prompts: Mapping[str, Any]
+    pairs: pd.DataFrame
+    tokens: Sequence[PromptTokens]
+    cells: Cells
+    estimates: Estimates | None = None
+    correlations: pd.DataFrame | None = None
+
+
+def find(
+    model: Transformer,
+    prompts: pd.DataFrame,
+    site: str = "z",
+    *,
+    by_position: bool = False,
+    directions: Sequence[Direction] = DIRECTIONS,
+    metrics: Sequence[str] = ("logit_difference",),
+    stack: str | None = None,
+    attention: str = "self",
+    estimates: bool = False,
+    drop: bool = False,
+    as_typed: bool = False,
+    source: Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Found:
+    """Sweep one site over all pairs. Arguments as in `make_pairs` and `measure`, and:
+
+    Args:
+        model: a transformer with a tokenizer.
+        prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
+        site: what is patched.
+        by_position: whether positions are patched one by one.
+        directions: `denoise`, `noise` or both.
+        metrics: names of `METRICS`.
+        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
+        attention: `self` or `cross`.
+        estimates: set gradient estimates beside the exact effects.
+        drop: leave out and count pairs that cannot be used.
+        as_typed: put no space before answers.
+        source: the file that the prompts come from.
+        seed: of everything random.
+        progress: called with what is being done.
+
+    Raises:
+        InputError: as `make_pairs` and `measure`, or a metric without a gradient where estimates are asked for.
+    """
+    say = progress or (lambda stage, count: None)
+    metrics = list(dict.fromkeys(metrics))
+    if model.config.output == "none":
+        raise InputError(NO_OUTPUT)
+    if estimates:
+        check_metrics(metrics)
+    named = None if source is None else source.name
+    pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, source=named)
+    say("patching", 0)
+    how: dict[str, Any] = {"by_position": by_position, "directions": list(directions), "metrics": metrics}
+    how |= {"stack": stack or last_stack(model), "attention": attention}
+    exact = sweeps(model, pairs, site, **how)
+    cells = cells_of(model, pairs, exact, seed=seed)
+    read = {
+        "file": named,
+        "sha256": None if source is None else digest([source.read_bytes()]),
+        "pairs": len(pairs),
+        "left_out": pairs.left_out,
+    }
+    used = pairs_table(model, prompts, pairs, cells.prompts), prompt_tokens(model, pairs)
+    if not estimates:
+        return Found(site, how, read, *used, cells)
+    say("estimating", 0)
+    beside = estimates_of(model, pairs, exact, seed=seed, progress=say)
+    return Found(site, how, read, *used, cells, beside, correlations(beside.table))
