@@ -1,18 +1,23 @@
 """The small experiments that the source articles name, for any causal model; for encoders where no text stops midway.
 
-Every module has `NAME`, `TITLE`, `QUESTION`, `COMMAND` (the command that runs it), `measure(model, *, seed) ->
-DataFrame`, `sentence(table) -> str` (what was found) and `CAPTION` (how to read its figure, which
-`analyses.figures.experiment_plots.DRAW[NAME]` draws from the table). Prompts are the articles' own, and
-beside them ones in the words of the generated stories, which small models can read too. What a model cannot use is
-counted in `table.attrs["left_out"]`.
+Each is a value, an `Experiment`, in its file. Prompts are the articles' own, and beside them ones in the words of the
+generated stories, which small models can read too. What a model cannot use is counted in what is measured.
 """
 
-from types import ModuleType
+from typing import Any
 
-from analyses.experiments import adjectives, companions, cost, distance, knight, profession, shares, word_sense
+from analyses.experiments.adjectives import ADJECTIVES
+from analyses.experiments.companions import COMPANIONS
+from analyses.experiments.cost import COST
+from analyses.experiments.distance import DISTANCE
+from analyses.experiments.experiment import Experiment, Outcome
+from analyses.experiments.knight import KNIGHT
+from analyses.experiments.profession import PROFESSION
+from analyses.experiments.shares import SHARES
+from analyses.experiments.word_sense import WORD_SENSE
 
-EXPERIMENTS: dict[str, ModuleType] = {
-    module.NAME: module for module in (profession, knight, adjectives, word_sense, companions, distance, cost, shares)
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    each.name: each for each in (PROFESSION, KNIGHT, ADJECTIVES, WORD_SENSE, COMPANIONS, DISTANCE, COST, SHARES)
 }
 
-__all__ = ["EXPERIMENTS"]
+__all__ = ["EXPERIMENTS", "Experiment", "Outcome"]

@@ -12,35 +12,33 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from analyses.experiments.prompts import (
+from analyses.experiments.experiment import (
     ARTICLES,
     STORIES,
-    batch_of,
-    finish,
+    Experiment,
+    Outcome,
+    bounded,
+    each_source,
+    joined,
     largest,
-    paragraph,
-    sources,
-    tokenizer_of,
-    unreadable,
-    with_interval,
+    said,
 )
+from analyses.experiments.prompts import batch_of, readable, tokenizer_of
+from analyses.experiments.swaps import shares_of
+from analyses.figures.experiment_plots import heat_map, reaching, under
+from analyses.figures.style import SIGNED, colour_bar, head_name, panels, styled
 from interp import Transformer, run
 from interp.attribution import head_results
-from interp.statistics import Estimate, estimate
+from interp.statistics import estimate
 from interp.tokens import align
-
-NAME, COMMAND = "adjectives", "next-word"
-TITLE = "A fluffy blue creature"
-QUESTION = "Which heads carry the adjectives to their noun?"
-CAPTION = (
-    "A cell is a head. Left, attention from a noun to its adjectives beyond uniform attention; right, the share "
-    "that the head itself writes of the change in the noun’s last stream."
-)
 
 _COUNT = 24  # sentences in the stories' words
 _NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
+_CARRIED = "carried", "carried_low", "carried_high"
 _TRIES = 100  # other adjectives that are tried until they have as many pieces
 
 
@@ -55,8 +53,13 @@ class Scene:
 
     @property
     def words(self) -> list[str]:
-        """The sentence."""
+        """Of the sentence."""
         return ["A", *self.first, self.verb, "the", *self.second]
+
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        return " ".join(self.words)
 
     def other(self, adjectives: tuple[str, str, str]) -> "Scene":
         """The same with other adjectives."""
@@ -64,33 +67,10 @@ class Scene:
         return Scene(self.source, (one, two, self.first[2]), self.verb, (three, self.second[1]))
 
 
-_ARTICLE_ADJECTIVES = (
-    "fluffy",
-    "blue",
-    "verdant",
-    "tiny",
-    "red",
-    "frozen",
-    "hairy",
-    "green",
-    "ancient",
-    "gentle",
-    "dark",
-)
-_STORY_ADJECTIVES = (
-    "little",
-    "old",
-    "young",
-    "brown",
-    "black",
-    "white",
-    "blue",
-    "red",
-    "green",
-    "yellow",
-    "happy",
-    "sad",
-)
+_ADJECTIVES = {
+    ARTICLES: ["fluffy", "blue", "verdant", "tiny", "red", "frozen", "hairy", "green", "ancient", "gentle", "dark"],
+    STORIES: ["little", "old", "young", "brown", "black", "white", "blue", "red", "green", "yellow", "happy", "sad"],
+}
 _ANIMALS, _PLACES = ("dog", "bird", "fox", "frog", "bear", "pig", "mole"), ("house", "tree", "hill", "park", "school")
 
 
@@ -100,20 +80,18 @@ def scenes(seed: int) -> list[Scene]:
     first = Scene(ARTICLES, ("fluffy", "blue", "creature"), "roamed", ("verdant", "forest"))
     made = [first]
     for _ in range(_COUNT // 2):
-        one, two, three = rng.sample(_ARTICLE_ADJECTIVES, 3)
-        noun, place = (
-            rng.choice(("creature", "monster", "dragon", "rabbit")),
-            rng.choice(("forest", "valley", "island")),
-        )
+        one, two, three = rng.sample(_ADJECTIVES[ARTICLES], 3)
+        noun = rng.choice(("creature", "monster", "dragon", "rabbit"))
+        place = rng.choice(("forest", "valley", "island"))
         made.append(Scene(ARTICLES, (one, two, noun), rng.choice(("roamed", "crossed", "left")), (three, place)))
     for _ in range(_COUNT):
-        one, two, three = rng.sample(_STORY_ADJECTIVES, 3)
+        one, two, three = rng.sample(_ADJECTIVES[STORIES], 3)
         verb = rng.choice(("saw", "found", "liked"))
         made.append(Scene(STORIES, (one, two, rng.choice(_ANIMALS)), verb, (three, rng.choice(_PLACES))))
     return made
 
 
-def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     """What each head looks at from nouns, and what it writes there of the adjectives.
 
     Columns: source, layer, head, attention (share from a noun to its adjectives), uniform, gain, ci_low, ci_high (over
@@ -123,19 +101,14 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
     Raises:
         InputError: no sentence can be used, or no tokenizer.
     """
-    left_out: Counter[str] = Counter()
-    rows, used = [], {}
+    left_out, used, tables = Counter[str](), {}, []
     for source in (ARTICLES, STORIES):
-        kept = []
-        for scene in (each for each in scenes(seed) if each.source == source):
-            if reason := unreadable(model, " ".join(scene.words), source):
-                left_out[f"sentences with {reason}"] += 1
-            else:
-                kept.append(scene)
+        offered = [scene for scene in scenes(seed) if scene.source == source]
+        kept = readable(model, offered, source, left_out, lambda scene: [scene.text], "sentences")
         if kept:
             used[source] = len(kept)
-            rows.append(_rows(model, kept, left_out, seed).assign(source=source))
-    return finish(pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(), left_out, used)
+            tables.append(_rows(model, kept, left_out, seed).assign(source=source))
+    return Outcome(joined(tables), used, left_out)
 
 
 def _rows(model: Transformer, kept: list[Scene], left_out: Counter[str], seed: int) -> pd.DataFrame:
@@ -145,24 +118,16 @@ def _rows(model: Transformer, kept: list[Scene], left_out: Counter[str], seed: i
     wrote = np.stack([np.full(looks.shape[-1], np.nan) if each is None else each for each in carried])
     ones = np.ones_like(looks[:, 0])
     attention = estimate(looks[:, 0], ones, looks[:, 1], ones, seed=seed)
-    written = _mean(wrote, seed)
+    written, n_carried = shares_of(wrote.T, np.ones(len(wrote)), seed)
     layer, head = np.unravel_index(np.arange(looks.shape[-1]), (model.config.n_layers, model.config.n_heads))
     columns = {"layer": layer, "head": head, "attention": attention.value, "uniform": attention.baseline}
     columns |= {"gain": attention.gain, "ci_low": attention.low, "ci_high": attention.high}
-    columns |= {"carried": written.value, "carried_low": written.low, "carried_high": written.high}
-    return pd.DataFrame({**columns, "n": len(kept), "n_carried": sum(each is not None for each in carried)})
-
-
-def _mean(values: np.ndarray, seed: int) -> Estimate:
-    """Mean of each column over rows that are there."""
-    there = (~np.isnan(values)).astype(float)
-    nothing = np.zeros_like(there)
-    return estimate(np.nan_to_num(values), there, nothing, nothing + 1, seed=seed)
+    return pd.DataFrame({**columns, **bounded(written, *_CARRIED), "n": len(kept), "n_carried": n_carried})
 
 
 def _places(model: Transformer, scene: Scene) -> list[list[int]]:
     """The tokens of each word."""
-    tokenizer, text = tokenizer_of(model), " ".join(scene.words)
+    tokenizer, text = tokenizer_of(model), scene.text
     ends = np.cumsum([len(word) + 1 for word in scene.words]) - 1
     spans = [(int(end) - len(word), int(end)) for end, word in zip(ends, scene.words, strict=True)]
     owners = align(tokenizer.pieces(text).spans, spans, text)
@@ -177,7 +142,7 @@ def _attention(model: Transformer, scene: Scene) -> np.ndarray:
     """
     (stack,) = model.config.stacks
     places = _places(model, scene)
-    out = run(model, batch_of(model, [" ".join(scene.words)]), capture=f"{stack}.*.attn.pattern")
+    out = run(model, batch_of(model, [scene.text]), capture=f"{stack}.*.attn.pattern")
     pattern = torch.cat([each[0] for each in out.activations.values()]).double().cpu()  # cell query key
     found = []
     for noun, adjectives in _NOUNS.items():
@@ -194,7 +159,7 @@ def _carried(model: Transformer, scene: Scene, seed: int) -> np.ndarray | None:
         return None
     (stack,) = model.config.stacks
     layers = range(model.config.n_layers)
-    batch = batch_of(model, [" ".join(each.words) for each in (scene, other)])
+    batch = batch_of(model, [each.text for each in (scene, other)])
     last = f"{stack}.{layers[-1]}.resid_post"
     out = run(model, batch, capture=[last, *(f"{stack}.{layer}.attn.z" for layer in layers)])
     nouns = [_places(model, scene)[noun][-1] for noun in _NOUNS]
@@ -212,30 +177,59 @@ def _other(model: Transformer, scene: Scene, seed: int) -> Scene | None:
     """The scene with other adjectives, every word of which has as many pieces."""
     rng = random.Random(f"{seed} {scene.words}")
     own = {*scene.first, *scene.second}
-    adjectives = _ARTICLE_ADJECTIVES if scene.source == ARTICLES else _STORY_ADJECTIVES
     for _ in range(_TRIES):
-        one, two, three = rng.sample([word for word in adjectives if word not in own], 3)
+        one, two, three = rng.sample([word for word in _ADJECTIVES[scene.source] if word not in own], 3)
         other = scene.other((one, two, three))
         if _places(model, other) == _places(model, scene):
             return other
     return None
 
 
-def sentence(table: pd.DataFrame) -> str:
+@each_source
+def sentence(where: str, rows: pd.DataFrame) -> str:
     """The head that looks most, and the head that carries most."""
-    said = []
-    for where, rows in sources(table):
-        looks = largest(rows, "gain")
-        text = (
-            f"{where} ({looks['n']} sentences), nouns look at their adjectives most through L{looks['layer']}."
-            f"H{looks['head']}: {with_interval(looks['gain'], looks['ci_low'], looks['ci_high'])} more than uniform "
-            "attention"
-        )
-        if not np.isnan(rows["carried"].to_numpy()).all():
-            best = largest(rows, "carried")
-            text += (
-                f"; of what other adjectives change in the noun, L{best['layer']}.H{best['head']} writes the largest "
-                f"share, {with_interval(best['carried'], best['carried_low'], best['carried_high'])}"
-            )
-        said.append(text)
-    return paragraph(said)
+    looks = largest(rows, "gain")
+    text = (
+        f"{where} ({looks['n']} sentences), nouns look at their adjectives most through "
+        f"{head_name(looks['layer'], looks['head'])}: {said(looks, 'gain')} more than uniform attention"
+    )
+    if np.isnan(rows["carried"].to_numpy()).all():
+        return text
+    best = largest(rows, "carried")
+    return (
+        f"{text}; of what other adjectives change in the noun, {head_name(best['layer'], best['head'])} writes the "
+        f"largest share, {said(best, *_CARRIED)}"
+    )
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """Layer x head: attention from a noun to its adjectives beyond uniform, and the share of their change it writes."""
+    quantities = {"gain": "looks at its adjectives", "carried": "writes what they change"}
+    groups = [(str(source), group, column) for source, group in table.groupby("source") for column in quantities]
+    figure, axes = panels(title, len(groups), height=0.9 + 0.24 * len(set(table["layer"])), columns=2)
+    for at, (ax, (source, group, column)) in enumerate(zip(axes, groups, strict=True)):
+        scale = reaching(table[column].to_numpy(), at_least=0.02)
+        grid = group.pivot(index="layer", columns="head", values=column)
+        heat_map(ax, grid, scale, [str(head) for head in grid.columns])
+        ax.tick_params("x", rotation=0)
+        ax.set_title(under(quantities[column], source, set(table["source"])))
+        ax.set(xlabel="head", ylabel="layer" if at % 2 == 0 else "")
+        label = "attention beyond\nuniform" if column == "gain" else "share of the change\nin the noun's stream"
+        colour_bar(figure, [ax], ScalarMappable(scale, SIGNED), label)
+    return figure
+
+
+ADJECTIVES = Experiment(
+    name="adjectives",
+    title="A fluffy blue creature",
+    question="Which heads carry the adjectives to their noun?",
+    command="next-word",
+    caption=(
+        "A cell is a head. Left, attention from a noun to its adjectives beyond uniform attention; right, the share "
+        "that the head itself writes of the change in the noun’s last stream."
+    ),
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

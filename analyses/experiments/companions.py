@@ -8,25 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from analyses.experiments.prompts import (
-    ARTICLES,
-    STORIES,
-    finish,
-    paragraph,
-    readable,
-    sources,
-    streams,
-    tokenizer_of,
-    with_interval,
-)
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, said
+from analyses.experiments.prompts import readable, streams, tokenizer_of
+from analyses.figures.attention_lines import literal
+from analyses.figures.experiment_plots import label_layers, layer_line
+from analyses.figures.style import BLUE, ORANGE, panels, styled
 from interp import Transformer
 from interp.statistics import mean_interval
-
-NAME, COMMAND = "companions", "word-sense"
-TITLE = "Girl, boy and car"
-QUESTION = "Is a girl more like a boy than like a car, in the embedding and along the layers?"
-CAPTION = "Cosines over the same frames, with 95% intervals."
 
 
 @dataclass(frozen=True)
@@ -46,13 +36,14 @@ TRIPLES = (
     Triple(STORIES, "mother", "father", "house"),
     Triple(STORIES, "woman", "man", "bell"),
 )
+_WORDS = ["word", "near", "far"]
 FRAMES = (
     *("Tim saw the", "Sue looked at the", "Then he found a", "She was behind the", "There was a", "Tom liked the"),
     *("It was near the", "He saw the little", "They looked at the", "Mia found the", "This is a", "Ben went to the"),
 )
 
 
-def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded.
 
     Columns: source, word, near, far (the words), layer, near_cosine, near_low, near_high, far_cosine, far_low,
@@ -63,8 +54,7 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
         InputError: no triple can be used, or no tokenizer.
     """
     tokenizer = tokenizer_of(model)
-    left_out: Counter[str] = Counter()
-    rows, used = [], Counter[str]()
+    rows, used, left_out = [], Counter[str](), Counter[str]()
     for triple in TRIPLES:
         words = (triple.word, triple.near, triple.far)
         pieces = {len(tokenizer.continuation(f" {word}")) for word in words}
@@ -72,11 +62,11 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
             left_out[f"of the triples (“{'”, “'.join(words)}”, of unlike numbers of pieces)"] += 1
             continue
         wanted = [[f"{frame} {word}" for word in words] for frame in FRAMES]
-        kept = [texts for texts in wanted if len(readable(model, texts, triple.source, left_out)) == len(words)]
+        kept = [texts for texts in wanted if readable(model, texts, triple.source, left_out, lambda t: [t]) == texts]
         if kept:
             used[triple.source] += len(kept)
             rows += _rows(model, triple, kept, seed, whole=pieces == {1})
-    return finish(pd.DataFrame(rows), left_out, used)
+    return Outcome(pd.DataFrame(rows), used, left_out)
 
 
 def _rows(
@@ -88,8 +78,8 @@ def _rows(
         cosines = {"near": _cosine(own[layer], near[layer]), "far": _cosine(own[layer], far[layer])}
         row: dict[str, object] = {"source": triple.source, "word": triple.word, "near": triple.near, "far": triple.far}
         for side, values in cosines.items():
-            value, low, high, _ = mean_interval(values, seed=seed)
-            row |= {f"{side}_cosine": value, f"{side}_low": low, f"{side}_high": high}
+            columns = (f"{side}_{what}" for what in ("cosine", "low", "high"))
+            row |= dict(zip(columns, mean_interval(values, seed=seed), strict=False))
         value, low, high, _ = mean_interval(cosines["near"] - cosines["far"], seed=seed)
         rows.append(row | {"layer": layer, "gap": value, "ci_low": low, "ci_high": high, "n": len(kept)})
     return rows
@@ -99,17 +89,42 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
 
 
-def sentence(table: pd.DataFrame) -> str:
-    """The first triple of each source at its first and last layer."""
-    said = []
-    for where, rows in sources(table):
-        own = rows.loc[(rows[["word", "near", "far"]] == rows[["word", "near", "far"]].iloc[0]).all(axis=1)]
-        first, *_, last = own.sort_values("layer").to_dict("records")
-        begin = "in the embedding" if first["layer"] == 0 else f"after layer {first['layer']}"
-        said.append(
-            f"{where} ({first['n']} frames), the cosine of “{first['word']}” with “{first['near']}” and with "
-            f"“{first['far']}” is {first['near_cosine']:.2f} against {first['far_cosine']:.2f} {begin} and "
-            f"{last['near_cosine']:.2f} against {last['far_cosine']:.2f} after layer {last['layer']}, there a gap of "
-            f"{with_interval(last['gap'], last['ci_low'], last['ci_high'])}"
-        )
-    return paragraph(said)
+@each_source
+def sentence(where: str, rows: pd.DataFrame) -> str:
+    """The first triple at its first and last layer."""
+    own = rows.loc[(rows[_WORDS] == rows[_WORDS].iloc[0]).all(axis=1)]
+    first, *_, last = own.sort_values("layer").to_dict("records")
+    begin = "in the embedding" if first["layer"] == 0 else f"after layer {first['layer']}"
+    return (
+        f"{where} ({first['n']} frames), the cosine of “{first['word']}” with “{first['near']}” and with "
+        f"“{first['far']}” is {first['near_cosine']:.2f} against {first['far_cosine']:.2f} {begin} and "
+        f"{last['near_cosine']:.2f} against {last['far_cosine']:.2f} after layer {last['layer']}, there a gap of "
+        f"{said(last, 'gap')}"
+    )
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """By layer: the cosine of a word with one of its kind and with one of another, over the same frames."""
+    found = [group for _, group in table.groupby(_WORDS, sort=False)]
+    figure, axes = panels(title, len(found), height=2.3, columns=2, key=0.7)
+    for ax, group in zip(axes, found, strict=True):
+        word, near, far = (literal(str(group[role].iloc[0])) for role in _WORDS)
+        layer_line(ax, group, ("near_cosine", "near_low", "near_high"), BLUE, "with one of its kind")
+        layer_line(ax, group, ("far_cosine", "far_low", "far_high"), ORANGE, "with one of another kind")
+        ax.set(title=f"{word}: {near} against {far}")
+        ax.set_ylim(min(0.0, float(np.nanmin(table["far_low"].to_numpy()))), 1.02)
+    label_layers(figure, axes, "cosine", 2)
+    return figure
+
+
+COMPANIONS = Experiment(
+    name="companions",
+    title="Girl, boy and car",
+    question="Is a girl more like a boy than like a car, in the embedding and along the layers?",
+    command="word-sense",
+    caption="Cosines over the same frames, with 95% intervals.",
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

@@ -12,21 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from scipy import stats
 
+from analyses.experiments.experiment import Experiment, Outcome
+from analyses.figures.experiment_plots import legend
+from analyses.figures.style import BLUE, GREEN, ORANGE, panels, styled
 from interp import StackConfig, TokenBatch, Transformer
 from interp.config import Gated, NoMLP
 from interp.sight import Sight
 from interp.tap import UNTAPPED
 from interp.transformer import Block
-
-NAME, COMMAND = "cost", "next-word"
-TITLE = "The quadratic cost"
-QUESTION = "How does attention's cost grow with the length of the text?"
-CAPTION = (
-    "Random input, one block, the fastest of several runs on this machine; the power is fitted on the four longest "
-    "texts."
-)
 
 MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -37,7 +34,7 @@ _FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts
 
 def measure(
     model: Transformer, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
-) -> pd.DataFrame:
+) -> Outcome:
     """Seconds and floating-point operations of one block's parts by length.
 
     Columns: part, tokens, seconds (fastest of `repeats`), flops, exponent, exponent_error (of seconds as a power of
@@ -64,7 +61,7 @@ def measure(
     parts = {part: table.loc[table["part"] == part] for part, _ in works}
     fits = {part: exponent(rows["tokens"], rows["seconds"]) for part, rows in parts.items()}
     table["exponent"] = [fits[part][0] for part in table["part"]]
-    return table.assign(exponent_error=[fits[part][1] for part in table["part"]])
+    return Outcome(table.assign(exponent_error=[fits[part][1] for part in table["part"]]))
 
 
 def flops(config: StackConfig, part: str, tokens: int) -> int:
@@ -118,8 +115,9 @@ def exponent(tokens: pd.Series, seconds: pd.Series) -> tuple[float, float]:
     return float(fit.slope), float(fit.stderr)
 
 
-def sentence(table: pd.DataFrame) -> str:
+def sentence(found: Outcome) -> str:
     """Each part's seconds at the longest text, and its exponent."""
+    table = found.table
     longest = table.loc[table["tokens"] == table["tokens"].max()].to_dict("records")
     said = [
         f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')}, growing "
@@ -133,3 +131,40 @@ def _growth(power: float, error: float) -> str:
     if isnan(power):
         return "by a power that so few lengths cannot tell"
     return f"as length to the power {power:.2f} ± {error:.2f}"
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """Seconds and operations of one block's parts against the length of the text, both axes logarithmic."""
+    figure, axes = panels(title, 2, height=3.0, columns=2)
+    colours = dict(zip(table["part"].unique(), (ORANGE, BLUE, GREEN), strict=False))
+    for part, colour in colours.items():
+        rows = table.loc[table["part"] == part].sort_values("tokens")
+        slope, error = (float(rows[name].iloc[0]) for name in ("exponent", "exponent_error"))
+        power = "too few lengths" if np.isnan(slope) else f"power {slope:.2f} ± {error:.2f}"
+        axes[0].plot(rows["tokens"], 1000 * rows["seconds"], color=colour, marker="o", ms=4, label=power)
+        axes[1].plot(rows["tokens"], rows["flops"] / 1e6, color=colour, marker="o", ms=4, label=part)
+    for ax, label in zip(axes, ("milliseconds, measured here", "millions of operations, counted"), strict=True):
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: f"{tokens:g}"))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.set(xlabel="tokens", title=label)
+    axes[0].legend(loc="upper left", frameon=False, fontsize=8)
+    legend(figure, axes[1:])
+    return figure
+
+
+COST = Experiment(
+    name="cost",
+    title="The quadratic cost",
+    question="How does attention's cost grow with the length of the text?",
+    command="next-word",
+    caption=(
+        "Random input, one block, the fastest of several runs on this machine; the power is fitted on the four longest "
+        "texts."
+    ),
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

@@ -3,15 +3,20 @@
 The mean distance between a token and what it attends to, beside that of uniform attention over the same tokens.
 """
 
-from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from analyses.experiments.prompts import finish, tokenizer_of, with_interval
+from analyses.experiments.experiment import Experiment, Outcome, said, with_interval
+from analyses.experiments.prompts import tokenizer_of
+from analyses.figures.experiment_plots import legend
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, styled
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Transformer
@@ -19,20 +24,21 @@ from interp.patterns import Totals, positional
 from interp.statistics import estimate
 from models.stories import stories
 
-NAME, COMMAND = "distance", "position"
-TITLE = "Near heads and far heads"
-QUESTION = "Do later layers look farther away?"
-CAPTION = "A dot is a head; distances are counted in tokens."
-
 _STORIES = 60
 LAYER = -1  # the head of rows that hold a layer's mean
 
 
-def measure(model: Transformer, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Distances(Outcome):
+    """With the last layer's distance less the first's, and its interval; None in a single layer."""
+
+    contrast: tuple[float, float, float] | None = None
+
+
+def measure(model: Transformer, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
     """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer.
 
-    Columns: layer, head, distance, uniform, ci_low, ci_high (of the distance, over documents), n (tokens);
-    `attrs["contrast"]` is the last layer's distance less the first's, with its interval; missing in a single layer.
+    Columns: layer, head, distance, uniform, ci_low, ci_high (of the distance, over documents), n (tokens).
 
     Raises:
         InputError: an empty corpus, one that is unknown to the model's tokenizer, or no tokenizer.
@@ -49,12 +55,12 @@ def measure(model: Transformer, corpus: Iterable[AnnotatedText] | None = None, *
         totals.add(batch.groups, scores[..., at, None], rows[..., at, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()
-    table = _table(scores, rows, (layers, heads), seed)
-    unread = {name: count for name, count in reading.counts.items() if "left out" in name}
-    table = finish(table, Counter(unread), {"stories" if corpus is None else "corpus": len(reading.documents)})
-    table.attrs["documents"] = len(reading.documents)
-    table.attrs["contrast"] = _contrast(scores, rows, (layers, heads), seed)
-    return table
+    return Distances(
+        _table(scores, rows, (layers, heads), seed),
+        used={"stories" if corpus is None else "corpus": len(reading.documents)},
+        left_out={name: count for name, count in reading.counts.items() if "left out" in name},
+        contrast=_contrast(scores, rows, (layers, heads), seed),
+    )
 
 
 def _table(scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[int, int], seed: int) -> pd.DataFrame:
@@ -73,7 +79,7 @@ def _table(scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[
             "uniform": scores[:, -1].sum() / rows[:, -1].sum(),
             "ci_low": found.low,
             "ci_high": found.high,
-            "n": [*[int(rows[:, -1].sum())] * (layers * heads + layers)],
+            "n": int(rows[:, -1].sum()),
         }
     )
 
@@ -90,21 +96,50 @@ def _contrast(
     return float(found.gain[0]), float(found.low[0]), float(found.high[0])
 
 
-def sentence(table: pd.DataFrame) -> str:
+def sentence(found: Distances) -> str:
     """The first and the last layer's mean distance, and the difference."""
-    layers = table.loc[table["head"] == LAYER].sort_values("layer").to_dict("records")
+    layers = found.table.loc[found.table["head"] == LAYER].sort_values("layer").to_dict("records")
     first, last = layers[0], layers[-1]
-    said = (
-        f"Attention looks {with_interval(first['distance'], first['ci_low'], first['ci_high'])} tokens away in layer 0"
-    )
-    if table.attrs.get("contrast"):
-        low, high = table.attrs["contrast"][1:]
+    text = f"Attention looks {said(first, 'distance')} tokens away in layer 0"
+    if found.contrast:
+        _, low, high = found.contrast
         farther = (
             "farther" if low > 0 else "nearer" if high < 0 else "neither surely nearer nor farther, the difference"
         )
-        said += (
-            f" and {with_interval(last['distance'], last['ci_low'], last['ci_high'])} in layer {last['layer']}: "
-            f"{farther} by {with_interval(*table.attrs['contrast'])}"
-        )
-    texts = table.attrs["documents"]
-    return f"{said}, where uniform attention would look {last['uniform']:.2f} ({last['n']:,} tokens, {texts} texts)."
+        text += f" and {said(last, 'distance')} in layer {last['layer']}: {farther} by {with_interval(*found.contrast)}"
+    texts = sum(found.used.values())
+    return f"{text}, where uniform attention would look {last['uniform']:.2f} ({last['n']:,} tokens, {texts} texts)."
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """Mean attention distance of every head, each layer's mean with its 95% interval, and uniform attention's."""
+    figure = begin(title, 3.2)
+    ax = figure.subplots()
+    heads, layers = (
+        rows.sort_values("layer") for rows in (table.loc[table["head"] >= 0], table.loc[table["head"] < 0])
+    )
+    ax.scatter(heads["layer"], heads["distance"], s=12, color=BLUE, alpha=0.7, linewidths=0, label="a head")
+    ax.plot(
+        layers["layer"], layers["distance"], color=ORANGE, marker="D", ms=5, label="mean of the layer, 95% interval"
+    )
+    ax.vlines(layers["layer"], layers["ci_low"], layers["ci_high"], color=ORANGE, lw=2)
+    ax.axhline(table["uniform"].iloc[0], color=GREY, ls="--", lw=1, label="uniform attention")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.margins(x=0.1)
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="layer", ylabel="mean distance, in tokens")
+    legend(figure, [ax])
+    return figure
+
+
+DISTANCE = Experiment(
+    name="distance",
+    title="Near heads and far heads",
+    question="Do later layers look farther away?",
+    command="position",
+    caption="A dot is a head; distances are counted in tokens.",
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

@@ -4,24 +4,20 @@ Every head's `z` is swapped with that of a prompt about somebody else; beside it
 the answer directly.
 """
 
-from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from analyses.experiments.prompts import ARTICLES, STORIES, finish, largest, paragraph, sources, with_interval
-from analyses.experiments.swaps import Swap, patched, shares_of, usable
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
+from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
+from analyses.figures.attention_lines import literal
+from analyses.figures.experiment_plots import legend, ranges
+from analyses.figures.style import BLUE, GREY, ORANGE, head_name, panels, styled
 from interp import InputError, Pairs, Transformer
 from interp.attribution import direct_logit_attribution
-
-NAME, COMMAND = "knight", "next-word"
-TITLE = "The knight in shining"
-QUESTION = "Which head brings the knight to the word after “shining”?"
-CAPTION = (
-    "The ten heads with the largest shares, with 95% intervals over pairs. A head may carry more than it writes "
-    "itself: later heads read what it wrote."
-)
 
 _OTHERS = {"dancer": " shoes", "singer": " dress", "princess": " jewels", "queen": " gold", "driver": " car"}
 _NAMES = ("Tim", "Tom", "Ben", "Max", "Sue", "Mia", "Amy", "Lily")
@@ -41,9 +37,12 @@ SWAPS = [
         for name, noun, place in product(_NAMES, ("king", "ball", "box"), ("school", "park"))
     ),
 ]
+_DIRECT = "direct", "direct_low", "direct_high"
+_COLUMNS = ("source", "layer", "head", "share", "ci_low", "ci_high", *_DIRECT, "n", "accuracy", "example")
+_TOP = 10  # heads with a line of their own
 
 
-def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     """Each head's share of the difference between the two answers, patched, and written directly.
 
     Columns: source, layer, head, share, ci_low, ci_high (patched; over pairs), direct, direct_low, direct_high (the
@@ -52,24 +51,15 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
-    left_out: Counter[str] = Counter()
-    rows, used, refused = [], {}, {}
-    for found in usable(model, SWAPS, left_out):
-        if found.pairs is None:
-            refused[found.source] = found.refused
-            continue
-        both = patched(model, found.pairs, "z", ("layer", "head"))
-        if reason := both.refused:
-            refused[found.source] = reason
-            continue
-        used[found.source] = len(found.pairs)
-        share, n = both.shares(seed)
-        direct, _ = shares_of(_direct(model, found.pairs), both.whole, seed)
-        layer, head = np.unravel_index(np.arange(len(n)), both.effects.shape[:2])
-        columns = {"source": found.source, "layer": layer, "head": head, "share": share.value, "ci_low": share.low}
-        columns |= {"ci_high": share.high, "direct": direct.value, "direct_low": direct.low, "direct_high": direct.high}
-        rows.append(pd.DataFrame({**columns, "n": n, "accuracy": both.accuracy, "example": found.example}))
-    return finish(pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(), left_out, used, refused)
+
+    def rows(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
+        effects, whole = both["z"].effects, both["z"].whole
+        share, n = shares_of(effects, whole, seed)
+        direct, _ = shares_of(_direct(model, pairs), whole, seed)
+        layer, head = np.unravel_index(np.arange(len(n)), effects.shape[:2])
+        return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": n})
+
+    return by_swapping(model, SWAPS, {"z": ("layer", "head")}, rows, _COLUMNS)
 
 
 def _direct(model: Transformer, pairs: Pairs) -> np.ndarray:
@@ -83,15 +73,48 @@ def _direct(model: Transformer, pairs: Pairs) -> np.ndarray:
     return (sides[0].by_head() - sides[1].by_head()).double().cpu().numpy()
 
 
-def sentence(table: pd.DataFrame) -> str:
+@each_source
+def sentence(where: str, rows: pd.DataFrame) -> str:
     """The head with the largest share, and what it writes directly."""
-    said = []
-    for where, rows in sources(table):
-        best = largest(rows, "share")
-        said.append(
-            f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
-            f"rightly), head L{best['layer']}.H{best['head']} carries the largest share of the difference, "
-            f"{with_interval(best['share'], best['ci_low'], best['ci_high'])}, and writes "
-            f"{with_interval(best['direct'], best['direct_low'], best['direct_high'])} directly"
+    best = largest(rows, "share")
+    return (
+        f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
+        f"rightly), head {head_name(best['layer'], best['head'])} carries the largest share of the difference, "
+        f"{said(best)}, and writes {said(best, *_DIRECT)} directly"
+    )
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """The heads with the largest shares when patched, and what each writes directly, with 95% intervals."""
+    found = [group for _, group in table.groupby("source", sort=True)]
+    most = min(_TOP, max(map(len, found)))
+    figure, axes = panels(title, len(found), height=0.8 + 0.26 * most, columns=2)
+    for ax, group in zip(axes, found, strict=True):
+        strongest = np.argsort(-np.abs(group["share"].to_numpy(dtype=float)))[:_TOP]
+        rows = group.iloc[strongest].sort_values("share")
+        y = np.arange(len(rows))
+        ranges(ax, rows, ("share", "ci_low", "ci_high"), y + 0.12, BLUE, "o", "patched")
+        ranges(ax, rows, _DIRECT, y - 0.12, ORANGE, "D", "written directly")
+        ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
+        ax.axvline(0, color=GREY, lw=1)
+        ax.set(
+            title=literal(group["example"].iloc[0], 200).replace(" / ", "\n"), xlabel="share of the logit difference"
         )
-    return paragraph(said)
+    legend(figure, axes)
+    return figure
+
+
+KNIGHT = Experiment(
+    name="knight",
+    title="The knight in shining",
+    question="Which head brings the knight to the word after “shining”?",
+    command="next-word",
+    caption=(
+        "The ten heads with the largest shares, with 95% intervals over pairs. A head may carry more than it writes "
+        "itself: later heads read what it wrote."
+    ),
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

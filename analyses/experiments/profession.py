@@ -4,24 +4,21 @@ The two prompts swap activations, one layer and position at a time. In the stori
 has to arrive.
 """
 
-from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
 
-from analyses.experiments.prompts import ARTICLES, STORIES, finish, largest, paragraph, sources, with_interval
-from analyses.experiments.swaps import BothWays, Swap, patched, usable
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
+from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
+from analyses.figures.attention_lines import literal
+from analyses.figures.experiment_plots import heat_map, reaching, under
+from analyses.figures.style import SIGNED, colour_bar, panels, styled
 from interp import Pairs, Transformer
-
-NAME, COMMAND = "profession", "next-word"
-TITLE = "The soccer player and the musician"
-QUESTION = "Which positions carry the subject to the last token?"
-CAPTION = (
-    "Where one prompt’s activations are put into the other’s run. 1 is the whole difference between the two "
-    "answers; the mean of both directions."
-)
 
 _PLAYERS = {"soccer player": " field", "football player": " field", "tennis player": " court", "young golfer": " green"}
 _MUSICIANS = ("musician", "young musician", "violin player", "opera singer", "jazz pianist")
@@ -43,11 +40,12 @@ SWAPS = [
         for the, his, her in product(_OPENINGS, _HIS, _HER)
     ),
 ]
-_SITES = ("resid_pre", "z")
+_SITES = {"resid_pre": "stream into the layer", "z": "heads of the layer"}
 SUBJECT = "(subject)"  # the token of a place where prompts differ
+_COLUMNS = ("layer", "place", "share", "ci_low", "ci_high", "n", "accuracy", "token", "source", "site", "example")
 
 
-def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     """Share of the difference between the two answers that each layer and position carries.
 
     Columns: source, site (`resid_pre`, or `z` of all heads), layer, place (0 is the last token, -1 the one before),
@@ -56,33 +54,22 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
-    left_out: Counter[str] = Counter()
-    rows, used, refused = [], {}, {}
-    for found in usable(model, SWAPS, left_out):
-        if found.pairs is None:
-            refused[found.source] = found.refused
-            continue
-        both = {site: patched(model, found.pairs, site, ("layer", "position")) for site in _SITES}
-        if reason := both["resid_pre"].refused:
-            refused[found.source] = reason
-            continue
-        used[found.source] = len(found.pairs)
-        tokens = _tokens(model, found.pairs)
-        for site, each in both.items():
-            shares = _rows(each, found.pairs, tokens, seed)
-            rows.append(shares.assign(source=found.source, site=site, example=found.example))
-    return finish(pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(), left_out, used, refused)
+
+    def rows(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
+        tokens = _tokens(model, pairs)
+        return pd.concat([_rows(each, pairs, tokens, seed).assign(site=site) for site, each in both.items()])
+
+    return by_swapping(model, SWAPS, dict.fromkeys(_SITES, ("layer", "position")), rows, _COLUMNS)
 
 
 def _rows(both: BothWays, pairs: Pairs, tokens: dict[int, str], seed: int) -> pd.DataFrame:
-    last = pairs.last.cpu().numpy()
     from_end = np.full(both.effects.shape, np.nan)  # layer, tokens before the last, pair
-    for pair, at in enumerate(last):
+    for pair, at in enumerate(pairs.last.cpu().numpy()):
         from_end[:, : at + 1, pair] = both.effects[:, at::-1, pair]
-    share, n = BothWays(from_end, both.whole, both.accuracy).shares(seed)
+    share, n = shares_of(from_end, both.whole, seed)
     layer, before = np.unravel_index(np.arange(len(n)), from_end.shape[:2])
-    table = pd.DataFrame({"layer": layer, "place": -before, "share": share.value, "ci_low": share.low})
-    table = table.assign(ci_high=share.high, n=n, accuracy=both.accuracy, token=[tokens[-at] for at in before])
+    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": n})
+    table["token"] = [tokens[-at] for at in before]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
     return table.loc[(table["place"] >= first) & (n > 0)]  # nothing before the subject can carry it
 
@@ -103,20 +90,52 @@ def _where(cell: dict[str, Any]) -> str:
     return "the subject" if cell["token"] == SUBJECT else f"“{cell['token']}”"
 
 
-def sentence(table: pd.DataFrame) -> str:
+@each_source
+def sentence(where: str, rows: pd.DataFrame) -> str:
     """Where the subject is carried before the first and into the last layer."""
-    said = []
-    for where, rows in sources(table):
-        stream, heads = (rows.loc[rows["site"] == site] for site in _SITES)
-        last = stream.loc[stream["layer"] == stream["layer"].max()]
-        best, end = largest(last, "share"), largest(last.loc[last["place"] == 0], "share")
-        moves = largest(heads.loc[heads["place"] == 0], "share")
-        said.append(
-            f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
-            f"rightly), the stream that enters the last layer carries "
-            f"{with_interval(end['share'], end['ci_low'], end['ci_high'])} of the difference at the last token and "
-            f"{with_interval(best['share'], best['ci_low'], best['ci_high'])} at {_where(best)}; "
-            f"heads of layer {moves['layer']} bring "
-            f"{with_interval(moves['share'], moves['ci_low'], moves['ci_high'])} to the last token"
-        )
-    return paragraph(said)
+    stream, heads = (rows.loc[rows["site"] == site] for site in _SITES)
+    last = stream.loc[stream["layer"] == stream["layer"].max()]
+    best, end = largest(last, "share"), largest(last.loc[last["place"] == 0], "share")
+    moves = largest(heads.loc[heads["place"] == 0], "share")
+    return (
+        f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
+        f"rightly), the stream that enters the last layer carries {said(end)} of the difference at the last token and "
+        f"{said(best)} at {_where(best)}; heads of layer {moves['layer']} bring {said(moves)} to the last token"
+    )
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """Share of the difference by layer and position: of the stream, and of the heads that write there."""
+    sources = list(table["source"].unique())
+    groups = [
+        (source, site, table.loc[(table["source"] == source) & (table["site"] == site)])
+        for source in sources
+        for site in _SITES
+    ]
+    figure, axes = panels(title, len(groups), height=1.5 + 0.24 * len(set(table["layer"])), columns=2)
+    scale = reaching(table["share"].to_numpy())
+    for ax, (source, site, group) in zip(axes, groups, strict=True):
+        grid = group.pivot(index="layer", columns="place", values="share")
+        tokens = group.drop_duplicates("place").set_index("place")["token"]
+        heat_map(ax, grid, scale, [literal(tokens[place]) for place in grid.columns])
+        ax.tick_params("x", rotation=90)
+        ax.set_title(under(_SITES[site], source, sources))
+        ax.set(xlabel="", ylabel="layer" if ax in axes[::2] else "")
+    colour_bar(figure, axes, ScalarMappable(scale, SIGNED), "share of the\nlogit difference")
+    return figure
+
+
+PROFESSION = Experiment(
+    name="profession",
+    title="The soccer player and the musician",
+    question="Which positions carry the subject to the last token?",
+    command="next-word",
+    caption=(
+        "Where one prompt’s activations are put into the other’s run. 1 is the whole difference between the two "
+        "answers; the mean of both directions."
+    ),
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

@@ -8,18 +8,17 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
-from analyses.experiments.prompts import finish, tokenizer_of, with_interval
+from analyses.experiments.experiment import Experiment, Outcome, bounded, said
+from analyses.experiments.prompts import tokenizer_of
+from analyses.experiments.swaps import shares_of
+from analyses.figures.experiment_plots import legend
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, styled
 from analyses.reading.collectors import refuse_unread
 from interp import TokenBatch, Transformer, run
-from interp.statistics import estimate
 from models.stories import stories
-
-NAME, COMMAND = "shares", "next-word"
-TITLE = "Attention is a third"
-QUESTION = "How much of the model is attention?"
-CAPTION = "Norms and biases count with the part that they stand before."
 
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
 PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
@@ -27,7 +26,7 @@ _TOKENS = 64  # length at which arithmetic is counted
 _STORIES = 40
 
 
-def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
     """Each part's share of three quantities; the shares of a quantity add up to 1.
 
     Columns: quantity, part, value, share, ci_low, ci_high (over texts; of the writing alone), tokens (at which
@@ -48,17 +47,10 @@ def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> pd.D
         ]
     left_out: Counter[str] = Counter()
     written, counts = _writing(model, left_out, seed)
-    found = estimate(written, np.repeat(written.sum(1)[:, None], 3, 1), *_nothing(written), seed=seed)
-    means = written.sum(0) / counts.sum()
-    for at, part in enumerate(PARTS):
-        row = {"quantity": WRITING, "part": part, "value": means[at], "share": found.value[at]}
-        rows.append(row | {"ci_low": found.low[at], "ci_high": found.high[at]})
-    table = pd.DataFrame(rows).assign(tokens=tokens, n=len(written))
-    return finish(table, left_out, {"stories": len(written)})
-
-
-def _nothing(like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros_like(like), np.ones_like(like)
+    found, _ = shares_of(written.T, written.sum(1), seed)
+    writing = {"quantity": WRITING, "part": PARTS, "value": written.sum(0) / counts.sum(), **bounded(found)}
+    table = pd.concat([pd.DataFrame(rows), pd.DataFrame(writing)], ignore_index=True)
+    return Outcome(table.assign(tokens=tokens, n=len(written)), {"stories": len(written)}, left_out)
 
 
 def _parameters(model: Transformer) -> dict[str, int]:
@@ -108,13 +100,58 @@ def _sites(model: Transformer, stack: str) -> list[str]:
     return sites + [f"{stack}.{at}.mlp_out" for at, block in enumerate(model.last.blocks) if block.mlp is not None]
 
 
-def sentence(table: pd.DataFrame) -> str:
+def sentence(found: Outcome) -> str:
     """Attention's share of each quantity."""
-    rows = {row["quantity"]: row for row in table.loc[table["part"] == ATTENTION].to_dict("records")}
+    own = found.table.loc[found.table["part"] == ATTENTION]
+    rows = {row["quantity"]: row for row in own.to_dict("records")}
     writing = rows[WRITING]
     return (
         f"Attention holds {rows[PARAMETERS]['share']:.2f} of the parameters, does "
         f"{rows[ARITHMETIC]['share']:.2f} of the multiply-adds at {writing['tokens']} tokens, and writes "
-        f"{with_interval(writing['share'], writing['ci_low'], writing['ci_high'])} of the squared length that enters "
-        f"the stream ({writing['n']} texts)."
+        f"{said(writing)} of the squared length that enters the stream ({writing['n']} texts)."
     )
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """One bar a quantity, divided among embedding, attention and feed-forward; shares from 0.04 on are written in."""
+    figure = begin(title, 2.6)
+    ax = figure.subplots()
+    quantities = list(table["quantity"].unique())
+    colours = dict(zip(table["part"].unique(), (GREY, ORANGE, BLUE), strict=False))
+    start = np.zeros(len(quantities))
+    for part, colour in colours.items():
+        own = table.loc[table["part"] == part].set_index("quantity")["share"]
+        share = own.reindex(quantities).to_numpy(dtype=float)
+        ax.barh(range(len(quantities)), share, left=start, color=colour, label=part, height=0.62)
+        for y, (begins, wide) in enumerate(zip(start, share, strict=True)):
+            if wide >= 0.04:
+                ax.text(begins + wide / 2, y, f"{wide:.2f}", ha="center", va="center", color="white", fontsize=9)
+        start = start + share
+    ax.axvline(1 / 3, color="black", lw=1, ls=":", zorder=0, label="a third")
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    tokens = int(table["tokens"].iloc[0])
+    ax.set_yticks(range(len(quantities)), [_with_length(quantity, tokens) for quantity in quantities])
+    ax.set(xlabel="share")
+    legend(figure, [ax])
+    return figure
+
+
+def _with_length(quantity: str, tokens: int) -> str:
+    """A quantity as its axis names it, in two lines where it is long."""
+    if quantity == "multiply-adds":
+        return f"{quantity}\nat {tokens} tokens"
+    return quantity.replace(" the ", "\nthe ")
+
+
+SHARES = Experiment(
+    name="shares",
+    title="Attention is a third",
+    question="How much of the model is attention?",
+    command="next-word",
+    caption="Norms and biases count with the part that they stand before.",
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

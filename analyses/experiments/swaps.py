@@ -1,15 +1,17 @@
 """Pairs of prompts that differ in one noun, patched both ways: which cells carry the noun to the answer?"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from analyses.causal_tests import NO_OUTPUT
-from analyses.experiments.prompts import tokenizer_of, unreadable
+from analyses.experiments.experiment import Outcome, joined
+from analyses.experiments.prompts import readable, tokenizer_of
 from interp import InputError, Pairs, Transformer, logit_difference, sweep
 from interp.patching import unreliable
 from interp.statistics import Estimate, estimate
@@ -29,48 +31,6 @@ class Swap:
 
 
 @dataclass(frozen=True)
-class Usable:
-    """The pairs of one source that a model can use, or why none of them can be."""
-
-    source: str
-    pairs: Pairs | None
-    refused: str | None = None
-    example: str = ""
-
-
-def usable(model: Transformer, swaps: Sequence[Swap], left_out: Counter[str]) -> list[Usable]:
-    """Pairs by source; what cannot be used is counted by reason.
-
-    Raises:
-        InputError: the model has no output layer or no tokenizer, or is not causal.
-    """
-    tokenizer_of(model)
-    if model.output is None:
-        raise InputError(NO_OUTPUT)
-    found = []
-    for source in dict.fromkeys(swap.source for swap in swaps):
-        offered = [swap for swap in swaps if swap.source == source]
-        reasons = [unreadable(model, swap.clean, source) or unreadable(model, swap.corrupt, source) for swap in offered]
-        left_out.update(f"pairs with {reason}" for reason in reasons if reason)
-        kept = [swap for swap, reason in zip(offered, reasons, strict=True) if reason is None]
-        found.append(_paired(model, source, kept, left_out))
-    return found
-
-
-def _paired(model: Transformer, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> Usable:
-    if not swaps:
-        return Usable(source, None, "no pair can be read by this model")
-    sides = [[getattr(swap, side) for swap in swaps] for side in ("clean", "corrupt", "right", "wrong")]
-    try:
-        pairs = Pairs.from_texts(model, *sides, drop=True)
-    except InputError as error:
-        return Usable(source, None, str(error))
-    left_out.update({f"pairs where {reason}": count for reason, count in pairs.left_out.items()})
-    first = swaps[pairs.kept[0]]
-    return Usable(source, pairs, example=f"{first.clean}{first.right} / {first.corrupt}{first.wrong}")
-
-
-@dataclass(frozen=True)
 class BothWays:
     """Effects of cells, mean of both directions (`*cells pair`), the whole effect of each pair, and share answered."""
 
@@ -78,17 +38,60 @@ class BothWays:
     whole: Cells
     accuracy: float
 
-    @property
-    def refused(self) -> str | None:
-        """Why shares of the whole mean nothing; None where they mean something."""
-        return unreliable(torch.from_numpy(self.whole))
 
-    def shares(self, seed: int) -> tuple[Estimate, NDArray[np.integer]]:
-        """Each cell's share of the whole over the pairs where it exists, with its interval; and how many these are."""
-        return shares_of(self.effects, self.whole, seed)
+def by_swapping(
+    model: Transformer,
+    swaps: Sequence[Swap],
+    sites: Mapping[str, tuple[str, ...]],
+    rows: Callable[[Pairs, Mapping[str, BothWays]], pd.DataFrame],
+    columns: Sequence[str],
+) -> Outcome:
+    """Patches the pairs of every source that a model can use, and puts together what `rows` makes of each.
+
+    Args:
+        model: a causal model with an output layer and a tokenizer.
+        swaps: the pairs.
+        sites: what is patched, each by its axes.
+        rows: makes a table of a source's pairs and of the effects of each site.
+        columns: of the table, in order; `source`, `accuracy` (of all prompts) and `example` are added to its rows.
+
+    Raises:
+        InputError: no pair can be used; no output layer, no tokenizer, not causal.
+    """
+    tokenizer_of(model)
+    if model.output is None:
+        raise InputError(NO_OUTPUT)
+    left_out, used, refused, tables = Counter[str](), {}, {}, []
+    for source in dict.fromkeys(swap.source for swap in swaps):
+        try:
+            pairs, example = _paired(model, source, [swap for swap in swaps if swap.source == source], left_out)
+        except InputError as error:
+            refused[source] = str(error)
+            continue
+        both = {site: _patched(model, pairs, site, by) for site, by in sites.items()}
+        first = next(iter(both.values()))
+        if reason := unreliable(torch.from_numpy(first.whole)):
+            refused[source] = reason
+            continue
+        used[source] = len(pairs)
+        found = rows(pairs, both).assign(source=source, accuracy=first.accuracy, example=example)
+        tables.append(found[[*columns]])
+    return Outcome(joined(tables), used, left_out, refused)
 
 
-def patched(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> BothWays:
+def _paired(model: Transformer, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
+    """The pairs that a model can use, and the first of them as an example."""
+    swaps = readable(model, swaps, source, left_out, lambda swap: (swap.clean, swap.corrupt), "pairs")
+    if not swaps:
+        raise InputError("no pair can be read by this model")
+    sides = [[getattr(swap, side) for swap in swaps] for side in ("clean", "corrupt", "right", "wrong")]
+    pairs = Pairs.from_texts(model, *sides, drop=True)
+    left_out.update({f"pairs where {reason}": count for reason, count in pairs.left_out.items()})
+    first = swaps[pairs.kept[0]]
+    return pairs, f"{first.clean}{first.right} / {first.corrupt}{first.wrong}"
+
+
+def _patched(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> BothWays:
     """Put each prompt's activations into the other, cell by cell, and read the difference between their answers."""
     ways = [sweep(model, way, logit_difference(), site, by) for way in (pairs, pairs.swapped())]
     effects = np.stack([way.effect().double().cpu().numpy() for way in ways]).mean(0)
@@ -97,7 +100,11 @@ def patched(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) ->
 
 
 def shares_of(effects: Cells, whole: Cells, seed: int) -> tuple[Estimate, NDArray[np.integer]]:
-    """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out."""
+    """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out.
+
+    Returns:
+        Each cell's share with its interval, and over how many pairs.
+    """
     columns = effects.reshape(-1, effects.shape[-1]).T  # pair cell
     there = ~np.isnan(columns)
     weights, nothing = np.where(there, whole[:, None], 0.0), np.zeros_like(columns)

@@ -11,28 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analyses.experiments.prompts import (
-    ARTICLES,
-    STORIES,
-    finish,
-    paragraph,
-    readable,
-    sources,
-    streams,
-    with_interval,
-)
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, said
+from analyses.experiments.prompts import readable, streams
+from analyses.figures.attention_lines import literal
+from analyses.figures.experiment_plots import label_layers, layer_line
+from analyses.figures.style import BLUE, GREY, panels, styled
 from interp import Transformer
 from interp.statistics import mean_interval
-
-NAME, COMMAND = "word-sense", "word-sense"
-TITLE = "Mole and ring"
-QUESTION = "How far apart are the senses of one word, layer by layer?"
-CAPTION = (
-    "The gap between two senses beyond that within one, with 95% intervals over frames; unambiguous words in the "
-    "same frames move with the context alone."
-)
 
 
 @dataclass(frozen=True)
@@ -47,41 +35,34 @@ class Ambiguous:
 
 _NOUN = ("Tim saw the", "Sue found the", "He lost his", "She liked the", "Then Tom had a", "Mia looked at the")
 _VERB = ("Tim wanted to", "Sue started to", "He loved to", "She liked to", "Then Tom went to", "They wanted to")
-_NOUN_OR_VERB = {"noun": _NOUN, "verb": _VERB}
 WORDS = (
     Ambiguous(
         ARTICLES,
         "mole",
         {
             "animal": (
-                "An American shrew",
-                "Under the lawn lives a",
-                "The owl caught a furry",
-                "The burrow of a blind",
+                *("An American shrew", "Under the lawn lives a"),
+                *("The owl caught a furry", "The burrow of a blind"),
             ),
             "skin": (
-                "Take a biopsy of the",
-                "The doctor removed a skin",
-                "On her cheek was a dark",
-                "Sunlight changed the",
+                *("Take a biopsy of the", "The doctor removed a skin"),
+                *("On her cheek was a dark", "Sunlight changed the"),
             ),
             "amount": (
-                "The formula weighs one",
-                "The reaction gives half a",
-                "Grams of carbon per",
-                "Joules of heat per",
+                *("The formula weighs one", "The reaction gives half a"),
+                *("Grams of carbon per", "Joules of heat per"),
             ),
         },
         ("rabbit", "cell", "pound"),
     ),
-    Ambiguous(STORIES, "ring", _NOUN_OR_VERB, ("bell", "box", "find", "hear")),
-    Ambiguous(STORIES, "help", _NOUN_OR_VERB, ("bell", "box", "find", "hear")),
-    Ambiguous(STORIES, "dance", _NOUN_OR_VERB, ("bell", "box", "find", "hear")),
-    Ambiguous(STORIES, "play", _NOUN_OR_VERB, ("bell", "box", "find", "hear")),
+    *(
+        Ambiguous(STORIES, word, {"noun": _NOUN, "verb": _VERB}, ("bell", "box", "find", "hear"))
+        for word in ("ring", "help", "dance", "play")
+    ),
 )
 
 
-def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
+def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
 
     Columns: source, word, role (`ambiguous`, `control`: mean over control words, or `excess`: the difference), layer,
@@ -91,38 +72,36 @@ def measure(model: Transformer, *, seed: int = 0) -> pd.DataFrame:
     Raises:
         InputError: no word can be used, or no tokenizer.
     """
-    left_out: Counter[str] = Counter()
-    rows, used = [], Counter[str]()
+    rows, used, left_out = [], Counter[str](), Counter[str]()
     for word in WORDS:
-        senses = {sense: _kept(model, frames, word, left_out) for sense, frames in word.senses.items()}
+        senses = {sense: _readable(model, frames, word.word, word, left_out) for sense, frames in word.senses.items()}
         frames = [(sense, frame) for sense, kept in senses.items() if len(kept) > 1 for frame in kept]
         if len({sense for sense, _ in frames}) < 2:
             left_out[f"of the words (“{word.word}”, without two senses of two readable frames each)"] += 1
             continue
         used[word.source] += len(frames)
         rows += [row | {"source": word.source, "word": word.word} for row in _rows(model, word, frames, left_out, seed)]
-    return finish(pd.DataFrame(rows), left_out, used)
+    return Outcome(pd.DataFrame(rows), used, left_out)
 
 
-def _kept(model: Transformer, frames: Sequence[str], word: Ambiguous, left_out: Counter[str]) -> list[str]:
-    texts = readable(model, [f"{frame} {word.word}" for frame in frames], word.source, left_out)
-    return [text.removesuffix(f" {word.word}") for text in texts]
+def _readable(
+    model: Transformer, frames: Sequence[str], ends: str, word: Ambiguous, left_out: Counter[str]
+) -> list[str]:
+    """The frames that the model can read with a word at their end."""
+    return readable(model, frames, word.source, left_out, lambda frame: [f"{frame} {ends}"])
 
 
 def _rows(
     model: Transformer, word: Ambiguous, frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> list[dict[str, object]]:
-    senses = [sense for sense, _ in frames]
-    own = distances(model, word.word, [frame for _, frame in frames], senses)
-    texts = {control: [f"{frame} {control}" for _, frame in frames] for control in word.controls}
-    known = [
-        control for control, each in texts.items() if len(readable(model, each, word.source, Counter())) == len(frames)
-    ]
-    left_out["control words that cannot be read in all frames"] += len(texts) - len(known)
+    senses, texts = zip(*frames, strict=True)
+    own = distances(model, word.word, texts, senses)
+    known = [each for each in word.controls if len(_readable(model, texts, each, word, Counter())) == len(texts)]
+    left_out["control words that cannot be read in all frames"] += len(word.controls) - len(known)
     roles = {"ambiguous": own}
     if known:
-        beside = [distances(model, control, [frame for _, frame in frames], senses) for control in known]
-        roles |= {"control": np.mean(beside, 0), "excess": own - np.mean(beside, 0)}
+        beside = np.mean([distances(model, control, texts, senses) for control in known], 0)
+        roles |= {"control": beside, "excess": own - beside}
     found = []
     for role, (between, within) in roles.items():
         for layer, gap in enumerate(between - within):
@@ -148,20 +127,48 @@ def distances(
     return found
 
 
-def sentence(table: pd.DataFrame) -> str:
-    """Of the first word of each source: how far apart its senses are after the last layer."""
-    said = []
-    for where, rows in sources(table):
-        last = rows.loc[(rows["word"] == rows["word"].iloc[0]) & (rows["layer"] == rows["layer"].max())]
-        roles = {row["role"]: row for row in last.to_dict("records")}
-        own, beyond = roles["ambiguous"], roles.get("excess")
-        text = (
-            f"{where}, “{own['word']}” in {own['n']} frames lies {own['between']:.2f} apart between senses after the "
-            f"last layer (cosine distance) and {own['within']:.2f} within one: a gap of "
-            f"{with_interval(own['gap'], own['ci_low'], own['ci_high'])}"
-        )
-        if beyond:
-            more = with_interval(beyond["gap"], beyond["ci_low"], beyond["ci_high"])
-            text += f", beyond that of unambiguous words by {more}"
-        said.append(text)
-    return paragraph(said)
+@each_source
+def sentence(where: str, rows: pd.DataFrame) -> str:
+    """Of the first word: how far apart its senses are after the last layer."""
+    last = rows.loc[(rows["word"] == rows["word"].iloc[0]) & (rows["layer"] == rows["layer"].max())]
+    roles = {row["role"]: row for row in last.to_dict("records")}
+    own = roles["ambiguous"]
+    text = (
+        f"{where}, “{own['word']}” in {own['n']} frames lies {own['between']:.2f} apart between senses after the "
+        f"last layer (cosine distance) and {own['within']:.2f} within one: a gap of {said(own, 'gap')}"
+    )
+    if beyond := roles.get("excess"):
+        text += f", beyond that of unambiguous words by {said(beyond, 'gap')}"
+    return text
+
+
+@styled
+def draw(table: pd.DataFrame, title: str) -> Figure:
+    """By layer: how much farther apart a word is between senses than within one, beside unambiguous words."""
+    drawn = {"ambiguous": (BLUE, "the word"), "control": (GREY, "unambiguous words in the same frames")}
+    rows = table.loc[table["role"].isin(list(drawn))]
+    found = [(str(word), group) for word, group in rows.groupby("word", sort=False)]
+    columns = 3 if len(found) > 4 else 2
+    figure, axes = panels(title, len(found), height=2.3, columns=columns, key=0.7)
+    for ax, (word, group) in zip(axes, found, strict=True):
+        for role, (colour, label) in drawn.items():
+            layer_line(ax, group.loc[group["role"] == role], ("gap", "ci_low", "ci_high"), colour, label)
+        ax.axhline(0, color="black", lw=0.6)
+        ax.set(title=f"{literal(word)} ({group['n'].iloc[0]} frames)")
+    label_layers(figure, axes, "distance between\nsenses, beyond\nthat within one", columns)
+    return figure
+
+
+WORD_SENSE = Experiment(
+    name="word-sense",
+    title="Mole and ring",
+    question="How far apart are the senses of one word, layer by layer?",
+    command="word-sense",
+    caption=(
+        "The gap between two senses beyond that within one, with 95% intervals over frames; unambiguous words in the "
+        "same frames move with the context alone."
+    ),
+    measure=measure,
+    sentence=sentence,
+    draw=draw,
+)

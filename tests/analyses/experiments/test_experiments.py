@@ -16,9 +16,8 @@ from analyses.experiments import (
     shares,
     word_sense,
 )
-from analyses.experiments.experiments_report import build
-from analyses.experiments.prompts import ARTICLES, STORIES, remark, rounded, with_interval
-from analyses.figures.experiment_plots import DRAW
+from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, rounded, with_interval
+from analyses.report import builders
 from interp import InputError, Transformer
 from models import load
 from models.planted import Planted, antecedent, offset, uniform, word_to_word
@@ -48,7 +47,8 @@ def knightly() -> Transformer:
 
 
 def test_a_planted_head_brings_all_of_the_knight(knightly):
-    table = knight.measure(knightly)
+    found = knight.measure(knightly)
+    table = found.table
     assert set(table["source"]) == {ARTICLES}
     by_head = table.set_index("head")
     for column in ("share", "direct"):
@@ -56,15 +56,15 @@ def test_a_planted_head_brings_all_of_the_knight(knightly):
         assert by_head.loc[0, column] == pytest.approx(0.0, abs=1e-6)
     assert by_head.loc[1, "n"] == len(articles(knight.SWAPS))
     assert by_head.loc[1, "accuracy"] == 1.0
-    assert "L0.H1 carries the largest share of the difference, 1.00" in knight.sentence(table)
+    assert "L0.H1 carries the largest share of the difference, 1.00" in knight.sentence(found)
 
 
 def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
-    table = knight.measure(knightly)
+    found = knight.measure(knightly)
     offered = sum(swap.source == STORIES for swap in knight.SWAPS)
-    assert table.attrs["left_out"] == {"pairs with words outside the vocabulary": offered}
-    assert STORIES in table.attrs["refused"]
-    assert f"{offered} pairs with words outside the vocabulary" in remark(table)
+    assert found.left_out == {"pairs with words outside the vocabulary": offered}
+    assert STORIES in found.refused
+    assert f"{offered} pairs with words outside the vocabulary" in found.remark
 
 
 def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
@@ -73,7 +73,8 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     texts = [text for swap in swaps for text in (swap.clean, swap.corrupt)]
     head = antecedent({"called": list(answers)}, answers, strength=PREFERRED)
     model = Planted([*words_of(texts), "his", "her"], [[uniform], [head], [uniform]]).build()
-    table = profession.measure(model)
+    found = profession.measure(model)
+    table = found.table
     share = table.set_index(["site", "layer", "place"])["share"]
     subject = -len(["looked", "behind", "the", "tree", "and", "called"])
     for layer, at in ((0, subject), (1, subject), (2, 0)):  # the stream into each layer
@@ -83,7 +84,7 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {profession.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    assert "carries 1.00" in profession.sentence(table)
+    assert "carries 1.00" in profession.sentence(found)
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +92,14 @@ def described() -> Transformer:
     """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
     scenes = adjectives.scenes(0)
     nouns = sorted({noun for scene in scenes for noun in (scene.first[2], scene.second[1])})
-    named = [*adjectives._ARTICLE_ADJECTIVES, *adjectives._STORY_ADJECTIVES]
+    named = [word for words in adjectives._ADJECTIVES.values() for word in words]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
     vocabulary = words_of([" ".join(scene.words) for scene in scenes]) + named
     return Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
 
 
 def test_adjectives_are_found_and_carried(described):
-    table = adjectives.measure(described).set_index(["source", "head"])
+    table = adjectives.measure(described).table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
         # the first noun stands fourth and sees 2 adjectives of 4 words; the second sees 1 of 8 and looks at all three
         assert table.loc[(source, 0), "uniform"] == pytest.approx((2 / 4 + 1 / 8) / 2)
@@ -127,16 +128,17 @@ def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed)
 
 
 def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_read(sensed):
-    table = word_sense.measure(sensed)
+    found = word_sense.measure(sensed)
+    table = found.table
     ring = table.loc[(table["word"] == "ring") & (table["layer"] == 1)].set_index("role")
     assert ring.loc["ambiguous", "gap"] > 0.05
     assert ring.loc["excess", "gap"] == pytest.approx(0.0, abs=1e-9)
-    assert table.attrs["left_out"]["prompts with words outside the vocabulary"] > 0
-    assert "beyond that of unambiguous words by" in word_sense.sentence(table)
+    assert found.left_out["prompts with words outside the vocabulary"] > 0
+    assert "beyond that of unambiguous words by" in word_sense.sentence(found)
 
 
 def test_companions_differ_by_their_token_alone(sensed):
-    table = companions.measure(sensed).set_index("layer")
+    table = companions.measure(sensed).table.set_index("layer")
     assert set(table["far"]) == {"box"}
     # of the 2 (embedded) and 3 (after the head) parts of length 1 all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
@@ -150,31 +152,31 @@ def test_distance_of_planted_heads():
     texts = [text for text in distance.stories(30, 5)]
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(0), offset(-1)], [offset(-3), offset(-3)]], n_ctx=128).build()
-    table = distance.measure(model, texts)
-    found = table.set_index(["layer", "head"])["distance"]
+    measured = distance.measure(model, texts)
+    found = measured.table.set_index(["layer", "head"])["distance"]
     assert found[0, 0] == pytest.approx(0.0, abs=1e-4)
     assert found[0, 1] < 1.2  # the first words, which have none before them, look elsewhere
     assert found[1, 0] > 2.5
     assert found[0, distance.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
-    contrast, low, high = table.attrs["contrast"]
+    contrast, low, high = measured.contrast
     assert low <= contrast <= high
-    assert f"farther by {contrast:.2f}" in distance.sentence(table)
+    assert f"farther by {contrast:.2f}" in distance.sentence(measured)
 
 
 def test_in_an_encoder_distances_count_both_ways():
     texts = list(distance.stories(30, 5))
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(-2), offset(2)]], n_ctx=128, causal=False).build()
-    table = distance.measure(model, texts)
-    back, forth = table.set_index("head")["distance"].loc[[0, 1]]
+    found = distance.measure(model, texts)
+    back, forth = found.table.set_index("head")["distance"].loc[[0, 1]]
     assert back == pytest.approx(forth, rel=0.05)
     assert 1.9 < back < 3  # the two words that have none there look elsewhere
-    assert distance.sentence(table).startswith("Attention looks")
+    assert distance.sentence(found).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
         word_sense.measure(model)
 
 
-@pytest.mark.parametrize("module", [distance, shares], ids=lambda module: module.NAME)
+@pytest.mark.parametrize("module", [distance, shares], ids=lambda module: module.__name__)
 def test_stories_of_unknown_words_say_nothing(module):
     words = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
     with pytest.raises(InputError, match="unknown to this model's tokenizer"):
@@ -206,16 +208,21 @@ def test_the_exponent_of_a_square_is_2():
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[str, pd.DataFrame]:
+def found() -> dict[str, Outcome]:
     """Every experiment on the default model; of those that patch, a third of the prompts."""
     model = load("default")
     with pytest.MonkeyPatch.context() as patching:
         for module in (profession, knight):
             patching.setattr(module, "SWAPS", module.SWAPS[::3])
         return {
-            name: module.measure(model, **({"lengths": (16, 32, 64, 128), "repeats": 2} if name == "cost" else {}))
-            for name, module in EXPERIMENTS.items()
+            name: each.measure(model, **({"lengths": (16, 32, 64, 128), "repeats": 2} if name == "cost" else {}))
+            for name, each in EXPERIMENTS.items()
         }
+
+
+@pytest.fixture(scope="module")
+def tables(found) -> dict[str, pd.DataFrame]:
+    return {name: each.table for name, each in found.items()}
 
 
 def test_shares_of_every_quantity_add_up_to_1(tables):
@@ -228,16 +235,16 @@ def test_shares_of_every_quantity_add_up_to_1(tables):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_on_the_default_model_and_draws(name, tables):
-    table, module = tables[name], EXPERIMENTS[name]
-    said = module.sentence(table)
+def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
+    experiment = EXPERIMENTS[name]
+    said = experiment.sentence(found[name])
     assert said.endswith(".")
     assert "\n" not in said
     assert "nan" not in said
-    figure = DRAW[name](table)
+    figure = experiment.draw(found[name].table, experiment.question)
     assert isinstance(figure, Figure)
     assert figure.get_suptitle().endswith("?")
-    assert module.QUESTION.endswith("?")
+    assert experiment.question.endswith("?")
     figure.draw_without_rendering()
     axes = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
     assert any(ax.get_xlabel() or ax.get_ylabel() for ax in axes)
@@ -245,38 +252,35 @@ def test_every_experiment_runs_on_the_default_model_and_draws(name, tables):
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
 
 
-def test_sentences_hold_the_numbers_of_their_tables(tables):
+def test_sentences_hold_the_numbers_of_their_tables(found, tables):
     attention = tables["shares"].loc[tables["shares"]["part"] == shares.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in shares.sentence(tables["shares"]) for share in attention)
+    assert all(f"{share:.2f}" in shares.sentence(found["shares"]) for share in attention)
     for name, column in (("knight", "share"), ("adjectives", "gain"), ("cost", "exponent")):
-        assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(tables[name])
+        assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
     ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
     gaps = ring.loc[ring["layer"] == ring["layer"].max()].set_index("role")["gap"]
-    assert all(rounded(gaps[role]) in word_sense.sentence(tables["word-sense"]) for role in ("ambiguous", "excess"))
+    assert all(rounded(gaps[role]) in word_sense.sentence(found["word-sense"]) for role in ("ambiguous", "excess"))
     last = tables["companions"].loc[tables["companions"]["layer"] == tables["companions"]["layer"].max()]
     for gap in last.groupby("source")["gap"].first():
-        assert f"a gap of {rounded(gap)}" in companions.sentence(tables["companions"])
+        assert f"a gap of {rounded(gap)}" in companions.sentence(found["companions"])
 
 
 def test_both_sources_fit_one_figure(tables):
     for name in ("profession", "knight", "adjectives"):
         one = tables[name].loc[tables[name]["source"] == tables[name]["source"].iloc[0]]
         both = pd.concat([one.assign(source=source) for source in (ARTICLES, STORIES)])
-        DRAW[name](both).draw_without_rendering()
+        EXPERIMENTS[name].draw(both, "Which?").draw_without_rendering()
 
 
-READ_WORDS = [module for name, module in EXPERIMENTS.items() if name != "cost"]
-
-
-@pytest.mark.parametrize("module", READ_WORDS, ids=lambda module: module.NAME)
-def test_a_model_that_reads_no_words_or_sees_both_ways_is_one_line(module):
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "cost"])
+def test_a_model_that_reads_no_words_or_sees_both_ways_is_one_line(name):
     for model in (tiny.model("gpt2"), tiny.model("bert", output="none")):
         with pytest.raises(InputError) as error:
-            module.measure(model)
+            EXPERIMENTS[name].measure(model)
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("module", [profession, knight], ids=lambda module: module.NAME)
+@pytest.mark.parametrize("module", [profession, knight], ids=lambda module: module.__name__)
 def test_without_an_output_layer_nothing_follows(module):
     model = load("default")
     model.output = None
@@ -284,7 +288,7 @@ def test_without_an_output_layer_nothing_follows(module):
         module.measure(model)
 
 
-@pytest.mark.parametrize("module", [profession, knight, adjectives, word_sense, companions], ids=lambda m: m.NAME)
+@pytest.mark.parametrize("module", [profession, knight, adjectives, word_sense, companions], ids=lambda m: m.__name__)
 def test_where_no_prompt_can_be_read_the_reason_is_one_line(module):
     model = Planted(["a", "b"], [[uniform]]).build()
     with pytest.raises(InputError, match="no prompt of this experiment") as error:
@@ -296,35 +300,35 @@ def test_where_no_prompt_can_be_read_the_reason_is_one_line(module):
 def test_the_same_seed_gives_the_same_table(tables, monkeypatch):
     monkeypatch.setattr(knight, "SWAPS", knight.SWAPS[::3])
     again = knight.measure(load("default"))
-    pd.testing.assert_frame_equal(again, tables["knight"])
+    pd.testing.assert_frame_equal(again.table, tables["knight"])
 
 
 def test_too_few_lengths_tell_no_exponent():
-    table = cost.measure(load("default"), (16, 32), repeats=1)
-    assert table["exponent"].isna().all()
-    assert "so few lengths" in cost.sentence(table)
-    DRAW["cost"](table).draw_without_rendering()
+    found = cost.measure(load("default"), (16, 32), repeats=1)
+    assert found.table["exponent"].isna().all()
+    assert "so few lengths" in cost.sentence(found)
+    cost.draw(found.table, "How?").draw_without_rendering()
 
 
 class TestCommand:
     """What `interp word-sense` leaves behind."""
 
     def test_writes_a_page_tables_and_figures(self, tmp_path):
-        build(load("default"), tmp_path / "out", ["word-sense"], name="<b>model</b>")
+        builders.experiments(load("default"), tmp_path / "out", ["word-sense"], name="<b>model</b>")
         names = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")}
-        senses = [key for key, module in EXPERIMENTS.items() if module.COMMAND == "word-sense"]
+        senses = [key for key, each in EXPERIMENTS.items() if each.command == "word-sense"]
         assert senses
         for key in senses:
             assert {f"tables/{key}.csv", f"figures/{key}.svg"} <= names
         page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
         assert "&lt;b&gt;model" in page
         assert "<b>model" not in page
-        assert all(EXPERIMENTS[key].QUESTION in page for key in senses)
+        assert all(EXPERIMENTS[key].question in page for key in senses)
         assert "http" not in page.replace("http://www.w3.org", "")
 
     def test_a_model_that_none_can_be_asked_of_is_refused_in_one_line(self, tmp_path):
         model = load("default")
         model.tokenizer = None
         with pytest.raises(InputError, match="tokenizer"):
-            build(model, tmp_path / "out", ["word-sense"])
+            builders.experiments(model, tmp_path / "out", ["word-sense"])
         assert not (tmp_path / "out").exists()
