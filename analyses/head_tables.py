@@ -60,6 +60,11 @@ class Heads:
         return "cross-attention" if self.attention == "cross" else f"the {self.stack}'s self-attention"
 
     @property
+    def called(self) -> str:
+        """What tells them from the model's other heads, in names of files and of records."""
+        return "cross" if self.attention == "cross" else self.stack
+
+    @property
     def count(self) -> int:
         """How many heads there are."""
         return self.n_layers * self.n_heads

@@ -4,33 +4,102 @@ Only what parses options is imported at once; a command brings in the rest when 
 """
 # ruff: noqa: PLC0415
 
+import inspect
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import Dtype
+from analyses.cli.options import Device, Dtype, DtypeOption, Model, Out, Seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from analyses.corpora import Corpus
     from interp import Transformer
 
 USAGE, INTERRUPTED = 2, 130  # exit codes
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What every command that leaves a directory is given beside its own options."""
+
+    model: str
+    out: Path
+    seed: int
+    device: str
+    dtype: Dtype
+    progress: Callable[[str, int], None]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What every builder of `analyses.report` takes."""
+        return {"seed": self.seed, "command": typed(), "progress": self.progress}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The same where one model is measured, with its name."""
+        return {"name": title(self.model), **self.record}
+
+    def load(self, model: str | None = None) -> "Transformer":
+        """A model, by default that of --model."""
+        self.progress("loading the model", 0)
+        return opened(model or self.model, self.device, self.dtype)
+
+
+def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Makes a command of a function that writes a directory: it gets what is `Asked`, and its own options.
+
+    The command has --model, --out, --seed, --device and --dtype beside, but for the options that it is `without`, which
+    always have their defaults. It shows how it goes, ends in one line where something was wrong, and else says what the
+    function returned, line by line, and what was written.
+    """
+
+    def command_of(body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
+        def command(*, model: str = "", out: Path, seed: int, device: str, dtype: Dtype, **own: Any) -> None:
+            with one_line(), progressing() as progress:
+                lines = body(Asked(model, out, seed, device, dtype, progress), **own)
+            for line in (*(lines or ()), f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/"):
+                typer.echo(line)
+
+        _, *own = inspect.signature(body).parameters.values()
+        first, *rest = inspect.signature(_shared).parameters.values()
+        rest[0] = rest[0].replace(default=Path(default_out))
+        arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        every = [*arguments, first, *(each for each in own if each not in arguments), *rest]
+        signature = inspect.Signature([each for each in every if each.name not in without])
+        setattr(command, "__signature__", signature)  # noqa: B010 (what typer reads)
+        command.__name__, command.__doc__ = body.__name__, body.__doc__
+        return command
+
+    return command_of
+
+
+def _shared(
+    *,
+    model: Model = "default",
+    out: Out = Path(),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """The options of every command that leaves a directory."""
+
+
+def corpora(specs: Sequence[str] | None) -> "list[Corpus]":
+    """The texts that `--corpus` names; generated stories where it names none."""
+    from analyses.corpora import GENERATED, read
+
+    return [read(spec) for spec in specs or [GENERATED]]
+
+
 def typed() -> str:
     """The command as it was typed, so that it can be typed again."""
     return shlex.join(["interp", *sys.argv[1:]])
-
-
-def wrote(out: Path) -> str:
-    """How a command that leaves a page ends."""
-    return f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/"
 
 
 def title(model: str) -> str:
@@ -71,7 +140,7 @@ def end(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def progressing() -> "Iterator[Callable[[str, int], None]]":
+def progressing() -> Iterator[Callable[[str, int], None]]:
     """A line on stderr that says what is being done and how many texts were read, and goes away at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

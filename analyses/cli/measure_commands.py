@@ -1,30 +1,13 @@
 """Commands that measure models and leave a page: report, one behaviour alone, experiments, probes, compare."""
 # ruff: noqa: PLC0415
 
-import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line, opened, progressing, title, typed, wrote
-from analyses.cli.options import (
-    N_PAIRS,
-    Corpora,
-    Device,
-    Dtype,
-    DtypeOption,
-    Experiments,
-    HeldOut,
-    Labels,
-    Model,
-    Out,
-    OverTraining,
-    Pairs,
-    Probes,
-    Seed,
-)
+from analyses.cli.command_frame import Asked, corpora, leaving
+from analyses.cli.options import N_PAIRS, Corpora, Experiments, HeldOut, Labels, OverTraining, Pairs, Probes
 
 
 def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
@@ -34,56 +17,27 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
     """
 
     def command(
+        asked: Asked,
         *,
-        model: Model = "default",
         corpus: Corpora = None,
         over_training: OverTraining = None,
-        out: Out = Path(default_out),
-        seed: Seed = 0,
-        device: Device = "cpu",
-        dtype: DtypeOption = Dtype.FLOAT32,
         pairs: Pairs = N_PAIRS,
         labels: Labels = True,
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
     ) -> None:
-        with one_line(), progressing() as progress:
-            if over_training:
-                given = {"model": model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
-                given |= {"no-labels": not labels, "no-probes": not probes, "no-experiments": not experiments}
-                _refuse([name for name, is_given in given.items() if is_given])
-                from analyses.over_training import training_report
+        from analyses import report
 
-                training_report.build(
-                    over_training,
-                    out,
-                    lambda name: opened(name, device, dtype),
-                    seed=seed,
-                    command=typed(),
-                    progress=progress,
-                )
-            else:
-                from analyses import corpora
-                from analyses.report import full_report
+        if over_training:
+            given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
+            given |= {"no-labels": not labels, "no-probes": not probes, "no-experiments": not experiments}
+            _refuse([name for name, is_given in given.items() if is_given])
+            report.over_training(over_training, asked.out, asked.load, **asked.record)
+            return
+        what = {"pairs": pairs, "labels": labels, "probes": probes, "experiments": experiments}
+        report.build(asked.load(), corpora(corpus), asked.out, behaviours=behaviours, **what, **asked.named)
 
-                progress("loading the model", 0)
-                full_report.build(
-                    opened(model, device, dtype),
-                    [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
-                    out,
-                    behaviours=behaviours,
-                    seed=seed,
-                    pairs=pairs,
-                    labels=labels,
-                    probes=probes,
-                    experiments=experiments,
-                    command=typed(),
-                    name=title(model),
-                    progress=progress,
-                )
-        typer.echo(wrote(out))
-
-    return command if behaviours is None else _without(command, "over_training")
+    return leaving(default_out, without=() if behaviours is None else {"over_training"})(command)
 
 
 def _refuse(given: Sequence[str]) -> None:
@@ -94,100 +48,40 @@ def _refuse(given: Sequence[str]) -> None:
         raise InputError(f"--over-training reads what a run left, no model: leave out --{' and --'.join(given)}")
 
 
-def _without(command: Callable[..., None], option: str) -> Callable[..., None]:
-    """The command without one of its options, which then always has its default."""
-    signature = inspect.signature(command)
-    kept = [each for each in signature.parameters.values() if each.name != option]
-    setattr(command, "__signature__", signature.replace(parameters=kept))  # noqa: B010 (what typer reads)
-    return command
-
-
 def experimenting(commands: Sequence[str] | None, default_out: str) -> Callable[..., None]:
     """A command that runs the experiments of `commands` (None: all of them) and writes its directory."""
 
-    def command(
-        *,
-        model: Model = "default",
-        out: Out = Path(default_out),
-        seed: Seed = 0,
-        device: Device = "cpu",
-        dtype: DtypeOption = Dtype.FLOAT32,
-    ) -> None:
-        with one_line():
-            from analyses.experiments import experiments_report
+    def command(asked: Asked) -> None:
+        from analyses import report
 
-            with progressing() as progress:
-                progress("loading the model", 0)
-                experiments_report.build(
-                    opened(model, device, dtype),
-                    out,
-                    commands,
-                    seed=seed,
-                    command=typed(),
-                    name=title(model),
-                    progress=progress,
-                )
-        typer.echo(wrote(out))
+        report.experiments(asked.load(), asked.out, commands, **asked.named)
 
-    return command
+    return leaving(default_out)(command)
 
 
-def probes(
-    *,
-    model: Model = "default",
-    corpus: Corpora = None,
-    held_out: HeldOut = None,
-    out: Out = Path("probes"),
-    seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
-) -> None:
+@leaving("probes")
+def probes(asked: Asked, *, corpus: Corpora = None, held_out: HeldOut = None) -> None:
     """From which layer can tags, relations and reference be read?"""
-    with one_line():
-        from analyses import corpora
-        from analyses.probe import probe_report
+    from analyses import report
 
-        with progressing() as progress:
-            progress("loading the model", 0)
-            probe_report.build(
-                opened(model, device, dtype),
-                [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
-                out,
-                held_out=[corpora.read(spec) for spec in held_out or ()],
-                seed=seed,
-                command=typed(),
-                name=title(model),
-                progress=progress,
-            )
-    typer.echo(wrote(out))
+    tested = corpora(held_out) if held_out else []
+    report.probe(asked.load(), corpora(corpus), asked.out, held_out=tested, **asked.named)
 
 
+@leaving("compare", without={"model"})
 def compare(
+    asked: Asked,
     models: Annotated[
         list[str],
         typer.Argument(help="Two or more, each as for --model; the others are compared with the first."),
     ],
     *,
     corpus: Corpora = None,
-    out: Out = Path("compare"),
-    seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
     """Does one model have the heads that another has? The same measures side by side."""
-    with one_line():
-        from analyses import compare as comparing
-        from analyses import corpora
+    from analyses import report
+    from analyses.compare import names
 
-        names = comparing.names(models)
-        with progressing() as progress:
-            progress("loading the models", 0)
-            comparing.build(
-                dict(zip(names, [opened(model, device, dtype) for model in models], strict=True)),
-                [corpora.read(spec) for spec in corpus or [corpora.GENERATED]],
-                out,
-                seed=seed,
-                command=typed(),
-                progress=progress,
-            )
-    typer.echo(wrote(out))
+    named = names(models)
+    loaded = dict(zip(named, map(asked.load, models), strict=True))
+    report.compare(loaded, corpora(corpus), asked.out, **asked.record)

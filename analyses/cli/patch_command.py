@@ -1,27 +1,19 @@
 """The command that patches: which part of a model carries the difference between two prompts?"""
 # ruff: noqa: PLC0415
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line, opened, progressing, title, typed, wrote
-from analyses.cli.options import (
-    Attention,
-    Device,
-    Directions,
-    Dtype,
-    DtypeOption,
-    Metric,
-    Model,
-    Out,
-    Seed,
-    Stack,
-)
+from analyses.cli.command_frame import Asked, leaving
+from analyses.cli.options import Attention, Directions, Metric, Stack
 
 
+@leaving("patch")
 def patch(
+    asked: Asked,
     *,
     clean: Annotated[str | None, typer.Option(help="A prompt.")] = None,
     corrupt: Annotated[str | None, typer.Option(help="The same with a few other words, token for token.")] = None,
@@ -71,40 +63,27 @@ def patch(
             "the exact effects, and say how they rank them. Edges take longest. Not for the metric rank.",
         ),
     ] = False,
-    model: Model = "default",
-    out: Out = Path("patch"),
-    seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: DtypeOption = Dtype.FLOAT32,
-) -> None:
+) -> Sequence[str]:
     """Which part of the model carries the difference between two prompts?"""
-    with one_line():
-        from analyses import patch as patching
+    from analyses import patch as patching
+    from analyses import report
 
-        prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
-        prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
-        with progressing() as progress:
-            progress("loading the model", 0)
-            loaded = opened(model, device, dtype)
-            written = patching.build(
-                loaded,
-                prompts,
-                out,
-                site,
-                by_position=by_position,
-                directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
-                metrics=[each.value for each in metric],
-                stack=None if stack is None else stack.value,
-                attention=attention.value,
-                estimates=estimates,
-                drop=drop,
-                as_typed=as_typed,
-                source=pairs,
-                seed=seed,
-                command=typed(),
-                name=title(model),
-                progress=progress,
-            )
-    for line in patching.agreement_lines(written.correlations):
-        typer.echo(line)
-    typer.echo(wrote(out))
+    prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
+    prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
+    written = report.patch(
+        asked.load(),
+        prompts,
+        asked.out,
+        site,
+        by_position=by_position,
+        directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
+        metrics=[each.value for each in metric],
+        stack=None if stack is None else stack.value,
+        attention=attention.value,
+        estimates=estimates,
+        drop=drop,
+        as_typed=as_typed,
+        source=pairs,
+        **asked.named,
+    )
+    return patching.agreement_lines(written.correlations)

@@ -66,18 +66,13 @@ def measures(
     kinds = Heads.every(model)
     found: dict[str, float] = {}
     for heads in kinds:
-        found |= _of_heads(model, heads, texts, seed, prefix(heads) if len(kinds) > 1 else "")
+        found |= _of_heads(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
     for measure in KEYS.values():
         own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
         found |= {f"model/{measure}": max(own)} if own else {}
     if len(kinds) == 1 and kinds[0].causal and model.output is not None:
         found |= _foretelling(model, seed, held_out)
     return found
-
-
-def prefix(heads: Heads) -> str:
-    """What stands before a head's name where a model has several kinds of attention."""
-    return "cross." if heads.attention == "cross" else f"{heads.stack}."
 
 
 @lru_cache(2)

@@ -1,36 +1,43 @@
-"""How is the report read? Turns tables into the sentences and rows of one HTML page."""
+"""How is one behaviour told? Turns what was measured and tested of it into a line in short and a section."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from analyses.experiments.experiments_section import Section as Experiments
+from analyses.corpora import Corpus
 from analyses.figures import head_name, measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
-from analyses.head_tables import Heads
-from analyses.probe import Section as Probed
-from analyses.report.illustrations import Drawn
-from analyses.report.renderer import false_discovery_rate, image, interval, number, render
+from analyses.head_tables import Collected, Heads
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.sections import (
+    BREAK,
+    Block,
+    Bullets,
+    Figure,
+    Part,
+    Piece,
+    Section,
+    Table,
+    Text,
+    bold,
+    caveat,
+    emphasis,
+    joined,
+    link,
+    soft,
+)
 
 UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table
-_NAMED = 4  # heads of one behaviour that a summary names
 _UNITS = {
     "share": "Shares",
     "correlation": "Rank correlations",
     "lift": "Lifts: how many times what distance explains; 1 is no preference",
 }
 _CELL = ["stack", "attention", "layer", "head", "measure"]
-_NAMES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
-_READOUTS = {
-    "next token": "the log-probability of the next token",
-    "masked word": "the log-probability of the masked word",
-    "tag probe": "a probe of the word’s tag",
-    "antecedent probe": "a probe of pronoun and antecedent",
-}
+NAMES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
 _MEASURED = {
     "position": (
         "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
@@ -58,266 +65,253 @@ _ACROSS = (
 )
 
 
+_COLUMNS = [
+    *("head", "measure", "value", "baseline", "which", "gain", "95% interval", "n", "q"),
+    "value without first position",
+]
+_TESTS = (
+    "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it restore? "
+    "Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
+)
+
+
 @dataclass(frozen=True)
-class Section:
-    """One behaviour as the page shows it; `kind` says in which attention where a model has several kinds."""
+class Result:
+    """One behaviour in one kind of attention, measured, tested and drawn.
+
+    `left_out` says why where this model could not be measured on its corpus.
+    """
 
     behaviour: str
-    corpus: str
-    generated: bool
-    documents: int | None
+    kind: Heads
+    corpus: Corpus
+    generated: bool  # no given corpus annotates it, so it was measured on generated stories
     headline: Sequence[str]
     heads: pd.DataFrame
-    effects: pd.DataFrame = field(default_factory=pd.DataFrame)
-    figures: Sequence[tuple[Drawn, bytes]] = ()  # with its svg
-    counts: Mapping[str, int] = field(default_factory=dict)
-    not_measured: str | None = None
-    kind: Heads | None = None
-    own_targets: bool = True  # the corpus says what a decoder should write
+    effects: pd.DataFrame
+    left_out: str | None = None
+    collected: Collected | None = None
+    drawn: Sequence[Figure] = ()
+    caused: Mapping[str, Figure] = field(default_factory=dict)  # by task
 
     @property
-    def name(self) -> str:
-        """The heading."""
-        return _NAMES[self.behaviour] + (f" in {self.kind.title}" if self.kind else "")
+    def documents(self) -> int | None:
+        """How many its intervals rest on."""
+        return self.heads.attrs.get("documents")
 
     @property
-    def id(self) -> str:
-        """Where links lead."""
-        return "-".join([self.behaviour, *([self.kind.stack, self.kind.attention] if self.kind else [])])
+    def baselines(self) -> pd.DataFrame:
+        """Every rule's value, where a measure has several rules to beat."""
+        return pd.DataFrame(self.heads.attrs.get("baselines", ()))
 
     @property
-    def measured(self) -> str:
-        """What was measured, in plain sentences."""
-        return _ACROSS if self.kind and self.kind.attention == "cross" else _MEASURED[self.behaviour]
-
-    @cached_property
-    def caveats(self) -> list[str]:
-        """What makes this section's numbers less than they look."""
-        found = []
-        if self.kind and self.kind.stack == "decoder" and not self.own_targets:
-            found.append("The texts have no targets: the decoder read each text as its own target.")
-        if self.generated:
-            found.append(
-                "No given corpus has the annotations that this needs, so it was measured on generated stories."
-            )
-        if self.not_measured:
-            return found
-        if self.documents is not None and self.documents < FEW_DOCUMENTS:
-            found.append("Fewer than 20 documents: intervals are rough, and a behaviour may be this text’s own.")
-        tokens, unknown = self.counts.get("tokens", 0), self.counts.get("unknown tokens", 0)
-        if unknown > UNKNOWN * tokens:
-            share = f"{unknown / tokens:.0%}"
-            found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
-        items = self.heads.loc[self.heads["measure"].isin(list(self.headline)) & (self.heads["sink"] == "kept")]
-        fewest = items.groupby("measure", sort=False)["n"].max()
-        if few := [f"{measure_name(name)} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
-            found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
-        return found
-
-    @cached_property
-    def found(self) -> list[dict[str, Any]]:
-        """What attention shows: for each headline measure that any head shows, the best head and how many others."""
-        rows = notable(self.heads)
-        tops = [best(rows, [measure], len(rows)).to_dict("records") for measure in self.headline]
-        shown = [
-            {**_shown(top[0]), "others": [_head(row) for row in top[1:4]], "count": len(top)} for top in tops if top
-        ]
-        return shown
-
-    @cached_property
-    def closest(self) -> dict[str, str] | None:
-        """Where no head stands out, the one that comes closest to its baseline."""
-        top = best(self.heads, [measure for measure in self.headline if unit(measure) == "share"], 1)
-        return next((_shown(row) for row in top.to_dict("records")), None)
+    def tasks(self) -> Sequence[Mapping[str, Any]]:
+        """The causal tests."""
+        return self.effects.attrs.get("tasks", ())
 
     @property
-    def n_heads(self) -> int:
-        """How many heads were measured."""
-        return len(self.heads[["stack", "attention", "layer", "head"]].drop_duplicates())
-
-    @cached_property
-    def tables(self) -> list[tuple[str, list[dict[str, str]]]]:
-        """For each unit, the heads with the largest gains in the headline measures, findings or not."""
-        ranked = self.heads.loc[self.heads["measure"].isin(list(self.headline)) & (self.heads["sink"] == "kept")]
-        without = self.heads.loc[self.heads["sink"] == "removed", [*_CELL, "value"]]
-        rows = ranked.merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
-        of_unit = rows["measure"].map(unit)
-        tops = [(_UNITS[each], rows.loc[of_unit == each].nlargest(_ROWS, "gain")) for each in RANKED]
-        return [(title, [_shown(row) for row in top.to_dict("records")]) for title, top in tops if len(top)]
-
-    @cached_property
-    def baselines(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        """Every rule's value on every headline measure: the measures, and a row a rule."""
-        rows = pd.DataFrame(self.heads.attrs.get("baselines", ()))
-        if rows.empty:
-            return [], []
-        rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(self.headline))]
-        measures = [measure for measure in self.headline if measure in set(rows["measure"])]
-        table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
-        values = [(str(name), [number(value) for value in row]) for name, row in table.iterrows()]
-        return list(map(measure_name, measures)), values
-
-    @cached_property
-    def tasks(self) -> list[dict[str, Any]]:
-        """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
-        return [
-            {
-                "name": task["task"],
-                "question": task.get("question", ""),
-                "facts": [
-                    (says, number(task.get(key)))
-                    for key, says in (
-                        ("n", "pairs"),
-                        ("accuracy", "share of clean prompts answered right"),
-                        ("clean", "logit difference, clean"),
-                        ("corrupt", "corrupted"),
-                        ("neutral", "neutral"),
-                    )
-                    if task.get("n") and number(task.get(key)) != "–"
-                ],
-                "unsure": number(task["accuracy"]) if task.get("accuracy", 1.0) < UNSURE else None,
-                "refused": (task.get("refused") or "").rstrip("."),
-                "causes": [_effect(row) for row in causes(self.effects, task["task"]).to_dict("records")],
-                "images": [image for image in self._images if image["task"] == task["task"]],
-            }
-            for task in self.effects.attrs.get("tasks", ())
-        ]
-
-    @property
-    def left_out(self) -> str | None:
+    def untested(self) -> str | None:
         """Why there is no causal test, where there is none."""
         return self.effects.attrs.get("left_out")
 
     @property
-    def images(self) -> list[dict[str, Any]]:
-        """The figures of attention."""
-        return [image for image in self._images if image["task"] is None]
+    def counts(self) -> dict[str, int]:
+        """What was read and what was left out, in measuring and in the causal test."""
+        left_out = {f"pairs left out of {task['task']}": task["left_out"] for task in self.tasks if task.get("left_out")}
+        return {**self.heads.attrs.get("counts", {}), **left_out}
 
-    @cached_property
-    def _images(self) -> list[dict[str, Any]]:
-        return [image(drawn.figure, svg, drawn.caption) | {"task": drawn.task} for drawn, svg in self.figures]
+    def name(self, several: bool) -> str:
+        """The heading; it says in which attention where a model has several kinds."""
+        return NAMES[self.behaviour] + (f" in {self.kind.title}" if several else "")
 
 
-@dataclass(frozen=True)
-class LabelSection:
-    """The labels as the page shows them."""
+def told(result: Result, *, several: bool) -> Part:
+    """A behaviour as the page shows it; `several` where a model has several kinds of attention."""
+    name = result.name(several)
+    id = "-".join([result.behaviour, *([result.kind.stack, result.kind.attention] if several else [])])
+    measured = _ACROSS if several and result.kind.attention == "cross" else _MEASURED[result.behaviour]
+    caveats = [*map(caveat, _caveats(result, several=several))]
+    if result.left_out:
+        why = f"Not measured: {result.left_out}."
+        where = f"{measured} It was to be measured on {result.corpus.title}."
+        return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
+    documents = f", {_several(result.documents, 'document')}" if result.documents else ""
+    section = Section(
+        name,
+        [
+            f"{measured} Measured on {result.corpus.title}{documents}.",
+            *caveats,
+            Section(
+                "Attention: which heads?",
+                [*strongest(result.heads, result.headline), *_rules(result), *result.drawn],
+            ),
+            Section("Cause: which heads does the answer need?", _causes(result)),
+        ],
+        id,
+    )
+    short = link(name, id), emphasis("Attention"), Bullets(_found(result)), emphasis("Cause"), Bullets(_tested(result))
+    return Part([section], short=[short])
 
-    labels: pd.DataFrame
-    figures: Sequence[tuple[Drawn, bytes]] = ()  # with its svg
 
-    @cached_property
-    def rows(self) -> dict[str, list[dict[str, str]]]:
-        """Labels as text, by their evidence."""
-        rows: dict[str, list[dict[str, str]]] = {evidence: [] for evidence in ("both", "effect", "attention")}
-        for row in self.labels.to_dict("records"):
-            rows[row["evidence"]].append(
-                {
-                    "head": self._place(row),
-                    "label": measure_name(str(row["label"])),
-                    "gain": number(row["gain"], sign=True),
-                    "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
-                    "effect": number(row["effect"], sign=True),
-                    "effect_interval": interval(row["effect_low"], row["effect_high"], sign=True),
-                    "task": _task(row),
-                    "q": false_discovery_rate(row["q"]),
-                    "n": number(row["n"]),
-                }
-            )
-        return rows
+def _several(count: int, what: str) -> str:
+    return f"{number(count)} {what}{'s' if count != 1 else ''}"
 
-    def _place(self, row: Mapping[str, Any]) -> str:
-        """A head, with its kind of attention where there are several."""
-        kinds = self.labels[["stack", "attention"]].drop_duplicates()
-        where = "cross" if row["attention"] == "cross" else row["stack"]
-        return _head(row) if len(kinds) < 2 else f"{where} {_head(row)}"
 
-    @property
-    def short(self) -> str:
-        """How many labels there are, by evidence."""
-        both, effect, attention = (len(self.rows[evidence]) for evidence in ("both", "effect", "attention"))
-        heads = len(self.labels[["stack", "attention", "layer", "head"]].drop_duplicates())
-        return (
-            f"{number(heads)} heads carry labels that held on the other half of the text: {number(both)} labels with "
-            f"attention and effect, {number(attention)} with attention alone, {number(effect)} with effect alone."
-            f"{self._by_behaviour}"
+def _caveats(result: Result, *, several: bool) -> list[str]:
+    """What makes this behaviour's numbers less than they look."""
+    found = []
+    if several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates:
+        found.append("The texts have no targets: the decoder read each text as its own target.")
+    if result.generated:
+        found.append("No given corpus has the annotations that this needs, so it was measured on generated stories.")
+    if result.left_out:
+        return found
+    if result.documents is not None and result.documents < FEW_DOCUMENTS:
+        found.append("Fewer than 20 documents: intervals are rough, and a behaviour may be this text’s own.")
+    tokens, unknown = result.counts.get("tokens", 0), result.counts.get("unknown tokens", 0)
+    if unknown > UNKNOWN * tokens:
+        share = f"{unknown / tokens:.0%}"
+        found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
+    items = result.heads.loc[result.heads["measure"].isin(list(result.headline)) & (result.heads["sink"] == "kept")]
+    fewest = items.groupby("measure", sort=False)["n"].max()
+    if few := [f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
+        found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
+    return found
+
+
+# Attention.
+
+
+def _found(result: Result) -> list[Text]:
+    """What attention shows: for each headline measure that any head shows, the best head and how many others."""
+    heads, rows = result.heads, notable(result.heads)
+    n_heads = len(heads[["stack", "attention", "layer", "head"]].drop_duplicates())
+    said: list[Text] = []
+    for measure in result.headline:
+        if top := best(rows, [measure], len(rows)).to_dict("records"):
+            next_ones = ", ".join(map(_head, top[1:4]))
+            others = f"; {len(top)} heads of {n_heads} show it, next {next_ones}" if next_ones else ""
+            said.append([*_finding(top[0]), f"{others}."])
+    if said:
+        return said
+    closest = best(heads, [measure for measure in result.headline if unit(measure) == "share"], 1).to_dict("records")
+    none = "No head stands out."
+    return [[f"{none} Closest comes ", *_finding(closest[0]), "."] if closest else none]
+
+
+def _finding(row: Mapping[str, Any]) -> list[Piece]:
+    """One head, by one measure, beside its strictest baseline."""
+    value, gain = number(row["value"]), number(row["gain"], sign=True)
+    by = f" by {measure_name(str(row['measure']))}: {value}, {gain} over {row['baseline_name']} "
+    return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
+
+
+def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
+    """For each unit, the heads with the largest gains in the headline measures, findings or not."""
+    ranked = heads.loc[heads["measure"].isin(list(headline)) & (heads["sink"] == "kept")]
+    without = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
+    rows = ranked.merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
+    of_unit = rows["measure"].map(unit)
+    tops = [(_UNITS[each], rows.loc[of_unit == each].nlargest(_ROWS, "gain")) for each in RANKED]
+    return [
+        Table(
+            _COLUMNS,
+            [_shown(row) for row in top.to_dict("records")],
+            "llrrlrrrrr",
+            f"{title}. The {len(top)} largest gains, findings or not, on the text on which they were chosen.",
         )
-
-    @property
-    def _by_behaviour(self) -> str:
-        """How many labels each behaviour has; few heads are named, since they are lost among many."""
-        said = []
-        for behaviour, rows in self.labels.groupby("behaviour", sort=False):
-            heads = [self._place(row) for row in rows.drop_duplicates(_CELL[:4]).to_dict("records")]
-            named = f" ({', '.join(heads)})" if len(heads) <= _NAMED else ""
-            said.append(f"{_NAMES[str(behaviour)].lower()} {number(len(rows))}{named}")
-        return f" By behaviour: {', '.join(said)}." if said else ""
-
-    @cached_property
-    def readouts(self) -> str:
-        """What the effects were read off from."""
-        return " or ".join(_READOUTS.get(name, name) for name in map(str, self.labels["readout"].dropna().unique()))
-
-    @cached_property
-    def images(self) -> list[dict[str, Any]]:
-        """The figures."""
-        return [image(drawn.figure, svg, drawn.caption) for drawn, svg in self.figures]
+        for title, top in tops
+        if len(top)
+    ]
 
 
-def _task(row: Mapping[str, Any]) -> str:
-    """What a labelled head carries of the minimal pairs that ask about the same."""
-    if not isinstance(row["task"], str):
-        return ""
-    return f"{row['task']} {number(row['task_effect'])}"
+def _shown(row: Mapping[str, Any]) -> list[Text]:
+    """One row of the table of heads as text."""
+    return [
+        bold(_head(row)),
+        measure_name(str(row["measure"])),
+        number(row["value"]),
+        number(row["baseline"]),
+        str(row["baseline_name"]),
+        number(row["gain"], sign=True),
+        interval(row["ci_low"], row["ci_high"], sign=True),
+        number(row["n"]),
+        false_discovery_rate(row["q"]),
+        number(row["without"]),
+    ]
 
 
-def page(
-    facts: Mapping[str, Any],
-    sections: Sequence[Section],
-    labels: LabelSection | None = None,
-    probes: Probed | None = None,
-    experiments: Experiments | None = None,
-) -> str:
-    """The report as one HTML file; every value is escaped."""
-    parts = {"sections": sections, "labels": labels, "probed": probes, "asked": experiments}
-    return render("report.html.jinja", facts=facts, counted=counts_table(sections), **parts)
-
-
-def counts_table(sections: Sequence[Section]) -> list[tuple[str, list[str]]]:
-    """What was read and left out: a row a count, a column a section; what is nothing everywhere is not shown."""
-    whats = dict.fromkeys(what for section in sections for what in section.counts)
-    rows = [(what, [section.counts.get(what) for section in sections]) for what in whats]
-    always = ("unknown tokens",)
-    return [(what, [*map(number, values)]) for what, values in rows if any(values) or what in always]
+def _rules(result: Result) -> list[Table]:
+    """Every rule's value on every headline measure."""
+    rows = result.baselines
+    if rows.empty:
+        return []
+    rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(result.headline))]
+    measures = [measure for measure in result.headline if measure in set(rows["measure"])]
+    table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
+    values = [[str(name), *map(number, row)] for name, row in table.iterrows()]
+    caption = "What simple rules reach on the same items, through the same scorer."
+    columns = ["rule", *map(measure_name, measures)]
+    return [Table(columns, values, "l" + "r" * len(measures), caption)] if values else []
 
 
 def _head(row: Mapping[str, Any]) -> str:
     return head_name(row["layer"], row["head"])
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """One row of the table of heads as text."""
-    return {
-        "head": _head(row),
-        "measure": measure_name(str(row["measure"])),
-        "value": number(row["value"]),
-        "without": number(row.get("without")),
-        "baseline": number(row["baseline"]),
-        "baseline_name": str(row["baseline_name"]),
-        "gain": number(row["gain"], sign=True),
-        "interval": interval(row["ci_low"], row["ci_high"], sign=True),
-        "n": number(row["n"]),
-        "q": false_discovery_rate(row["q"]),
-    }
+# Cause.
 
 
-def _effect(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One head's effects in a task as text: what it restores and removes."""
-    does = {"denoise": "restores", "noise": "removes"}
-    return {
-        "head": _head(row),
-        "does": [
-            (says, number(row[way]), interval(row[way + "_low"], row[way + "_high"]))
-            for way, says in does.items()
-            if way in row
-        ],
-    }
+def _tested(result: Result) -> list[Text]:
+    """What the causal tests found, a line each."""
+    if result.untested:
+        return [result.untested]
+    return [[f"{task['task']}: ", *_outcome(task, result.effects)] for task in result.tasks] or ["No task was run."]
+
+
+def _causes(result: Result) -> list[Block]:
+    """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
+    if result.untested:
+        return [result.untested]
+    blocks: list[Block] = [_TESTS]
+    for task in result.tasks:
+        facts = [
+            f"{says} {number(task.get(key))}"
+            for key, says in (
+                ("n", "pairs"),
+                ("accuracy", "share of clean prompts answered right"),
+                ("clean", "logit difference, clean"),
+                ("corrupt", "corrupted"),
+                ("neutral", "neutral"),
+            )
+            if task.get("n") and number(task.get(key)) != "–"
+        ]
+        shown = [BREAK, soft(" · ".join(facts))] if facts else []
+        question = f": {task.get('question', '')}"
+        blocks.append([bold(task["task"]), question, *shown, BREAK, "Found: ", *_outcome(task, result.effects)])
+        if task["task"] in result.caused:
+            blocks.append(result.caused[task["task"]])
+    return blocks
+
+
+def _outcome(task: Mapping[str, Any], effects: pd.DataFrame) -> list[Piece]:
+    """Which heads carry the answer of a task, or why none was tested."""
+    if refused := (task.get("refused") or "").rstrip("."):
+        return [f"no head was tested: {refused}."]
+    heads = [_effect(row) for row in causes(effects, task["task"]).to_dict("records")]
+    found = joined(heads, "; ") if heads else ["no single head carries 0.05 of the difference beyond doubt"]
+    if not task.get("accuracy", 1.0) < UNSURE:  # undefined: nothing is said
+        return [*found, "."]
+    right = number(task["accuracy"])
+    rarely = f". The model answers only {right} of the clean prompts right, so what these heads carry often does not "
+    return [*found, f"{rarely}decide its answer."]
+
+
+def _effect(row: Mapping[str, Any]) -> list[Piece]:
+    """What one head restores and removes."""
+    does = [
+        [f"{says} {number(row[way])} ", soft(f"(95% {interval(row[way + '_low'], row[way + '_high'])})")]
+        for way, says in (("denoise", "restores"), ("noise", "removes"))
+        if way in row
+    ]
+    return [bold(_head(row)), " alone ", *joined(does, " and "), " of the difference"]

@@ -1,132 +1,110 @@
-"""What do this model's heads do? Runs the analyses, and writes tables, figures and one HTML page that says it."""
+"""What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
-import platform
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analyses import figures
-from analyses import probe as layer_probes
+from analyses import probe
 from analyses.behaviours import MODULES, modules_for
 from analyses.causal_tests import no_effects
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving
-from analyses.experiments import experiments_section as small_experiments
+from analyses.experiments import experiments_section
 from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, with_q
-from analyses.labels import Labelled, label
-from analyses.probe import Section as Probed
+from analyses.labels import label
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
-from analyses.report import output
-from analyses.report.behaviour_sections import LabelSection, Section, page
-from analyses.report.illustrations import Drawn, illustrate
+from analyses.report import behaviour_sections, label_section
+from analyses.report.behaviour_sections import Result
+from analyses.report.illustrations import effect_figures, illustrate
+from analyses.sections import UNUSED, Block, Definitions, Page, Part, Section, Source, caveat, counts_table, joined, link, remark
 from interp import InputError, Transformer
-from models.huggingface import weights_digest
 
+Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
 )
-Progress = Callable[[str, int], object]  # what is being done, and how many texts it has read
+_KEPT_APART = "Attention says where a head looks; only an intervention says what it does: the two are kept apart."
+_EXPERIMENTS = (
+    "What articles about transformers like to show, asked of this model: on the articles’ own prompts where it can read "
+    "them, and on prompts in the words of the generated stories. A sentence and a figure each; no corpus is needed."
+)
+DEFINITIONS = {
+    "finding": "A gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05.",
+    "gain": "The value minus the strictest baseline, which went through the same scorer on the same items.",
+    "95% interval": (
+        "Studentised bootstrap of the gain over documents, or over prompts for patching (Efron & Tibshirani 1993)."
+    ),
+    "q": (
+        "False discovery rate (Benjamini & Hochberg 1995) over everything that tables/heads or tables/effects tests: "
+        "all heads, measures and readings of all behaviours here, not only the rows shown."
+    ),
+    "without first position": (
+        "Much attention rests on the first position when a head has nothing to say (Xiao 2023), so patterns are also "
+        "read without it, the rest renormalised."
+    ),
+    "n": (
+        "Rows or items that were scored: not padding, not special tokens, and with something that could satisfy the "
+        "measure."
+    ),
+    "previous-token, first-token, duplicate-token": (
+        "Mean attention to the token before, to the first token, to earlier copies of the same token (Clark 2019; Xiao "
+        "2023 for the first token as a sink)."
+    ),
+    "induction": "On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022).",
+    "positional-head": "Share of rows whose largest attention falls on one offset (Voita 2019).",
+    "entropy": "Entropy of a row over the logarithm of its visible keys; 1 is uniform.",
+    "relation": (
+        "How often the most attended word from one end of a dependency is the other end (Clark 2019); attention to a "
+        "word sums over its pieces, attention from a word averages."
+    ),
+    "tag": (
+        "Lift: attention from words of one tag to words of another, as a ratio to what the distances alone would give; "
+        "1 is none."
+    ),
+    "antecedent": (
+        "How often the most attended mention before a pronoun is in its chain; “named” keeps items whose nearest true "
+        "antecedent is a name or a noun."
+    ),
+    "denoise, noise": (
+        "Share of the clean-corrupted logit difference that one patched head restores or removes; symmetric token "
+        "replacement (Zhang & Nanda 2024; Heimersheim & Nanda 2024), gender-neutral prompts as zero (Vig 2020)."
+    ),
+}
 
 
-@dataclass(frozen=True)
-class Result:
-    """One behaviour in one kind of attention, measured and tested.
-
-    `left_out` says why where this model could not be measured on its corpus.
-    """
-
-    behaviour: str
-    kind: Heads
-    corpus: Corpus
-    generated: bool  # no given corpus annotates it, so it was measured on generated stories
-    heads: pd.DataFrame
-    effects: pd.DataFrame
-    drawn: Sequence[Drawn] = ()
-    left_out: str | None = None
-    collected: Collected | None = None
-
-
-def build(
+def find(
     model: Transformer,
     corpora: Sequence[Corpus],
-    out: Path,
+    name: str,
     *,
-    behaviours: Sequence[str] | None = None,
-    seed: int = 0,
-    pairs: int = 40,
-    labels: bool = True,
-    probes: bool = True,
-    experiments: bool | None = None,
-    command: str = "",
-    name: str = "",
-    progress: Progress | None = None,
-) -> Path:
-    """Measure, test, draw and write everything into `out`; returns where it lies.
-
-    Args:
-        model: a transformer with a tokenizer.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
-        out: the output directory; left as it was when anything fails.
-        behaviours: which of `MODULES`; all by default.
-        seed: of everything random.
-        pairs: minimal pairs of each causal test.
-        labels: whether heads are labelled (`analyses.labels`).
-        probes: whether every layer is probed (`analyses.probe`).
-        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
-            behaviours are chosen.
-        command: what the user typed, for the record.
-        name: the model's name, for the record.
-        progress: called with what is being done and the number of texts read.
-
-    Raises:
-        InputError: no such behaviour, an empty or damaged corpus, nothing that can be measured with this model, or an
-            output directory that cannot be used.
-    """
-    started = time.perf_counter()
+    behaviours: Sequence[str] | None,
+    seed: int,
+    pairs: int,
+    labels: bool,
+    probes: bool,
+    experiments: bool,
+    say: Say,
+) -> Page:
+    """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
     chosen = list(behaviours or MODULES)
     if unknown := set(chosen) - set(MODULES):
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
-    say = progress or (lambda stage, texts: None)
-    with output.writing(out) as new:
-        measured = _measure(model, chosen, corpora, seed=seed, pairs=pairs, say=say)
-        if all(result.left_out for result in measured):
-            raise InputError(_reasons(measured))
-        results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
-        _write_tables(new, results)
-        labelled = _labels(model, results, seed, say) if labels else None
-        probed = _probes(new, model, corpora, seed, say) if probes else None
-        if experiments is None:
-            experiments = behaviours is None
-        asked = small_experiments.section(model, new, seed=seed, progress=say) if experiments else None
-        say("writing figures", 0)
-        sections = [_section(new, result, several=len(model.config.stacks) > 1) for result in results]
-        shown = None if labelled is None else _label_section(new, model, labelled)
-        facts = _facts(model, corpora, results) | {
-            "name": name or "a model",
-            "seed": seed,
-            "pairs": pairs,
-            "labels_left_out": None if labelled is None else labelled.left_out,
-            "probes": probed.facts if isinstance(probed, Probed) else {"left_out": probed},
-            **(asked.facts if asked else {}),
-            "command": command,
-            "versions": output.versions(),
-            "processor": platform.processor() or platform.machine(),
-            "seconds": round(time.perf_counter() - started, 1),
-        }
-        layers = probed if isinstance(probed, Probed) else None
-        new.text("report.html", page(facts, sections, shown, layers, asked))
-        new.run(facts)
-    return Path(out)
+    measured = _measure(model, chosen, corpora, seed=seed, pairs=pairs, say=say)
+    if all(result.left_out for result in measured):
+        raise InputError(_reasons(measured))
+    results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
+    labelled = _labels(model, results, seed, say) if labels else None
+    probed = _probes(model, corpora, seed, say) if probes else None
+    asked = experiments_section.section(model, seed=seed, progress=say) if experiments else None
+    return _page(model, corpora, results, labelled, probed, asked, name=name, pairs=pairs)
 
 
 def _measure(
-    model: Transformer, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Progress
+    model: Transformer, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Say
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     found: dict[tuple[str, Heads], Result] = {}
@@ -154,9 +132,9 @@ def _result(
     *,
     seed: int,
     pairs: int,
-    say: Progress,
+    say: Say,
 ) -> Result:
-    where = used.corpus, used.stands_in
+    about = behaviour, kind, used.corpus, used.stands_in, modules_for(kind)[behaviour].HEADLINE
     try:
         if isinstance(collected, InputError):
             raise collected
@@ -164,14 +142,14 @@ def _result(
         refuse_unread(heads.attrs.get("counts", {}), used.corpus.name)
     except InputError as error:
         nothing = pd.DataFrame(columns=HEAD_COLUMNS), pd.DataFrame(columns=EFFECT_COLUMNS)
-        return Result(behaviour, kind, *where, *nothing, left_out=str(error))
+        return Result(*about, *nothing, left_out=str(error))
     if len(model.config.stacks) > 1:
         effects = no_effects(behaviour, _TWO_STACKS)
     else:
         effects = MODULES[behaviour].effects(
             model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n)
         )
-    return Result(behaviour, kind, *where, heads, effects, collected=collected)
+    return Result(*about, heads, effects, collected=collected)
 
 
 def _reasons(results: Sequence[Result]) -> str:
@@ -188,135 +166,143 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     return [replace(result, heads=h, effects=e) for result, h, e in zip(results, heads, effects, strict=True)]
 
 
-def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Progress) -> Labelled:
+def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Say) -> Part:
     """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.effects for result in results], ignore_index=True)
-    return label(model, corpora, collected=collected, effects=effects, seed=seed, progress=say)
+    labelled = label(model, corpora, collected=collected, effects=effects, seed=seed, progress=say)
+    return label_section.told(labelled, model)
 
 
-def _probes(
-    new: output.Output, model: Transformer, corpora: Sequence[Corpus], seed: int, say: Progress
-) -> Probed | str:
+def _probes(model: Transformer, corpora: Sequence[Corpus], seed: int, say: Say) -> Part | str:
     """What probes read from every layer, or why they could not."""
     try:
-        return layer_probes.section(model, corpora, new, seed=seed, progress=say)
+        return probe.section(model, corpora, seed=seed, progress=say)
     except InputError as error:
         return str(error)
 
 
-def _label_section(new: output.Output, model: Transformer, labelled: Labelled) -> LabelSection:
-    """Write what labels rest on, and draw it."""
-    new.table("labels", labelled.labels)
-    new.table("evidence", labelled.evidence)
-    drawn = []
-    if len(labelled.labels):
-        for kind in Heads.every(model):
-            own = labelled.labels.query("stack == @kind.stack and attention == @kind.attention")
-            if len(own):
-                whole = figures.label_map(own, kind.n_layers, kind.n_heads)
-                caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
-                drawn.append(Drawn(f"{_prefix(model, kind)}labels", whole, caption))
-    if bool(labelled.evidence["effect"].notna().any()):
-        caption = (
-            "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
-            "Coloured heads carry the label."
-        )
-        drawn.append(Drawn("agreement", figures.attention_against_effect(labelled.evidence, labelled.labels), caption))
-    images = [(each, new.figure(each.name, each.figure).read_bytes()) for each in drawn]
-    return LabelSection(labelled.labels, images)
-
-
-def _draw(model: Transformer, result: Result, *, seed: int, say: Progress) -> Result:
+def _draw(model: Transformer, result: Result, *, seed: int, say: Say) -> Result:
     if result.left_out:
         return result
     say(f"{result.behaviour}: drawing", 0)
-    tables = {"heads": result.heads, "effects": result.effects}
-    drawn = illustrate(model, result.behaviour, result.corpus, **tables, headline=_headline(result), seed=seed)
-    before = _prefix(model, result.kind)
-    return replace(result, drawn=[replace(each, name=before + each.name) for each in drawn])
-
-
-def _headline(result: Result) -> Sequence[str]:
-    return modules_for(result.kind)[result.behaviour].HEADLINE
-
-
-def _prefix(model: Transformer, kind: Heads) -> str:
-    """What files of one kind of attention begin with, where there are several."""
-    name = "cross" if kind.attention == "cross" else kind.stack
-    return f"{name}-" if len(model.config.stacks) > 1 else ""
-
-
-def _write_tables(new: output.Output, results: Sequence[Result]) -> None:
-    measured = [result.heads for result in results if len(result.heads)]
-    new.table("heads", pd.concat(measured, ignore_index=True))
-    tested = [result.effects for result in results if len(result.effects)] or [results[0].effects]
-    new.table("effects", pd.concat(tested, ignore_index=True))
-    if baselines := [row for result in results for row in result.heads.attrs.get("baselines", ())]:
-        new.table("baselines", pd.DataFrame(baselines))
-    tasks = [task for result in results for task in result.effects.attrs.get("tasks", ())]
-    new.table("tasks", pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]))
-
-
-def _section(new: output.Output, result: Result, *, several: bool) -> Section:
-    svgs = [(drawn, new.figure(drawn.name, drawn.figure).read_bytes()) for drawn in result.drawn]
-    return Section(
-        behaviour=result.behaviour,
-        kind=result.kind if several else None,
-        own_targets="targets" in result.corpus.annotates,
-        corpus=result.corpus.title,
-        generated=result.generated,
-        not_measured=result.left_out,
-        documents=result.heads.attrs.get("documents"),
-        headline=_headline(result),
-        heads=result.heads,
-        effects=result.effects,
-        figures=[(drawn, svg) for drawn, svg in svgs],
-        counts=_counts(result),
+    how = {"heads": result.heads, "headline": result.headline, "seed": seed}
+    drawn = illustrate(model, result.behaviour, result.corpus, **how)
+    questions = {task["task"]: task.get("question") for task in result.tasks}
+    caused = effect_figures(result.behaviour, result.effects, questions)
+    before = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
+    return replace(
+        result,
+        drawn=[replace(each, name=before + each.name) for each in drawn],
+        caused={task: replace(each, name=before + each.name) for task, each in caused.items()},
     )
 
 
-def _counts(result: Result) -> dict[str, int]:
-    """What was read and what was left out, in measuring and in the causal test."""
-    tasks = result.effects.attrs.get("tasks", ())
-    left_out = {f"pairs left out of {task['task']}": task["left_out"] for task in tasks if task.get("left_out")}
-    return {**result.heads.attrs.get("counts", {}), **left_out}
+# The page.
 
 
-def _facts(model: Transformer, corpora: Sequence[Corpus], results: Sequence[Result]) -> dict[str, Any]:
-    """What the numbers were made from."""
-    used = {result.corpus.name: result.corpus for result in results}
-    read = {**{corpus.name: corpus for corpus in corpora}, **used}
-    return {
-        "model": model_facts(model),
-        "corpora": [
-            {
-                "name": corpus.name,
-                "kind": corpus.kind,
-                "sha256": corpus.digest,
-                "annotates": sorted(corpus.annotates),
-                "measured": list(
-                    dict.fromkeys(result.behaviour for result in results if result.corpus.name == corpus.name)
-                ),
-            }
-            for corpus in read.values()
+def _page(
+    model: Transformer,
+    corpora: Sequence[Corpus],
+    results: Sequence[Result],
+    labelled: Part | None,
+    probed: Part | str | None,
+    asked: Part | None,
+    *,
+    name: str,
+    pairs: int,
+) -> Page:
+    several = len(model.config.stacks) > 1
+    told = [behaviour_sections.told(result, several=several) for result in results]
+    layers = probed if isinstance(probed, Part) else Part()
+    parts = [*([labelled] if labelled else []), layers]
+    apart = "Apart from labels, heads" if labelled else "Heads"
+    chosen = "are chosen and reported on the same text and the same prompts, so the best of them look a little better"
+    short = [line for part in [*told, *parts] for line in part.short]
+    sections = [section for part in (labelled or Part(), *told, layers) for section in part.sections]
+    tables = _tables(results)
+    for part in [*parts, asked or Part()]:
+        tables |= part.tables
+    return Page(
+        title=f"What do the heads of {name} do?",
+        summary=[
+            Definitions([*short, *([_experiments_short(asked)] if asked else [])]),
+            remark(f"{_KEPT_APART} {apart} {chosen} than they are."),
         ],
-        "on_generated_stories": list(dict.fromkeys(result.behaviour for result in results if result.generated)),
-        "left_out": {_named(model, result): _counts(result) for result in results},
-        "not_measured": {_named(model, result): result.left_out for result in results if result.left_out},
-        "targets": _targets(model, results),
-        "causal_test_left_out": {
-            result.behaviour: result.effects.attrs["left_out"]
-            for result in results
-            if result.effects.attrs.get("left_out")
+        sections=[
+            *sections,
+            *([Section("Experiments", [_EXPERIMENTS, *asked.sections, *asked.counted], "experiments")] if asked else []),
+            Section("What was read and what was left out", _counted(results, probed, several)),
+        ],
+        corpora=_sources(corpora, results),
+        made=[("minimal pairs", f"{pairs} a task")],
+        definitions=[*DEFINITIONS.items(), *(term for part in parts for term in part.definitions)],
+        tables=tables,
+        facts={
+            "pairs": pairs,
+            **_facts(model, results),
+            "labels_left_out": None,
+            **(labelled.facts if labelled else {}),
+            "probes": layers.facts or {"left_out": probed},
+            **(asked.facts if asked else {}),
         },
+    )
+
+
+def _experiments_short(asked: Part) -> tuple[Block, ...]:
+    titles = joined([link(section.title, section.id) for section in asked.sections], "; ")
+    return link("Experiments", "experiments"), [*titles, "."] if titles else "None can be asked of this model."
+
+
+def _counted(results: Sequence[Result], probed: Part | str | None, several: bool) -> list[Block]:
+    """What was read and what was left out, behaviour by behaviour and by probes."""
+    names = [result.name(several) for result in results]
+    blocks: list[Block] = [*counts_table([result.counts for result in results], names, ["unknown tokens"])]
+    if isinstance(probed, Part):
+        blocks.append(Section("By probes", probed.counted))
+    elif probed:
+        blocks.append(caveat(f"No probes: {probed}."))
+    return blocks
+
+
+def _tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    measured = [result.heads for result in results if len(result.heads)]
+    tested = [result.effects for result in results if len(result.effects)] or [results[0].effects]
+    tasks = [task for result in results for task in result.tasks]
+    rules = [result.baselines for result in results if len(result.baselines)]
+    return {
+        "heads": pd.concat(measured, ignore_index=True),
+        "effects": pd.concat(tested, ignore_index=True),
+        **({"baselines": pd.concat(rules, ignore_index=True)} if rules else {}),
+        "tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]),
     }
 
 
-def _named(model: Transformer, result: Result) -> str:
-    """A behaviour, and in which kind of attention where there are several."""
-    return result.behaviour + (f": {result.kind.title}" if len(model.config.stacks) > 1 else "")
+def _sources(corpora: Sequence[Corpus], results: Sequence[Result]) -> list[Source]:
+    """All texts that were given or stood in, with the behaviours that were measured on each."""
+    known = {corpus.name: corpus for corpus in (*corpora, *(result.corpus for result in results))}
+    measured = {
+        name: list(dict.fromkeys(result.behaviour for result in results if result.corpus.name == name))
+        for name in known
+    }
+    return [
+        Source(corpus, f"for {', '.join(measured[name])}" if measured[name] else UNUSED, {"measured": measured[name]})
+        for name, corpus in known.items()
+    ]
+
+
+def _facts(model: Transformer, results: Sequence[Result]) -> dict[str, Any]:
+    """What was left out, and why."""
+    several = len(model.config.stacks) > 1
+    named = {result.behaviour + (f": {result.kind.title}" if several else ""): result for result in results}
+    return {
+        "on_generated_stories": list(dict.fromkeys(result.behaviour for result in results if result.generated)),
+        "left_out": {name: result.counts for name, result in named.items()},
+        "not_measured": {name: result.left_out for name, result in named.items() if result.left_out},
+        "targets": _targets(model, results),
+        "causal_test_left_out": {result.behaviour: result.untested for result in results if result.untested},
+    }
 
 
 def _targets(model: Transformer, results: Sequence[Result]) -> dict[str, str] | None:
@@ -325,27 +311,3 @@ def _targets(model: Transformer, results: Sequence[Result]) -> dict[str, str] | 
         return None
     known = {result.corpus.name: "targets" in result.corpus.annotates for result in results}
     return {name: "its own targets" if own else "each text as its own target" for name, own in known.items()}
-
-
-def model_facts(model: Transformer) -> dict[str, Any]:
-    """What run.json says of a model: shape, size, precision, and the hash of its weights."""
-    weight = model.last.embed.token.weight
-    source = getattr(model, "source", None)
-    return {
-        "sha256": weights_digest(source) if source is not None else _digest_of_weights(model),
-        "stacks": {
-            stack_name: {"layers": stack.n_layers, "heads": stack.n_heads, "d_model": stack.d_model}
-            for stack_name, stack in model.config.stacks.items()
-        },
-        "context": model.config.n_ctx,
-        "vocabulary": model.config.d_vocab,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "dtype": str(weight.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
-    }
-
-
-def _digest_of_weights(model: Transformer) -> str:
-    """For a model that was made in memory: the hash of its parameters, in their order."""
-    return output.digest(parameter.detach().double().cpu().numpy().tobytes() for parameter in model.parameters())

@@ -1,12 +1,11 @@
 """Which figures does a report show of a behaviour? Chooses heads and passages, and has them drawn."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analyses import figures, position
 from analyses.findings import notable, unit, varied
@@ -14,6 +13,7 @@ from analyses.head_tables import Heads
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
+from analyses.sections import Figure
 from interp import AnnotatedText, Transformer
 
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
@@ -41,27 +41,16 @@ _GRID_CAPTIONS = {
 _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A figure with its file name and a sentence on how to read it; `task` where it shows a causal test."""
-
-    name: str
-    figure: Figure
-    caption: str
-    task: str | None = None
-
-
 def illustrate(
     model: Transformer,
     behaviour: str,
     corpus: Iterable[AnnotatedText],
     *,
     heads: pd.DataFrame,
-    effects: pd.DataFrame,
     headline: Sequence[str],
     seed: int = 0,
-) -> Iterator[Drawn]:
-    """The figures of one behaviour and kind of attention, in the order of its section."""
+) -> Iterator[Figure]:
+    """The figures of attention of one behaviour and kind of attention, in the order of its section."""
     measured = set(heads["measure"])
     measures = [measure for measure in headline if measure in measured]
     yield from _grids(behaviour, heads, measures)
@@ -72,26 +61,34 @@ def illustrate(
     if len(chosen):
         leading = chosen["measure"].iloc[0]
         caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
-        yield Drawn(f"{behaviour}-gains", figures.gain_intervals(heads, leading), caption)
+        yield Figure(f"{behaviour}-gains", figures.gain_intervals(heads, leading), caption)
     if behaviour == "position" and "distance" in measured:
         caption = "A head that looks at all visible tokens alike would lie on the dashed line."
-        yield Drawn("position-distance", figures.distance_by_layer(heads), caption)
+        yield Figure("position-distance", figures.distance_by_layer(heads), caption)
     if len(chosen):
         for drawn in _of_heads(model, behaviour, corpus, chosen, seed):
             yield replace(drawn, caption=closest + drawn.caption)
-    questions = {task["task"]: task.get("question") for task in effects.attrs.get("tasks", ())}
-    for task in effects["task"].unique():
-        caption = (
-            "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
-            "either way, with an interval clear of 0 and q below 0.05."
+
+
+def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str, str | None]) -> dict[str, Figure]:
+    """By task, what each head's patch restores and removes; `questions` are their titles."""
+    caption = (
+        "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
+        "either way, with an interval clear of 0 and q below 0.05."
+    )
+    return {
+        task: Figure(
+            f"{behaviour}-effects-{_slug(task)}",
+            figures.effect_grid(effects, task, title=questions.get(task)),
+            caption,
         )
-        figure = figures.effect_grid(effects, task, title=questions.get(task))
-        yield Drawn(f"{behaviour}-effects-{_slug(task)}", figure, caption, task)
+        for task in effects["task"].unique()
+    }
 
 
 def _of_heads(
     model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """What the chosen heads, all of one kind of attention, look at."""
     where = chosen.iloc[0]
     (kind,) = (each for each in Heads.every(model) if (each.stack, each.attention) == (where.stack, where.attention))
@@ -105,7 +102,7 @@ def _of_heads(
 
 def _along(
     model: Transformer, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _SHOWN_TOKENS
     for batch in Reading(model, islice(corpus, examples.SEARCHED), heads=kind):
@@ -124,7 +121,7 @@ def _along(
                 axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
             )
             caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
-            yield Drawn(f"{behaviour}-along", figure, caption)
+            yield Figure(f"{behaviour}-along", figure, caption)
             return
 
 
@@ -138,14 +135,14 @@ def _tokens_shown(model: Transformer, kind: Heads, window: Window) -> tuple[list
     return asks, keys if kind.attention == "cross" else asks
 
 
-def _grids(behaviour: str, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Drawn]:
+def _grids(behaviour: str, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Figure]:
     """One grid a unit, so that each has one scale."""
     for each in dict.fromkeys(map(unit, measures)):
         group = [measure for measure in measures if unit(measure) == each]
         name = f"{behaviour}-heads" + (f"-{each}" if each != "share" else "")
         question, quantity = _GRID_QUESTIONS.get((behaviour, each)), _GRID_QUANTITIES.get(each, "gain")
         figure = figures.head_grid(heads, group, title=question, quantity=quantity)
-        yield Drawn(name, figure, _GRID_CAPTIONS.get(each, _DOTS))
+        yield Figure(name, figure, _GRID_CAPTIONS.get(each, _DOTS))
 
 
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
@@ -160,7 +157,7 @@ def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
 
 def _on_repeats(
     model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
     length = min(_REPEAT_LENGTH, position.repeat_length(model))
     if length < 2:
@@ -174,12 +171,12 @@ def _on_repeats(
         f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
         f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
     )
-    yield Drawn("position-patterns", figure, caption)
+    yield Figure("position-patterns", figure, caption)
 
 
 def _between_tags(
     model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
     texts = [text for text in examples.find(model, corpus, examples.sentence, _TAGGED) if text.tags is not None]
     if not texts:
@@ -193,19 +190,19 @@ def _between_tags(
         keys=tags,
         axes_labels=("from a word tagged", "to words tagged"),
     )
-    yield Drawn("part-of-speech-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences.")
+    yield Figure("part-of-speech-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences.")
 
 
-def _no_patterns(*_: object) -> Iterator[Drawn]:
+def _no_patterns(*_: object) -> Iterator[Figure]:
     yield from ()
 
 
-_PATTERNS: dict[str, Callable[..., Iterator[Drawn]]] = {"position": _on_repeats, "part-of-speech": _between_tags}
+_PATTERNS: dict[str, Callable[..., Iterator[Figure]]] = {"position": _on_repeats, "part-of-speech": _between_tags}
 
 
 def _over_words(
     model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head]
-) -> Iterator[Drawn]:
+) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
     about_pronouns = behaviour == "coreference"
     cut = examples.pronoun_passage if about_pronouns else examples.sentence
@@ -228,7 +225,7 @@ def _over_words(
         )
         if about_pronouns:
             caption += " In orange on the left the pronoun, on the right the mentions that it stands for."
-        yield Drawn(f"{behaviour}-words", figure, caption)
+        yield Figure(f"{behaviour}-words", figure, caption)
 
 
 def _to_special(pattern: examples.WordPattern) -> str:
