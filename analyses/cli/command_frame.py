@@ -116,7 +116,7 @@ def opened(model: str, device: str, dtype: Dtype) -> "Transformer":
 
     if dtype is Dtype.INT8:
         return load(model, device=device, quantize="int8")
-    return load(model, dtype=getattr(torch, dtype.value), device=device)
+    return load(model, dtype=getattr(torch, str(dtype)), device=device)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def train(
     """Train a model by a recipe: text, tokenizer, model and plan in one TOML file."""
     command = typed()
     with one_line():
-        from analyses.cli import train_command as training
+        from analyses import train as training
 
         try:
             training.train(

@@ -9,36 +9,12 @@ import typer
 N_PAIRS = 40  # of each causal test
 
 
-class Metric(StrEnum):
-    """What a patch is measured by."""
-
-    LOGIT_DIFFERENCE = "logit_difference"
-    LOG_PROBABILITY = "log_probability"
-    PROBABILITY = "probability"
-    RANK = "rank"
-    KL_DIVERGENCE = "kl_divergence"
-
-
-class Stack(StrEnum):
-    """Which stack of a model is patched."""
-
-    ENCODER = "encoder"
-    DECODER = "decoder"
-
-
-class Attention(StrEnum):
-    """Which of a decoder's attentions is patched."""
-
-    SELF = "self"
-    CROSS = "cross"
-
-
-class Directions(StrEnum):
-    """Which way activations are put."""
-
-    DENOISE = "denoise"
-    NOISE = "noise"
-    BOTH = "both"
+# What can be typed for an option: each value is its name in small letters.
+Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE")
+Stack = StrEnum("Stack", "ENCODER DECODER")
+Attention = StrEnum("Attention", "SELF CROSS")
+Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
+Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 
 
 class Parallel(StrEnum):
@@ -46,15 +22,6 @@ class Parallel(StrEnum):
 
     DDP = "ddp"
     FSDP = "fsdp"
-
-
-class Dtype(StrEnum):
-    """Number formats that a model can be loaded in."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    BFLOAT16 = "bfloat16"
-    INT8 = "int8"
 
 
 Model = Annotated[str, typer.Option(help="A model directory, `default`, `minilm`, or ORG/NAME on the hub.")]

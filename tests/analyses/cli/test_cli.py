@@ -20,9 +20,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import behaviours
+from analyses import behaviours, report
 from analyses.cli import app as cli
-from analyses.cli import measure_commands as measuring
+from analyses.cli import command_frame as frame
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.figures.style import begin
@@ -30,8 +30,8 @@ from analyses.findings import best, causes, notable, varied
 from analyses.head_tables import Collected, Heads
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from analyses.report import full_report as report
-from analyses.report.behaviour_sections import LabelSection, Section
+from analyses.report import label_section
+from analyses.report.behaviour_sections import strongest
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.statistics import benjamini_hochberg
 
@@ -238,7 +238,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert facts["left_out"]["position"]["pairs left out of swap"] == 3
     assert {"python", "torch", "numpy", "interp"} <= set(facts["versions"])
     heads = pd.read_parquet(out / "tables/heads.parquet")
-    assert set(heads["behaviour"]) == set(report.MODULES)
+    assert set(heads["behaviour"]) == set(behaviours.MODULES)
     shown = " ".join(page_of(out).text.split())
     assert "L1.H2 by previous-token: 0.900, +0.900 over uniform" in shown
     assert "Fewer than 20 documents" in shown
@@ -261,13 +261,13 @@ def test_q_is_over_everything_that_a_table_tests(model, fakes, tmp_path):
     out = report.build(model, [corpus()], tmp_path / "out")
     for name in ("heads", "effects"):
         table = pd.read_parquet(out / f"tables/{name}.parquet")
-        assert set(table["behaviour"]) == set(report.MODULES)
+        assert set(table["behaviour"]) == set(behaviours.MODULES)
         np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
 
 
 def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypatch):
     refused = fake("position", refused="clean and corrupted prompts differ by 0.1 ± 0.2")
-    monkeypatch.setitem(report.MODULES, "position", refused)
+    monkeypatch.setitem(behaviours.MODULES, "position", refused)
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     shown = " ".join(page_of(out).text.split())
     assert shown.count("no head was tested: clean and corrupted prompts differ by 0.1 ± 0.2.") == 2
@@ -275,7 +275,7 @@ def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypat
 
 def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path, monkeypatch):
     rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
-    monkeypatch.setitem(report.MODULES, "coreference", fake("coreference", baselines=rules))
+    monkeypatch.setitem(behaviours.MODULES, "coreference", fake("coreference", baselines=rules))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["coreference"])
     assert "nearest0.551" in page_of(out).text
     assert (out / "tables/baselines.csv").exists()
@@ -289,28 +289,28 @@ def test_few_labelled_heads_are_named_and_many_counted():
     one = {**where, "layer": 1, "head": 3, "behaviour": "coreference", "label": "antecedent"}
     labels = pd.DataFrame([one, *many]).assign(evidence="attention", readout="tag probe", task=None, n=9)
     numbers = ("gain", "gain_low", "gain_high", "effect", "effect_low", "effect_high", "q")
-    shown = LabelSection(labels.assign(**dict.fromkeys(numbers, 0.5)))
-    assert shown.short.startswith("5 heads carry labels")
-    assert shown.short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
-    assert shown.readouts == "a probe of the word’s tag"
+    labels = labels.assign(**dict.fromkeys(numbers, 0.5))
+    short = label_section.short(labels)
+    assert short.startswith("5 heads carry labels")
+    assert short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
+    assert label_section.readouts(labels) == "a probe of the word’s tag"
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
-    (found,) = collect(Reading(model, corpus()), [report.MODULES["position"].Collector(model)])
+    (found,) = collect(Reading(model, corpus()), [behaviours.MODULES["position"].Collector(model)])
     assert isinstance(found, Collected)
     heads = found.table()
     lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0)
-    section = Section("position", "texts", False, 300, ("previous-token", "tag:NOUN->ADJ"), pd.concat([heads, lifts]))
-    (shares, share_rows), (lift_title, lift_rows) = section.tables
-    assert shares == "Shares"
-    assert {row["measure"] for row in share_rows} == {"previous-token"}
-    assert "1 is no preference" in lift_title
-    assert {row["value"] for row in lift_rows} == {"3.000"}
+    shares, ranked = strongest(pd.concat([heads, lifts]), ("previous-token", "tag:NOUN->ADJ"))
+    assert shares.caption.startswith("Shares. ")
+    assert {row[1] for row in shares.rows} == {"previous-token"}
+    assert "1 is no preference" in ranked.caption
+    assert {row[2] for row in ranked.rows} == {"3.000"}
 
 
 def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path, monkeypatch):
     monkeypatch.setitem(
-        report.MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
+        behaviours.MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
     )
     out = report.build(model, [corpus()], tmp_path / "out")
     assert page_of(out).text.count("Not measured: no pronoun in the window.") == 2
@@ -319,10 +319,10 @@ def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_report
 
 
 def test_unknown_tokens_are_said_and_a_text_of_nothing_else_is_refused(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(report.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
+    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
     out = report.build(model, [corpus()], tmp_path / "out")
     assert "40% of the tokens of this text are unknown to the model" in page_of(out).text
-    monkeypatch.setitem(report.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
+    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
     with pytest.raises(InputError, match="91 of the 100 tokens"):
         report.build(model, [corpus()], tmp_path / "none", behaviours=["position"])
 
@@ -355,7 +355,7 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
 
 
 def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(report.MODULES, "position", fake("position", left_out="this model has no output layer."))
+    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", left_out="this model has no output layer."))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     assert "this model has no output layer." in page_of(out).text
     assert json.loads((out / "run.json").read_text())["causal_test_left_out"] == {
@@ -367,7 +367,7 @@ def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkey
 def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
     """A fault of the program always; what a model cannot show only where nothing else is asked for."""
     error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(report.MODULES, "coreference", fake("coreference", error=error))
+    monkeypatch.setitem(behaviours.MODULES, "coreference", fake("coreference", error=error))
     with pytest.raises(type(error), match=str(error)):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)
@@ -545,7 +545,7 @@ def test_generate_continues_as_the_author_says(capsys):
 
 
 def test_an_interrupted_command_ends_with_one_line(here, capsys, monkeypatch):
-    monkeypatch.setattr(measuring, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(frame, "opened", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(SystemExit) as ended:
         cli.main(["report"])
     assert ended.value.code == 130

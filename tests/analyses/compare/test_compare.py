@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from pages import outside_addresses, page_of
 from tiny import two_stacks
 
-from analyses import figures
+from analyses import figures, report
 from analyses.cli import app as cli
-from analyses.compare import COMPARE_COLUMNS, Comparison, build, compare, names
+from analyses.compare import COMPARE_COLUMNS, Comparison, compare, names
 from analyses.compare.best_heads import best_heads
 from analyses.compare.compare_page import comparability, headline, summary, told_apart
 from analyses.corpora import Corpus
@@ -195,7 +195,7 @@ def follower(lexicon: Lexicon, n_ctx: int) -> Transformer:
 def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, tmp_path):
     lexicon, text = met
     models = {"long": follower(lexicon, 64), f"short {HOSTILE}": follower(lexicon, 4), "again": follower(lexicon, 64)}
-    out = build(models, [text], tmp_path / "out", behaviours=["position", "coreference"])
+    out = report.compare(models, [text], tmp_path / "out", behaviours=["position", "coreference"])
     table = pd.read_parquet(out / "tables" / "compare.parquet")
     rows = table.loc[table["measure"] == "antecedent"].set_index("model")
     assert set(rows.index) == {"long", "again"}
@@ -269,7 +269,7 @@ def test_a_damaged_text_is_at_fault_and_not_the_models(copying):
 def written(copying, forgetful, texts, tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "out"
     models = {f"{HOSTILE} & one": copying, "forgetful": forgetful}
-    return build(models, [texts], out, behaviours=POSITION, command="interp compare")
+    return report.compare(models, [texts], out, behaviours=POSITION, command="interp compare")
 
 
 def test_a_comparison_is_complete(written):

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import figures
+from analyses import figures, report
 from analyses.cli import app as cli
 from analyses.figures.style import BLUE, ORANGE
 from analyses.figures.training_curves import _apart
@@ -23,7 +23,6 @@ from analyses.over_training import measures
 from analyses.over_training.look import in_context
 from analyses.over_training.phase_changes import LEAST, formed, phase_change
 from analyses.over_training.training_page import sentences
-from analyses.over_training.training_report import build
 from analyses.over_training.training_runs import COLUMNS, read_run
 from analyses.position import repeated
 from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
@@ -274,7 +273,7 @@ class TestTheCommand:
                 folder,
                 [{**line, "heads/induction/L1.H1": min(line["heads/induction/L1.H1"], height)} for line in FORMING],
             )
-        out = build(folders, tmp_path / "out", load, command="typed")
+        out = report.over_training(folders, tmp_path / "out", load, command="typed")
         page = page_of(out)
         assert not outside_addresses(page)
         assert HOSTILE in page.text
@@ -287,7 +286,7 @@ class TestTheCommand:
     def test_a_run_that_left_losses_alone_is_drawn_beside_one_that_left_more(self, tmp_path):
         run_of(tmp_path / "a", [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}])
         run_of(tmp_path / "b", FORMING)
-        out = build([tmp_path / "a", tmp_path / "b"], tmp_path / "out", load)
+        out = report.over_training([tmp_path / "a", tmp_path / "b"], tmp_path / "out", load)
         assert "not recorded, and there are no snapshots to measure" in page_of(out).text
         assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == {"b"}
 

@@ -9,8 +9,8 @@ from worded import table, worded
 
 from analyses import figures
 from analyses import patch as patching
-from analyses.patch import edges as edges_module
-from analyses.patch import estimates
+from analyses.patch import cell_estimates as estimates
+from analyses.patch import edge_estimates
 from analyses.patch.cells import sweeps
 from analyses.patch.edge_estimates import edge_rows
 from interp import InputError, Transformer
@@ -40,9 +40,14 @@ def pairs(model) -> Pairs:
 
 
 @pytest.fixture(scope="module")
-def found(model, pairs) -> pd.DataFrame:
+def measured(model, pairs) -> estimates.Estimates:
     """By position, on prompts of unequal length: cells and edges."""
     return estimates.measure(model, pairs, by_position=True)
+
+
+@pytest.fixture(scope="module")
+def found(measured) -> pd.DataFrame:
+    return measured.table
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +87,12 @@ def test_atp_star_is_held_against_mean_absolute_effects(model, pairs, found, dir
 
 @pytest.mark.parametrize("site", ["q", "k"])
 def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
-    table = estimates.measure(model, pairs, site, directions=["noise"])
+    both = estimates.measure(model, pairs, site, directions=["noise"])
+    table = both.table
     rows, by = rows_of(table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
     np.testing.assert_allclose(rows["estimate"], fixed.effect().nanmean(-1)[at(rows, by)], atol=1e-7)
-    assert "--site z" in table.attrs["left_out"]["EAP, EAP-IG"]
+    assert "--site z" in both.left_out["EAP, EAP-IG"]
     assert not table["sender"].notna().any()
 
 
@@ -97,8 +103,8 @@ def test_n_counts_the_prompts_that_reach_a_cell(found):
 def test_a_single_layer_leaves_atp_star_out():
     one = worded(n_layers=1)
     found = estimates.measure(one, patching.make_pairs(one, table()))
-    assert "at least 2 layers" in found.attrs["left_out"]["AtP*"]
-    assert set(found["method"]) == {"attribution patching", "EAP", "EAP-IG"}
+    assert "at least 2 layers" in found.left_out["AtP*"]
+    assert set(found.table["method"]) == {"attribution patching", "EAP", "EAP-IG"}
 
 
 # Edges.
@@ -131,17 +137,17 @@ def test_the_last_edges_are_estimated_well(found):
     assert spearmanr(into_logits["exact"], into_logits["estimate"]).statistic > 0.8  # a wrong sign would show
 
 
-def test_the_embedding_s_edges_have_no_exact_effect(found):
+def test_the_embedding_s_edges_have_no_exact_effect(measured, found):
     edges = found.loc[found["sender"].notna()]
     assert (edges["exact"].isna() == (edges["sender"] == "embed")).all()
-    said = found.attrs["edges"]
+    said = measured.edges
     assert said["edges"] == len(edges) / 4
     assert said["from_embedding"] == (edges["sender"] == "embed").sum() / 4
     assert not said["sampled"]
 
 
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
-    monkeypatch.setattr(edges_module, "_RECEIVERS", 3)
+    monkeypatch.setattr(edge_estimates, "_RECEIVERS", 3)
     exact = sweeps(model, pairs, "z", by_position=False, directions=["denoise"], metrics=["logit_difference"])
     rows, said = edge_rows(model, pairs, exact, seed=1, few=10)
     again, _ = edge_rows(model, pairs, exact, seed=1, few=10)
@@ -169,8 +175,8 @@ def test_norms_after_the_layers_leave_edges_out(model):
     post = replace(BERT, causal=True, d_vocab=model.config.d_vocab, n_token_types=0)
     other = Transformer(TransformerConfig(decoder=post), model.tokenizer)
     found = estimates.measure(other, patching.make_pairs(other, table()))
-    assert "norms" in found.attrs["left_out"]["EAP, EAP-IG"]
-    assert set(found["method"]) == {"attribution patching", "AtP*"}
+    assert "norms" in found.left_out["EAP, EAP-IG"]
+    assert set(found.table["method"]) == {"attribution patching", "AtP*"}
 
 
 # Correlations.
@@ -196,7 +202,9 @@ def test_what_moves_nothing_is_no_agreement(found, agreement):
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    found = patching.correlations(estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]))
+    found = patching.correlations(
+        estimates.measure(model, pairs, metrics=["kl_divergence"], directions=["noise"]).table
+    )
     by_method = found.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
     assert np.isfinite(by_method["EAP-IG"])
@@ -255,7 +263,7 @@ def test_key_value_heads_of_a_real_model(stories):
     real = load(str(stories))
     rows = [("Lily was sad because", "Tim was sad because", "she", "he")]
     pairs = patching.make_pairs(real, pd.DataFrame(rows, columns=list(patching.COLUMNS)))
-    found = estimates.measure(real, pairs, "k", by_position=True, directions=["noise"])
+    found = estimates.measure(real, pairs, "k", by_position=True, directions=["noise"]).table
     assert found["head"].max() == 3
     ranks = patching.correlations(found).set_index("method")["spearman"]
     assert ranks["QK fix"] > 0.9

@@ -15,9 +15,9 @@ from worded import ROWS, table, worded
 from analyses import figures
 from analyses import patch as patching
 from analyses.cli import app as cli
-from analyses.cli import patch_command as commands
+from analyses.cli import command_frame as frame
 from analyses.cli.options import Metric
-from analyses.patch.cells import _estimates
+from analyses.patch.cells import _estimates, cells_of, sweeps
 from interp import InputError, Transformer, TransformerConfig
 from interp.patching import Pairs, logit_difference, sweep
 
@@ -35,7 +35,7 @@ def pairs(model) -> Pairs:
 @pytest.fixture
 def here(tmp_path, monkeypatch, model):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "opened", lambda *_: model)
+    monkeypatch.setattr(frame, "opened", lambda *_: model)
     return tmp_path
 
 
@@ -120,9 +120,10 @@ def test_labels_are_missing_where_prompts_differ(model, pairs):
 
 def test_a_share_of_noise_is_refused_and_said(model):
     both = patching.make_pairs(model, table([*ROWS, *[(b, a, r, w) for a, b, r, w in ROWS]]))
-    cells = patching.measure(model, both)
-    assert cells["share"].isna().all()
-    assert "too little" in cells.attrs["share_refused"]["logit_difference"]
+    found = sweeps(model, both, "z", by_position=False, directions=["noise"], metrics=["logit_difference"])
+    cells = cells_of(model, both, found)
+    assert cells.table["share"].isna().all()
+    assert "too little" in cells.share_refused["logit_difference"]
 
 
 def test_a_bare_word_gets_its_space():
@@ -256,8 +257,8 @@ def test_a_page_says_what_was_left_out_and_refused(here):
 
 def test_a_page_escapes_what_a_prompt_says(here, monkeypatch):
     hostile = "<script>alert(1)</script>"
-    monkeypatch.setattr(commands, "opened", lambda *_: worded(hostile, "<img/src=x>"))
-    monkeypatch.setattr(commands, "title", lambda _: f"a {hostile}")
+    monkeypatch.setattr(frame, "opened", lambda *_: worded(hostile, "<img/src=x>"))
+    monkeypatch.setattr(frame, "title", lambda _: f"a {hostile}")
     prompts = ["--clean", f"{hostile} saw", "--corrupt", "<img/src=x> saw", "--answer", "She", "--wrong", "He"]
     assert not command(*prompts, "--by-position")
     page = page_of(here / "patch")
@@ -322,7 +323,7 @@ def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, min
     from models import load
 
     encoder = load(str(minilm))
-    monkeypatch.setattr(commands, "opened", lambda *_: encoder)
+    monkeypatch.setattr(frame, "opened", lambda *_: encoder)
     assert "no output layer" in refusal(capsys, *ONE)
     assert not os.listdir(here)
 
@@ -359,7 +360,7 @@ def two(here, monkeypatch, model) -> Transformer:
     stacks = {"encoder": replace(stack, causal=False, n_heads=2), "decoder": replace(stack, cross_attention=True)}
     torch.manual_seed(0)
     built = Transformer(TransformerConfig(**stacks, target_start=4), model.tokenizer)
-    monkeypatch.setattr(commands, "opened", lambda *_: built)
+    monkeypatch.setattr(frame, "opened", lambda *_: built)
     return built
 
 

@@ -1,4 +1,4 @@
-"""Training by a recipe: what is told as it goes, what is measured at every look, and what is left at the end."""
+"""What does `interp train` do around a recipe? It tells how it goes, measures at every look, and leaves a record."""
 
 import json
 import os
@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from analyses import over_training as forming
-from analyses.report.output import RUN, versions
+from analyses.provenance import recorded
+from analyses.report.output import RUN
 from interp import AnnotatedText, InputError, Transformer
 from interp.training import Plan, Progress, state
 from interp.training.parallel import Parallel
@@ -72,7 +73,9 @@ def train(
         )
     if not leads():
         return
-    facts = {"made_by": MAKER, "command": command, **_facts(recipe, trained, out)}
+    seconds = trained.seconds  # of training; since it was resumed
+    made = recorded(command=command, seed=recipe.plan.seed, seconds=seconds)
+    facts = {"made_by": MAKER, **made, **_facts(recipe, trained, out)}
     _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -115,8 +118,6 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
         "rows": sum(phase.steps * phase.rows for phase in plan.phases),
         "tokens": None if any(isinstance(kind, Paired) for kind in data) else tokens,  # pairs are as long as they are
         "resumed_at": trained.begun or None,
-        "seconds": round(trained.seconds, 1),  # of training; since it was resumed
-        "versions": versions(),
     }
 
 

@@ -12,8 +12,8 @@ import tomli_w
 import torch
 
 from analyses import over_training as forming
+from analyses import train as training
 from analyses.cli import app as cli
-from analyses.cli import train_command as training
 from interp import InputError
 from interp.training import Progress, state
 from models import load, recipes
@@ -175,7 +175,7 @@ from pathlib import Path
 import torch._inductor.compile_fx
 
 from analyses.cli import app as cli
-from analyses.cli import train_command as training
+from analyses import train as training
 
 
 def start(*more):
