@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.probe.probe_tasks import Task, ambiguous, baseline
+from analyses.probe.probe_tasks import Posed, ambiguous, baseline
 from analyses.probe.vectors import Read, Vectors
 from interp.patterns.totals import N_GROUPS
 from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
 
+Splits = tuple[Read, Read]  # what a model made of the items to train on, and of those to test on
 HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
 _AXES = 64  # principal axes of a site that an edge probe reads
 _FEWER = 6_000  # training items of a probe of mixed layers, and of a head's, which has far fewer dimensions
@@ -37,65 +38,54 @@ class Found:
     documents: dict[str, int]  # that have items, in either split
 
 
-def probe(
-    name: str,
-    task: Task,
-    made: Sequence[Read],
-    untrained: Float[Tensor, "site item"],
-    *,
-    penalty: float,
-    seed: int,
-) -> Found:
+def probe(asked: Posed, made: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int) -> Found:
     """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them.
 
     Args:
-        name: of the task.
-        task: its items in both splits.
+        asked: a task's items in both splits.
         made: what the model made of both splits.
         untrained: where the probes of the untrained model are right.
         penalty: see `interp.probes.fit`.
         seed: of the halves.
     """
-    right = _right(vectors_of(name, task, made), task, ["label", "control"], penalty)
-    cumulative, shares, half_shares = _mixes(_streams(name, task, made), task, penalty, seed)
-    rule, rule_name = baseline(task)
+    right = _right(_vectors(asked, made), asked, ["label", "control"], penalty)
+    cumulative, shares, half_shares = _mixes(_streams(asked, made), asked, penalty, seed)
+    rule, rule_name = baseline(asked)
     return Found(
-        groups=task.test.groups,
+        groups=asked.test.groups,
         right=right[:, 0],
         control=right[:, 1],
         untrained=untrained,
         baseline=rule,
         baseline_name=rule_name,
-        ambiguous=ambiguous(task) if name == "tag" else None,
+        ambiguous=ambiguous(asked),
         cumulative=cumulative,
         shares=shares,
         half_shares=half_shares,
-        n_train=len(task.train.rows),
-        documents={"train": task.train.documents, "test": task.test.documents},
+        n_train=len(asked.train.rows),
+        documents={"train": asked.train.documents, "test": asked.test.documents},
     )
 
 
-def right_alone(name: str, task: Task, made: Sequence[Read], penalty: float) -> Float[Tensor, "site item"]:
+def right_alone(asked: Posed, made: Splits, penalty: float) -> Float[Tensor, "site item"]:
     """Where each site's probe is right, without its control task."""
-    return _right(vectors_of(name, task, made), task, ["label"], penalty)[:, 0]
+    return _right(_vectors(asked, made), asked, ["label"], penalty)[:, 0]
 
 
-def vectors_of(name: str, task: Task, made: Sequence[Read]) -> tuple[Vectors, Vectors]:
+def _vectors(asked: Posed, made: Splits) -> Sequence[Vectors]:
     """What the probes read, for training and for the test."""
-    train, test = made
-    if name == "coreference":
-        (stream, test_stream), (heads, test_heads) = (_edges(train, test, kind) for kind in ("stream", "heads"))
-        return Vectors(stream, heads), Vectors(test_stream, test_heads)
-    return _labelled(train.words, task.train.rows), _labelled(test.words, task.test.rows)
+    if asked.task.label is None:
+        both = zip(_edges(*made, "stream"), _edges(*made, "heads"), strict=True)
+        return [Vectors(stream, heads) for stream, heads in both]
+    splits = zip(made, (asked.train.rows, asked.test.rows), strict=True)
+    return [each.words.of(torch.tensor(rows)) if len(rows) < len(each.words) else each.words for each, rows in splits]
 
 
-def _streams(name: str, task: Task, made: Sequence[Read]) -> tuple[Tensor, Tensor]:
+def _streams(asked: Posed, made: Splits) -> Sequence[Tensor]:
     """What probes of mixed layers read: layers can be mixed along the same axes only."""
-    train, test = made
-    if name == "coreference":
-        return _edges(train, test, "stream", common=True)
-    vectors = vectors_of(name, task, made)
-    return vectors[0].stream, vectors[1].stream
+    if asked.task.label is None:
+        return _edges(*made, "stream", common=True)
+    return [each.stream for each in _vectors(asked, made)]
 
 
 def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
@@ -110,18 +100,14 @@ def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple
     return first, second
 
 
-def _labelled(words: Vectors, rows: list[int]) -> Vectors:
-    return words if len(rows) == words.stream.shape[1] else words.of(torch.tensor(rows))
-
-
 def _right(
-    vectors: tuple[Vectors, Vectors], task: Task, asked: Sequence[str], penalty: float
+    vectors: Sequence[Vectors], asked: Posed, kinds: Sequence[str], penalty: float
 ) -> Float[Tensor, "site task item"]:
     """Fit on the training vectors, and say where each probe is right on the test's."""
-    labels, wanted = (torch.stack([task.classes[name][split] for name in asked]) for split in range(2))
+    labels, wanted = (torch.stack([asked.classes[kind][split] for kind in kinds]) for split in range(2))
     some = _evenly(labels.shape[1])
-    streams = fit(vectors[0].stream, labels, task.n_classes, penalty=penalty)
-    heads = fit(vectors[0].heads[:, some], labels[:, some], task.n_classes, penalty=penalty)
+    streams = fit(vectors[0].stream, labels, asked.n_classes, penalty=penalty)
+    heads = fit(vectors[0].heads[:, some], labels[:, some], asked.n_classes, penalty=penalty)
     predicted = torch.cat([streams.predict(vectors[1].stream), heads.predict(vectors[1].heads)])
     return (predicted == wanted).float()
 
@@ -132,18 +118,18 @@ def _evenly(n_items: int) -> Int[Tensor, " some"]:
 
 
 def _mixes(
-    streams: tuple[Tensor, Tensor], task: Task, penalty: float, seed: int
+    streams: Sequence[Tensor], asked: Posed, penalty: float, seed: int
 ) -> tuple[Float[Tensor, "layer item"], Float[Tensor, " layer"], Float[Tensor, "half layer"]]:
     """Probes of mixed layers: where that of layers 0..l is right, the last one's shares, and those of halves."""
-    labels, wanted = task.classes["label"]
+    labels, wanted = asked.classes["label"]
     some = _evenly(len(labels))
     scaling = Scaling.of(streams[0][:, some])
     train, test = scaling(streams[0][:, some]), scaling(streams[1])
-    labels, groups = labels[some], task.train.groups[some]
-    mixes = [fit_mix(train[:count], labels, task.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
+    labels, groups = labels[some], asked.train.groups[some]
+    mixes = [fit_mix(train[:count], labels, asked.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
     cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == wanted).float() for mix in mixes])
     kept = halves_of(groups, seed)
-    halves = [fit_mix(train[:, half], labels[half], task.n_classes, penalty=penalty).shares for half in kept]
+    halves = [fit_mix(train[:, half], labels[half], asked.n_classes, penalty=penalty).shares for half in kept]
     return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
 
 

@@ -13,12 +13,13 @@ from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, StackConfig, Transformer
 
 SPLITS = ("train", "test")
+_OF_CANDIDATES = ("candidates", "correct", "genders", "forms")  # what an item says of each
 _TEST_SHARE = 4  # one document of so many is kept for the test
 
 
-def probed_stack(model: Transformer) -> StackConfig:
+def probed_stack(model: Transformer) -> tuple[str, StackConfig]:
     """The stack whose layers are probed: the only one, or the encoder, which reads the text as it is."""
-    return next(iter(model.config.stacks.values()))
+    return next(iter(model.config.stacks.items()))
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _asked(model: Transformer, text: AnnotatedText, left: Counter[str], counts: 
     if not (labelled or referring or why_not):
         counts["texts passed over: nothing to ask of them"] += 1
         return
-    for window in windows(text, model.tokenizer, probed_stack(model).n_ctx, counts):
+    for window in windows(text, model.tokenizer, probed_stack(model)[1].n_ctx, counts):
         words = tuple(at for at in range(window.start, window.stop) if labelled and window.scores(at))
         edges = tuple(edge for item in referring if left["edges"] > 0 for edge in _edges(item, window, counts))
         counts.update(reason for word, reason in why_not if window.scores(word))
@@ -144,13 +145,8 @@ def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterat
         counts["pronouns left out: no right and wrong candidate within the window"] += 1
         return
     two = sorted(latest.values())
-    pair = replace(
-        item,
-        candidates=tuple(item.candidates[at] for at in two),
-        correct=tuple(item.correct[at] for at in two),
-        genders=tuple(item.genders[at] for at in two),
-        forms=tuple(item.forms[at] for at in two),
-    )
+    kept = {name: tuple(getattr(item, name)[at] for at in two) for name in _OF_CANDIDATES}
+    pair = replace(item, **kept)
     verdicts = [rule(pair) for rule in BASELINES.values()]
     for at, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
         right = tuple(verdict[at] if same else 1 - verdict[at] for verdict in verdicts)

@@ -1,21 +1,21 @@
-"""Runs the probes on one corpus, and turns what they find into tables."""
+"""Runs the probes on one corpus, task by task."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
-from analyses.probe.fitted import Found, probe, right_alone
-from analyses.probe.items import SPLITS, Items, choose
+from analyses.probe.fitted import Found, Splits, probe, right_alone
+from analyses.probe.items import SPLITS, Items, choose, probed_stack
 from analyses.probe.probe_tables import depth_table, layer_table
-from analyses.probe.probe_tasks import TASKS, Task, labels_of, numbered
-from analyses.probe.vectors import Read, read
+from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, Posed, labels_of, posed
+from analyses.probe.vectors import read
 from analyses.reading.collectors import refuse_unread
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, StackConfig, Transformer
 from interp.initialisation import untrained
 from interp.probes import PENALTY
 
-WORDS, EDGES = 20_000, 6_000  # for training; half as many for the test
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
 
 
@@ -23,10 +23,36 @@ Say = Callable[[str, int], object]  # what is being done, and how many texts it 
 class Probed:
     """What the probes of one corpus found, task by task, and what was read for it."""
 
-    found: dict[str, Found]
-    left_out: dict[str, str]  # tasks that could not be asked, and why
-    counts: dict[str, int]
-    documents: dict[str, int]  # of either split
+    stack: str
+    config: StackConfig
+    seed: int
+    found: Mapping[str, Found]
+    left_out: Mapping[str, str]  # tasks that could not be asked, and why
+    counts: Mapping[str, int]
+    documents: int
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """A row a task and layer's stream or head: the rows of `tables/layers`.
+
+        `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
+        `gain` is accuracy less `baseline`: the most frequent label of the type, for edges the strictest rule (nearest
+        mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of the same probe on the model with
+        fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
+        over test documents, for the probes as trained, one draw of the control task and one untrained model.
+        """
+        return layer_table(self.stack, self.config, self.found, seed=self.seed)
+
+    @cached_property
+    def depths(self) -> pd.DataFrame:
+        """How deep each task is read: `stack, task, measure, value, ci_low, ci_high, n`, the rows of `tables/depths`.
+
+        The expected layer is missing where all layers together read the task no better than the embedding alone; its
+        interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
+        probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
+        documents.
+        """
+        return depth_table(self.stack, self.found, seed=self.seed)
 
 
 def measure(
@@ -35,12 +61,12 @@ def measure(
     *,
     held_out: Iterable[AnnotatedText] | None = None,
     tasks: Sequence[str] | None = None,
-    words: int = WORDS,
-    edges: int = EDGES,
+    words: int = TAG.most,
+    edges: int = COREFERENCE.most,
     penalty: float = PENALTY,
     seed: int = 0,
     progress: Say | None = None,
-) -> pd.DataFrame:
+) -> Probed:
     """Probe every layer's stream and every head's output for each task.
 
     `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: are a pronoun
@@ -59,15 +85,6 @@ def measure(
         seed: of control tasks, of the untrained model's weights, of the halves and of the resampling.
         progress: is told what is being done, and how many texts have been read.
 
-    Returns:
-        The rows of `tables/layers`. `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and
-        `ci_high` bound the selectivity. `gain` is accuracy less `baseline`: the most frequent label of the type, for
-        edges the strictest rule (nearest mention and the like). `learnt` is accuracy less `untrained_accuracy`, that of
-        the same probe on the model with fresh weights. `ambiguous_*` are tags of the types that training shows both as
-        noun and as verb. Intervals are over test documents, for the probes as trained, one draw of the control task
-        and one untrained model. `attrs["depths"]` are the rows of `depths`; `attrs["left_out"]` says why tasks
-        are not there.
-
     Raises:
         InputError: an unknown task, too few documents, a text unknown to the tokenizer; a task of `tasks`, or without
             it every task, for which the corpus has nothing, or fewer types than classes.
@@ -79,25 +96,7 @@ def measure(
     )
     if tasks and probed.left_out:
         raise InputError("; ".join(dict.fromkeys(probed.left_out.values())))
-    table = layer_table(model, probed.found, seed=seed)
-    table.attrs = {
-        "left_out": probed.left_out,
-        "counts": probed.counts,
-        "documents": sum(probed.documents.values()),
-        "depths": depth_table(model, probed.found, seed=seed).to_dict("list"),
-    }
-    return table
-
-
-def depths(table: pd.DataFrame) -> pd.DataFrame:
-    """How deep each task is read, from what `measure` gave: `stack, task, measure, value, ci_low, ci_high, n`.
-
-    The expected layer is missing where all layers together read the task no better than the embedding alone; its
-    interval is a bootstrap over test documents, of the probes as trained. That of the centre of gravity comes from
-    probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
-    documents.
-    """
-    return pd.DataFrame(table.attrs["depths"])
+    return probed
 
 
 def find(
@@ -106,13 +105,13 @@ def find(
     held_out: Iterable[AnnotatedText] | None,
     tasks: Sequence[str] | None,
     *,
-    words: int = WORDS,
-    edges: int = EDGES,
+    words: int = TAG.most,
+    edges: int = COREFERENCE.most,
     penalty: float = PENALTY,
     seed: int,
     progress: Say | None,
 ) -> Probed:
-    """As `measure`, before any table is made; what cannot be asked of this corpus is left out unless it is all.
+    """As `measure`; what cannot be asked of this corpus is left out unless it is all.
 
     Raises:
         InputError: too few documents, a text unknown to the tokenizer, nothing to ask.
@@ -123,48 +122,48 @@ def find(
         model,
         corpus,
         held_out,
-        words=words if {"tag", "relation"} & {*wanted} else 0,
-        edges=edges if "coreference" in wanted else 0,
+        words=words if any(TASKS[task].label for task in wanted) else 0,
+        edges=edges if COREFERENCE.name in wanted else 0,
         progress=lambda texts: say("probes: choosing words", texts),
     )
-    numbers, left_out = _tasks(items, wanted, seed)
-    if not numbers:
+    asked, left_out = _posed(items, wanted, seed)
+    if not asked:
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)
-    bare = {task: right_alone(task, each, fresh, penalty) for task, each in _said(numbers, "the untrained model", say)}
+    bare = {task: right_alone(each, fresh, penalty) for task, each in _said(asked, "the untrained model", say)}
     del fresh  # before as much again is read
     own = _read(model, items, "probes: reading", say)
     found = {
-        task: probe(task, each, own, bare[task], penalty=penalty, seed=seed)
-        for task, each in _said(numbers, "the model", say)
+        task: probe(each, own, bare[task], penalty=penalty, seed=seed) for task, each in _said(asked, "the model", say)
     }
-    documents = {split: len(names) for split, names in items.documents.items()}
-    return Probed(found, left_out, dict(items.counts), documents)
+    documents = sum(map(len, items.documents.values()))
+    return Probed(*probed_stack(model), seed, found, left_out, dict(items.counts), documents)
 
 
-def _tasks(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, Task], dict[str, str]]:
+def _posed(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, Posed], dict[str, str]]:
     """The tasks that can be asked, and of the others why not."""
-    asked = {task: [labels_of(task, items.asked[split]) for split in SPLITS] for task in wanted}
-    missing = [task for task, sides in asked.items() if not all(side.labels for side in sides)]
-    what = " or ".join(TASKS[task] for task in missing)
+    sides = {task: [labels_of(TASKS[task], items.asked[split]) for split in SPLITS] for task in wanted}
+    missing = [task for task in wanted if not all(side.labels for side in sides[task])]
+    what = " or ".join(TASKS[task].lacking for task in missing)
     left_out = dict.fromkeys(missing, f"the corpus has no text with {what} both to train and to test on")
-    numbers = {}
+    found = {}
     for task in (task for task in wanted if task not in missing):
-        train, test = asked[task]
         try:
-            numbers[task] = numbered(task, train, test, seed)
+            train, test = sides[task]
+            found[task] = posed(TASKS[task], train, test, seed)
         except InputError as error:
             left_out[task] = str(error)
-    return numbers, left_out
+    return found, left_out
 
 
-def _read(model: Transformer, items: Items, stage: str, say: Say) -> list[Read]:
-    return [read(model, items.asked[split], lambda texts: say(stage, texts)) for split in SPLITS]
+def _read(model: Transformer, items: Items, stage: str, say: Say) -> Splits:
+    train, test = (read(model, items.asked[split], lambda texts: say(stage, texts)) for split in SPLITS)
+    return train, test
 
 
-def _said(tasks: Mapping[str, Task], which: str, say: Say) -> Iterator[tuple[str, Task]]:
+def _said(asked: Mapping[str, Posed], which: str, say: Say) -> Iterator[tuple[str, Posed]]:
     """The tasks one by one, each announced."""
-    for name, task in tasks.items():
-        say(f"probes: fitting {which}, {name}", len(task.train.rows))
-        yield name, task
+    for name, each in asked.items():
+        say(f"probes: fitting {which}, {name}", len(each.train.rows))
+        yield name, each

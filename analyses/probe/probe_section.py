@@ -1,7 +1,7 @@
-"""The probes as part of a page: which corpus each task is asked on, tables and figures written, sentences made."""
+"""The probes as part of a page: which corpus each task is asked on, and tables, figures and sentences of all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -9,17 +9,35 @@ import pandas as pd
 from analyses.corpora import Corpus
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
+from analyses.numerals import interval, number
 from analyses.probe import probe_sentences as sentences
-from analyses.probe.items import probed_stack
-from analyses.probe.probe_runs import EDGES, WORDS, Probed, Say, find
-from analyses.probe.probe_tables import depth_table, layer_table
-from analyses.probe.probe_tasks import TASKS
-from analyses.report import output
-from analyses.report.renderer import image, interval, number
+from analyses.probe.fitted import Found
+from analyses.probe.probe_runs import Probed, Say, find
+from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, RULE, UNTRAINED, Beside
+from analyses.probe.probe_tasks import TASKS, Task
+from analyses.sections import (
+    Block,
+    Bullets,
+    Figure,
+    Part,
+    Section,
+    Table,
+    Terms,
+    Text,
+    bold,
+    caveat,
+    link,
+    remark,
+    soft,
+)
 from interp import InputError, Transformer
 
-_NEEDS = {"tag": "tags", "relation": "relations", "coreference": "chains"}  # of `Corpus.annotates`
-_SAID = {"tags": "tags", "relations": "dependency relations", "chains": "coreference chains"}
+_INTRODUCTION = (
+    "A linear classifier is trained to read a label from one layer’s vectors, the model itself unchanged, and tested "
+    "on other documents. What it gets says something of the model only beside what it gets without it: the rule that "
+    "reads no sentence, the same probe of the same model before training, and a control task of random labels that "
+    "only knowing words by heart solves (Hewitt & Liang 2019)."
+)
 _BY_LAYER = (
     "Accuracy on words of documents that the probe was not trained on. The shaded band is the 95% interval of what the "
     "probe has over its control task, drawn from the control’s line. “Blocks passed” 0 is the embedding."
@@ -28,44 +46,49 @@ _DEPTHS = (
     "Expected layer: where probes that may use ever more layers gain. Centre of gravity: where a probe that may use "
     "all layers looks (Tenney et al. 2019). On the right, 0 means read equally deep."
 )
+_INTERVALS = (
+    "The interval of the expected layer covers which documents were tested, not which were trained on. That of the "
+    "centre of gravity covers which documents were trained on: probes were fitted again from nothing to eight random "
+    "halves of them. Neither covers another penalty of the probes’ weights. Each interval holds at 95% by itself, not "
+    "all of them together."
+)
+_STREAMS = (
+    "Probes of each layer’s stream. Brackets hold 95% intervals. Mixes of layers, like heads, are trained on at most "
+    "6,000 items, and those of pairs along axes that all layers share, so they may read less than one layer alone."
+)
+_CHOSEN = (
+    "The best layer and the best head are chosen on the items on which they are reported, so they look a little better "
+    "than they are. Intervals resample test documents, for the probes as trained, one draw of the control task and one "
+    "untrained model."
+)
+_DEFINITIONS: Terms = (
+    (
+        "probe",
+        "Multinomial logistic regression on the mean of a word’s pieces; of a pair, on both words’ 64 principal "
+        "coordinates and their products. Hewitt & Liang and Tenney et al. train other classifiers: a linear one is "
+        "ours.",
+    ),
+    (
+        "control task, selectivity",
+        "Each word type gets one random label, drawn with the labels’ own shares (Hewitt & Liang 2019); selectivity is "
+        "accuracy less accuracy on it. Of pairs of words, the pair of forms is the type.",
+    ),
+    ("untrained model", "The same architecture with fresh random weights, probed alike."),
+    (
+        "expected layer",
+        "With S(l) the accuracy of a probe that may mix layers 0 to l, the sum of l × (S(l) − S(l−1)) over the sum of "
+        "S(l) − S(l−1) (Tenney et al. 2019, who score F1). Layer 0 is the embedding.",
+    ),
+    (
+        "centre of gravity",
+        "The mean layer, weighted by the shares of a probe that may mix all layers (Tenney et al. 2019). Layers are "
+        "scaled to one size first, which is ours.",
+    ),
+)
 
 
 @dataclass(frozen=True)
-class TaskShown:
-    """One task as the page shows it."""
-
-    name: str
-    title: str
-    asked: str
-    source: str  # what it was trained and tested on
-    short: str
-    best: str
-    compared: Sequence[str]
-    depth: str
-    heads: str
-    caveats: Sequence[str]
-    rows: Sequence[Mapping[str, str]]
-    ambiguous: bool  # whether its table has ambiguous words
-
-
-@dataclass(frozen=True)
-class Section:
-    """What a page shows of the probes. `facts` is for `run.json`; the template macro `probes` shows the rest."""
-
-    tasks: Sequence[TaskShown]
-    question: str  # about depths
-    verdict: str | None  # its answer, where one sentence can say it
-    differences: Sequence[str]
-    apart: bool  # whether two tasks were asked on different texts
-    left_out: Mapping[str, str]  # tasks that were not probed, by title, and why
-    images: Sequence[Mapping[str, str]]
-    counted: Sequence[tuple[str, Sequence[str]]]  # a row a count, a column a source
-    sources: Sequence[str]
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Source:
+class Source:
     """A corpus to train on, and one to test on; None keeps a quarter of the documents for the test."""
 
     corpus: Corpus
@@ -80,13 +103,12 @@ class _Source:
 def section(
     model: Transformer,
     corpora: Sequence[Corpus],
-    new: output.Output,
     *,
     held_out: Sequence[Corpus] = (),
     seed: int = 0,
     progress: Say | None = None,
-) -> Section:
-    """Probe every task, write `tables/layers`, `tables/depths` and the figures, and return what a page shows.
+) -> Part:
+    """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
     A task is trained on the first corpus that annotates it, and tested on the first of `held_out` that does; where none
     does, a quarter of the corpus's documents is kept apart for the test.
@@ -94,7 +116,6 @@ def section(
     Args:
         model: a transformer of one stack with a tokenizer.
         corpora: annotated texts.
-        new: the output directory in the making.
         held_out: annotated texts to test on.
         seed: of everything random.
         progress: called with what is being done, and how many texts it has read.
@@ -105,7 +126,7 @@ def section(
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
     sources, left_out = _sources(corpora, held_out)
-    probed: dict[_Source, Probed] = {}
+    probed: dict[Source, Probed] = {}
     for source, tasks in sources.items():
         try:
             probed[source] = found = find(model, source.corpus, source.held_out, tasks, seed=seed, progress=progress)
@@ -119,42 +140,55 @@ def section(
         raise InputError(f"nothing to probe: {_reasons(left_out)}")
     order = {task: source for task in TASKS for source, each in probed.items() if task in each.found}
     found = {task: probed[source].found[task] for task, source in order.items()}
-    layers, depths = (make(model, found, seed=seed) for make in (layer_table, depth_table))
-    new.table("layers", layers)
-    new.table("depths", depths)
-    whats = dict.fromkeys(what for each in probed.values() for what in each.counts)
-    deepest = probed_stack(model).n_layers
-    return Section(
-        tasks=[
-            _shown(layers.loc[layers["task"] == task], depths, deepest, order[task], probed[order[task]], held_out)
-            for task in found
-        ],
-        question=sentences.question(depths),
-        verdict=sentences.verdict(depths),
-        differences=sentences.differences(depths),
-        apart=len(probed) > 1,
-        left_out={sentences.TITLES[task]: left_out[task] for task in TASKS if task in left_out},
-        images=_images(new, layers, depths, deepest),
-        counted=[(what, [number(each.counts.get(what, 0)) for each in probed.values()]) for what in whats],
-        sources=[source.name for source in probed],
-        facts=_facts(order, probed, left_out),
+    whole = replace(next(iter(probed.values())), found=found)
+    question, differences = sentences.question(whole.depths), sentences.differences(whole.depths)
+    not_probed = {task: left_out[task] for task in TASKS if task in left_out}
+    short: list[tuple[Text, Text]] = [
+        (link(TASKS[task].title, f"probes-{task}"), sentences.in_short(whole, TASKS[task])) for task in found
+    ]
+    if differences:
+        said = sentences.verdict(whole.depths) or differences[0]
+        short.append((link(question, "probes-depths"), said))
+    shown: list[Block] = [
+        _INTRODUCTION,
+        Figure("probes_by_layer", probes_by_layer(whole.layers), _BY_LAYER),
+        Figure("probe_depths", probe_depths(whole.depths, whole.config.n_layers, title=question), _DEPTHS),
+        _depths(whole.depths, apart=len(probed) > 1),
+    ]
+    for task, source in order.items():
+        given = _given(TASKS[task], source, probed[source], held_out)
+        shown.append(_task(whole, TASKS[task], _trained_on(source, found[task]), given))
+    shown += [caveat(f"{TASKS[task].title}: not probed: {reason}.") for task, reason in not_probed.items()]
+    return Part(
+        sections=[Section("Probes of every layer", [*shown, remark(_CHOSEN)], "probes")],
+        short=short + [(TASKS[task].title, f"Not probed: {reason}.") for task, reason in not_probed.items()],
+        counted=[_counted(probed)],
+        definitions=_DEFINITIONS,
+        tables={"layers": whole.layers, "depths": whole.depths},
+        facts={
+            "tasks": {task: _facts(source, found[task]) for task, source in order.items()},
+            "left_out": {source.name: each.counts for source, each in probed.items()},
+            "not_probed": not_probed,
+        },
     )
 
 
-def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dict[_Source, list[str]], dict[str, str]]:
+def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dict[Source, list[str]], dict[str, str]]:
     """Which tasks are asked of which texts, and why others are not."""
-    sources: dict[_Source, list[str]] = {}
+    sources: dict[Source, list[str]] = {}
     left_out = {}
-    for task, need in _NEEDS.items():
-        corpus, test = (next((each for each in some if need in each.annotates), None) for some in (corpora, held_out))
+    for name, task in TASKS.items():
+        corpus, test = (
+            next((each for each in some if task.needs in each.annotates), None) for some in (corpora, held_out)
+        )
         if corpus is None:
-            left_out[task] = f"no {_SAID[need]} in {', '.join(each.name for each in corpora)}"
+            left_out[name] = f"no {task.annotation} in {', '.join(each.name for each in corpora)}"
         else:
-            sources.setdefault(_Source(corpus, test), []).append(task)
+            sources.setdefault(Source(corpus, test), []).append(name)
     return sources, left_out
 
 
-def _raise_if_damaged(source: _Source) -> None:
+def _raise_if_damaged(source: Source) -> None:
     """A text at fault is an error; what this model can see of a sound one is a reason."""
     for corpus in (source.corpus, source.held_out):
         for _ in corpus or ():
@@ -166,103 +200,99 @@ def _reasons(left_out: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(task for task in left_out if left_out[task] == why)}: {why}" for why in reasons)
 
 
-def _images(new: output.Output, layers: pd.DataFrame, depths: pd.DataFrame, deepest: int) -> list[dict[str, str]]:
-    drawn = []
-    for name, figure, caption in (
-        ("probes_by_layer", probes_by_layer(layers), _BY_LAYER),
-        ("probe_depths", probe_depths(depths, deepest, title=sentences.question(depths)), _DEPTHS),
-    ):
-        drawn.append(image(figure, new.figure(name, figure).read_bytes(), caption))
-    return drawn
+def _depths(depths: pd.DataFrame, *, apart: bool) -> Section:
+    """How deep tasks are read beside each other; `apart` where two were asked on different texts."""
+    verdict, differences = sentences.verdict(depths), sentences.differences(depths)
+    alone = "Only one task was probed, so there is nothing to compare its depth with."
+    blocks: list[Block] = [(bold(verdict),)] if verdict else []
+    blocks.append(Bullets(differences) if differences else alone)
+    if apart:
+        blocks.append(caveat("The tasks were not asked on the same text, so texts may differ where depths seem to."))
+    return Section(sentences.question(depths), [*blocks, remark(_INTERVALS)], "probes-depths")
 
 
-def _shown(
-    rows: pd.DataFrame,
-    depths: pd.DataFrame,
-    deepest: int,
-    source: _Source,
-    probed: Probed,
-    held_out: Sequence[Corpus],
-) -> TaskShown:
-    task = str(rows["task"].iloc[0])
-    return TaskShown(
-        name=task,
-        title=sentences.TITLES[task],
-        asked=sentences.ASKED[task],
-        source=_trained_on(task, source, probed),
-        short=sentences.in_short(rows, depths, deepest),
-        best=sentences.read_best(rows, deepest) + ".",
-        compared=sentences.compared(rows),
-        depth=sentences.depth(depths, task, deepest),
-        heads=sentences.of_heads(rows),
-        caveats=_caveats(task, source, probed, held_out),
-        rows=[_row(row) for row in rows.loc[rows["head"].isna()].to_dict("records")],
-        ambiguous=bool((rows["ambiguous_n"] > 0).any()),
-    )
+def _task(whole: Probed, task: Task, trained_on: str, caveats: Sequence[str]) -> Section:
+    """One task: what was asked, what is read best, and a row a layer."""
+    rows = whole.layers.loc[whole.layers["task"] == task.name]
+    best = f"{sentences.read_best(rows, whole.config.n_layers)}."
+    depth = sentences.depth(whole.depths, task.name, whole.config.n_layers)
+    blocks: list[Block] = [
+        (f"{task.question} ", soft(trained_on)),
+        *map(caveat, caveats),
+        f"{best} {depth} What that probe has over each thing beside it:",
+        Bullets(sentences.compared(rows)),
+        sentences.of_heads(rows),
+        _streams(rows.loc[rows["head"].isna()]),
+    ]
+    return Section(task.title, blocks, f"probes-{task.name}")
 
 
-def _trained_on(task: str, source: _Source, probed: Probed) -> str:
-    found = probed.found[task]
-    documents = found.documents
+def _streams(rows: pd.DataFrame) -> Table:
+    """A row a layer's stream."""
+    ambiguous = bool((rows["ambiguous_n"] > 0).any())
+    columns = ["blocks passed", "accuracy", "over the rule", "over the untrained model"]
+    columns += ["over its control (selectivity)", *["noun-or-verb words"] * ambiguous, "mix of layers up to here"]
+    texts: list[list[Text]] = [
+        [
+            (bold(number(row["depth"])),),
+            number(row["accuracy"]),
+            *(_over(row, each) for each in (RULE, UNTRAINED, CONTROL)),
+            *[number(row[AMBIGUOUS.value])] * ambiguous,
+            number(row["cumulative_accuracy"]),
+        ]
+        for row in rows.to_dict("records")
+    ]
+    return Table(columns, texts, "r" * len(columns), _STREAMS)
+
+
+def _over(row: Mapping[Any, Any], beside: Beside) -> Text:
+    bounds = interval(row[beside.low], row[beside.high], sign=True)
+    return f"{number(row[beside.difference], sign=True)} ", soft(f"({bounds})")
+
+
+def _trained_on(source: Source, found: Found) -> str:
     where = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
-    trained, corpus = number(found.n_train), source.corpus.title
+    train, test = (number(found.documents[split]) for split in ("train", "test"))
     return (
-        f"Trained on {trained} items of {corpus} ({number(documents['train'])} documents), "
-        f"tested on {number(len(found.groups))} {where} ({number(documents['test'])} documents)."
+        f"Trained on {number(found.n_train)} items of {source.corpus.title} ({train} documents), "
+        f"tested on {number(len(found.groups))} {where} ({test} documents)."
     )
 
 
-def _caveats(task: str, source: _Source, probed: Probed, held_out: Sequence[Corpus]) -> list[str]:
-    found = []
+def _given(task: Task, source: Source, probed: Probed, held_out: Sequence[Corpus]) -> list[str]:
+    """What makes a task's numbers less than they look."""
+    caveats = []
     if held_out and not source.held_out:
         names = ", ".join(each.name for each in held_out)
-        found.append(f"No {_SAID[_NEEDS[task]]} in {names}, so documents of the same corpus were kept for the test.")
-    asked = probed.found[task]
-    if asked.n_train >= (EDGES if task == "coreference" else WORDS):
-        found.append("Reading stopped where there was enough: these are the first documents, not a sample of them all.")
-    if (documents := asked.documents["test"]) < FEW_DOCUMENTS:
-        found.append(f"Only {documents} documents to test on: intervals are rough.")
-    if (n := len(asked.groups)) < FEW_ITEMS:
-        found.append(f"Only {n} items to test on: such shares are rough.")
+        caveats.append(f"No {task.annotation} in {names}, so documents of the same corpus were kept for the test.")
+    found = probed.found[task.name]
+    if found.n_train >= task.most:
+        caveats.append(
+            "Reading stopped where there was enough: these are the first documents, not a sample of them all."
+        )
+    if (documents := found.documents["test"]) < FEW_DOCUMENTS:
+        caveats.append(f"Only {documents} documents to test on: intervals are rough.")
+    if (n := len(found.groups)) < FEW_ITEMS:
+        caveats.append(f"Only {n} items to test on: such shares are rough.")
     unknown, tokens = probed.counts.get("unknown tokens", 0), probed.counts.get("tokens", 0)
     if unknown > UNKNOWN * tokens:
-        found.append(f"{unknown / tokens:.0%} of the tokens of {source.name} are unknown to the model.")
-    return found
+        caveats.append(f"{unknown / tokens:.0%} of the tokens of {source.name} are unknown to the model.")
+    return caveats
 
 
-def _row(row: Mapping[Any, Any]) -> dict[str, str]:
-    """One layer's stream as text."""
+def _counted(probed: Mapping[Source, Probed]) -> Table:
+    """What was read and left out: a row a count, a column a source."""
+    whats = dict.fromkeys(what for each in probed.values() for what in each.counts)
+    rows = [[what, *(number(each.counts.get(what, 0)) for each in probed.values())] for what in whats]
+    return Table(["", *(source.name for source in probed)], rows, "w" + "r" * len(probed))
+
+
+def _facts(source: Source, found: Found) -> dict[str, Any]:
+    """What run.json says of one task."""
     return {
-        "depth": number(row["depth"]),
-        **{
-            name: number(row[name])
-            for name in ("accuracy", "baseline", "control_accuracy", "untrained_accuracy", "cumulative_accuracy")
-        },
-        "gain": number(row["gain"], sign=True),
-        "gain_interval": interval(row["gain_low"], row["gain_high"], sign=True),
-        "selectivity": number(row["selectivity"], sign=True),
-        "selectivity_interval": interval(row["ci_low"], row["ci_high"], sign=True),
-        "learnt": number(row["learnt"], sign=True),
-        "learnt_interval": interval(row["learnt_low"], row["learnt_high"], sign=True),
-        "ambiguous": number(row["ambiguous_accuracy"]),
-    }
-
-
-def _facts(
-    order: Mapping[str, _Source], probed: Mapping[_Source, Probed], left_out: Mapping[str, str]
-) -> dict[str, Any]:
-    """What run.json says of the probes."""
-    return {
-        "tasks": {
-            task: {
-                "trained_on": source.corpus.name,
-                "tested_on": source.held_out.name if source.held_out else "documents kept apart",
-                "documents": probed[source].found[task].documents,
-                "trained": probed[source].found[task].n_train,
-                "tested": len(probed[source].found[task].groups),
-            }
-            for task, source in order.items()
-        },
-        "left_out": {source.name: probed[source].counts for source in probed},
-        "not_probed": {task: left_out[task] for task in TASKS if task in left_out},
+        "trained_on": source.corpus.name,
+        "tested_on": source.held_out.name if source.held_out else "documents kept apart",
+        "documents": found.documents,
+        "trained": found.n_train,
+        "tested": len(found.groups),
     }

@@ -6,22 +6,17 @@ from typing import Any
 import pandas as pd
 
 from analyses.figures.style import head_name
-from analyses.probe.probe_tables import EXPECTED, GRAVITY
-from analyses.report.renderer import interval, number
+from analyses.numerals import interval, number
+from analyses.probe.probe_runs import Probed
+from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside
+from analyses.probe.probe_tasks import TASKS, Task
 
-TITLES = {"tag": "Parts of speech", "relation": "Dependency relations", "coreference": "Coreference"}
-ASKED = {
-    "tag": "What part of speech is a word?",
-    "relation": "Which dependency relation does a word have to its head?",
-    "coreference": (
-        "Are a pronoun and a mention before it of one chain? Of each pronoun the nearest mention of its chain and the "
-        "nearest of another are asked, so that chance is half."
-    ),
-}
-_NAMES = {"tag": "parts of speech", "relation": "dependency relations", "coreference": "coreference"}
-_ITEMS = {"tag": "words", "relation": "words", "coreference": "pairs"}
 _MEASURES = (EXPECTED, GRAVITY)
-_UNTRAINED = "the same probe of the untrained model"
+_BESIDE = {
+    RULE: "the rule that reads no sentence",
+    UNTRAINED: "the same probe of the untrained model",
+    CONTROL: "the control task, which only knowing types by heart solves",
+}
 UNSURE = "it cannot be told"
 Row = Mapping[Any, Any]
 
@@ -32,24 +27,21 @@ def best_stream(rows: pd.DataFrame) -> Row:
     return streams.loc[streams["accuracy"].idxmax()].to_dict()
 
 
-def in_short(rows: pd.DataFrame, depths: pd.DataFrame, deepest: int) -> str:
+def in_short(probed: Probed, task: Task) -> str:
     """One task in one breath: where it is read best, what that is more than, how deep it lies."""
+    rows, deepest = probed.layers.loc[probed.layers["task"] == task.name], probed.config.n_layers
     best = best_stream(rows)
-    beside = [
-        f"{_difference(best, name, f'{name}_')} over {what}"
-        for what, name in (
-            (f"the rule that reads no sentence ({best['baseline_name']})", "gain"),
-            (_UNTRAINED, "learnt"),
-        )
-    ]
-    return f"{read_best(rows, deepest)}: {', '.join(beside)}. {depth(depths, str(best['task']), deepest)}"
+    rule = f"{_difference(best, RULE)} over {_BESIDE[RULE]} ({best['baseline_name']})"
+    untrained = f"{_difference(best, UNTRAINED)} over {_BESIDE[UNTRAINED]}"
+    return f"{read_best(rows, deepest)}: {rule}, {untrained}. {depth(probed.depths, task.name, deepest)}"
 
 
 def read_best(rows: pd.DataFrame, deepest: int) -> str:
     """Where one task is read best, and how well."""
     best = best_stream(rows)
     where = f"after {best['depth']} of {deepest} blocks" if best["depth"] else "before the first block"
-    return f"Read best {where}, {number(best['accuracy'])} of {number(best['n'])} {_ITEMS[best['task']]} right"
+    items = TASKS[best["task"]].items
+    return f"Read best {where}, {number(best['accuracy'])} of {number(best['n'])} {items} right"
 
 
 def told(low: float, high: float) -> str | None:
@@ -60,28 +52,22 @@ def told(low: float, high: float) -> str | None:
 def compared(rows: pd.DataFrame) -> list[str]:
     """What the best layer's probe has over each thing that stands beside it."""
     best = best_stream(rows)
-    found = [
-        _more("the rule that reads no sentence", best, "baseline", "gain", note=f"{best['baseline_name']}: "),
-        _more(_UNTRAINED, best, "untrained_accuracy", "learnt"),
-        _more("the control task, which only knowing types by heart solves", best, "control_accuracy", "selectivity"),
-    ]
+    found = []
+    for beside, what in _BESIDE.items():
+        which = f"{best['baseline_name']}: " if beside is RULE else ""
+        found.append(f"Over {what} ({which}{number(best[beside.beside])}): {_difference(best, beside)}.")
     if best["ambiguous_n"] > 0:
         found.append(
             f"Words seen both as noun and as verb in training ({number(int(best['ambiguous_n']))}): "
-            f"{number(best['ambiguous_accuracy'])} right, against {number(best['ambiguous_baseline'])} for their most "
-            f"frequent tag, {_difference(best, 'ambiguous_gain', 'ambiguous_')}."
+            f"{number(best[AMBIGUOUS.value])} right, against {number(best[AMBIGUOUS.beside])} for their most "
+            f"frequent tag, {_difference(best, AMBIGUOUS)}."
         )
     return found
 
 
-def _more(what: str, best: Row, value: str, difference: str, note: str = "") -> str:
-    prefix = "ci_" if difference == "selectivity" else f"{difference}_"
-    return f"Over {what} ({note}{number(best[value])}): {_difference(best, difference, prefix)}."
-
-
-def _difference(row: Row, name: str, prefix: str) -> str:
-    low, high = row[f"{prefix}low"], row[f"{prefix}high"]
-    says = f"{number(row[name], sign=True)} (95% {interval(low, high, sign=True)}"
+def _difference(row: Row, beside: Beside) -> str:
+    low, high = row[beside.low], row[beside.high]
+    says = f"{number(row[beside.difference], sign=True)} (95% {interval(low, high, sign=True)}"
     return says + (")" if told(low, high) else "; that may be nothing)")
 
 
@@ -120,7 +106,9 @@ def differences(depths: pd.DataFrame) -> list[str]:
         one, other = pair.split(" - ")
         rows = depths.loc[depths["task"] == pair].set_index("measure").to_dict("index")
         says = " ".join(f"By the {name}, {_higher(rows[name])}." for name in _MEASURES)
-        found.append(f"Is {_NAMES[one]} read higher than {_NAMES[other]}? {says}".replace("Is dep", "Are dep"))
+        found.append(
+            f"Is {TASKS[one].subject} read higher than {TASKS[other].subject}? {says}".replace("Is dep", "Are dep")
+        )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,20 +12,30 @@ from scipy import stats
 from torch import Tensor
 
 from analyses.probe.fitted import Found
-from analyses.probe.items import probed_stack
 from analyses.probe.probe_tasks import TASKS
-from interp import Transformer
+from interp import StackConfig
 from interp.patterns.totals import N_GROUPS
 from interp.probes import centre_of_gravity, expected_layer_terms
 from interp.statistics import estimate
 
-_CONTROL = "accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high"
-_RULE = "accuracy", "baseline", "gain", "gain_low", "gain_high"
-_UNTRAINED = "accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high"
-_AMBIGUOUS = "ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high"
+
+class Beside(NamedTuple):
+    """Columns of what probes get, of what stands beside it, of the difference, and of the difference's bounds."""
+
+    value: str
+    beside: str
+    difference: str
+    low: str
+    high: str
+
+
+CONTROL = Beside("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
+RULE = Beside("accuracy", "baseline", "gain", "gain_low", "gain_high")
+UNTRAINED = Beside("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
+AMBIGUOUS = Beside("ambiguous_accuracy", "ambiguous_baseline", "ambiguous_gain", "ambiguous_low", "ambiguous_high")
 LAYER_COLUMNS = [
-    *("stack", "layer", "head", "depth", "site", "task", *_CONTROL, "n", *_RULE[1:], "baseline_name"),
-    *(*_UNTRAINED[1:], "cumulative_accuracy", *_AMBIGUOUS, "ambiguous_n"),
+    *("stack", "layer", "head", "depth", "site", "task", *CONTROL, "n", *RULE[1:], "baseline_name"),
+    *(*UNTRAINED[1:], "cumulative_accuracy", *AMBIGUOUS, "ambiguous_n"),
 ]
 DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
 EXPECTED, GRAVITY = "expected layer", "centre of gravity"
@@ -32,45 +43,31 @@ Interval = tuple[float, float, float]  # the value and its two bounds
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
 
-def layer_table(model: Transformer, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
-    """The rows of `tables/layers`, task by task; `measure` says what the columns mean."""
-    table = pd.concat([_layer_rows(model, task, each, seed) for task, each in found.items()], ignore_index=True)
-    return table.reindex(columns=LAYER_COLUMNS)
-
-
-def _layer_rows(model: Transformer, task: str, found: Found, seed: int) -> pd.DataFrame:
-    stack, config = next(iter(model.config.stacks)), probed_stack(model)
+def layer_table(stack: str, config: StackConfig, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+    """The rows of `tables/layers`, task by task; `Probed.layers` says what the columns mean."""
     n_layers, n_heads = config.n_layers, config.n_heads
-    of_heads = np.repeat([False, True], [n_layers + 1, n_layers * n_heads])
-    layer = np.concatenate([[0], np.arange(n_layers), np.repeat(np.arange(n_layers), n_heads)])
-    head = np.concatenate([np.zeros(n_layers + 1), np.tile(np.arange(n_heads), n_layers)]).astype(int)
-    cumulative = np.full(len(layer), np.nan)
-    cumulative[: n_layers + 1] = found.cumulative.mean(1)
+    places = [
+        (layer, None, depth, "resid_post" if depth else "resid_pre")
+        for depth, layer in enumerate([0, *range(n_layers)])
+    ]
+    places += [(layer, head, layer + 1, "attn.z") for layer in range(n_layers) for head in range(n_heads)]
+    sites = pd.DataFrame(places, columns=["layer", "head", "depth", "site"]).astype({"head": "Int64"})
+    tables = [sites.assign(stack=stack, task=task, **_columns(each, seed)) for task, each in found.items()]
+    return pd.concat(tables, ignore_index=True).reindex(columns=LAYER_COLUMNS)
+
+
+def _columns(found: Found, seed: int) -> dict[str, Any]:
+    """What one task's probes got, a value a site."""
+    cumulative = np.full(len(found.right), np.nan)
+    cumulative[: len(found.cumulative)] = found.cumulative.mean(1)
     rule = found.baseline.expand_as(found.right)
-    table = pd.DataFrame(
-        {
-            "stack": stack,
-            "layer": layer,
-            "head": pd.array(head, dtype="Int64"),
-            "depth": np.concatenate([np.arange(n_layers + 1), layer[n_layers + 1 :] + 1]),
-            "site": np.where(of_heads, "attn.z", np.where(np.arange(len(layer)) == 0, "resid_pre", "resid_post")),
-            "task": task,
-            "n": len(found.groups),
-            "baseline_name": found.baseline_name,
-            "cumulative_accuracy": cumulative,
-            **_against(
-                found, found.control, seed, ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
-            ),
-            **_against(found, rule, seed, _RULE),
-            **_against(found, found.untrained, seed, _UNTRAINED),
-        }
-    )
-    table.loc[~of_heads, "head"] = pd.NA
+    columns = {"n": len(found.groups), "baseline_name": found.baseline_name, "cumulative_accuracy": cumulative}
+    for names, other in ((CONTROL, found.control), (RULE, rule), (UNTRAINED, found.untrained)):
+        columns |= _against(found, other, seed, names)
     if found.ambiguous is not None:
-        table["ambiguous_n"] = int(found.ambiguous.sum())
-        for name, values in _against(found, rule, seed, _AMBIGUOUS, some=found.ambiguous).items():
-            table[name] = values
-    return table
+        columns |= _against(found, rule, seed, AMBIGUOUS, some=found.ambiguous)
+        columns["ambiguous_n"] = int(found.ambiguous.sum())
+    return columns
 
 
 def _against(
@@ -98,9 +95,8 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
     return torch.zeros(N_GROUPS, columns.shape[1], dtype=torch.float64).index_add_(0, groups, columns).numpy()
 
 
-def depth_table(model: Transformer, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+def depth_table(stack: str, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
     """The rows of `tables/depths`: each task, then of each two the later of `TASKS` less the earlier."""
-    stack = next(iter(model.config.stacks))
     pairs = [(one, None) for one in found]
     pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in found], 2)]
     rows = []

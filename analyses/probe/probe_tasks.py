@@ -1,6 +1,6 @@
-"""What are the classes of each task, and what does a rule that reads no sentence get?"""
+"""Which tasks are probes asked, what are the classes of each, and what does a rule that reads no sentence get?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +9,86 @@ from torch import Tensor
 
 from analyses.antecedents import BASELINES
 from analyses.probe.items import Asked
-from interp import InputError
+from interp import AnnotatedText, InputError
 from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels
 
-TASKS = {"tag": "tags", "relation": "dependency relations", "coreference": "chains with pronouns that refer back"}
-"""The tasks, and what a corpus must have for them."""
 _AMBIGUOUS = ("NOUN", "VERB")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What probes are asked.
+
+    Args:
+        name: in tables.
+        title: on pages.
+        question: what is asked of an item.
+        needs: what a corpus must annotate, of `Corpus.annotates`.
+        annotation: the same in words.
+        lacking: what a corpus without an item has not.
+        most: items at most to train on; half as many are tested.
+        label: the class of a word, None where its text has none; without it pairs of words are asked about.
+    """
+
+    name: str
+    title: str
+    question: str
+    needs: str
+    annotation: str
+    lacking: str
+    most: int
+    label: Callable[[AnnotatedText, int], str | None] | None = None
+
+    @property
+    def items(self) -> str:
+        """What its items are called."""
+        return "words" if self.label else "pairs"
+
+    @property
+    def subject(self) -> str:
+        """What is read, within a sentence."""
+        return self.title.lower()
+
+
+def _relation(text: AnnotatedText, word: int) -> str | None:
+    """Without its subtype: `nmod:poss` is `nmod`."""
+    return None if text.relations is None else text.relations[word].split(":")[0]
+
+
+TAG = Task(
+    name="tag",
+    title="Parts of speech",
+    question="What part of speech is a word?",
+    needs="tags",
+    annotation="tags",
+    lacking="tags",
+    most=20_000,
+    label=lambda text, word: None if text.tags is None else text.tags[word],
+)
+RELATION = Task(
+    name="relation",
+    title="Dependency relations",
+    question="Which dependency relation does a word have to its head?",
+    needs="relations",
+    annotation="dependency relations",
+    lacking="dependency relations",
+    most=TAG.most,
+    label=_relation,
+)
+COREFERENCE = Task(
+    name="coreference",
+    title="Coreference",
+    question=(
+        "Are a pronoun and a mention before it of one chain? Of each pronoun the nearest mention of its chain and the "
+        "nearest of another are asked, so that chance is half."
+    ),
+    needs="chains",
+    annotation="coreference chains",
+    lacking="chains with pronouns that refer back",
+    most=6_000,
+)
+TASKS = {task.name: task for task in (TAG, RELATION, COREFERENCE)}
 
 
 @dataclass(frozen=True)
@@ -31,47 +104,40 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Task:
+class Posed:
     """A task's items in both splits, with classes as numbers: the labels' own, and the control task's."""
 
+    task: Task
     train: Labels
     test: Labels
     n_classes: int
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
-def labels_of(task: str, asked: Sequence[Asked]) -> Labels:
-    """What is asked for a task. A relation has no subtype: `nmod:poss` is `nmod`."""
-    if task == "coreference":
-        edges = [edge for each in asked for edge in each.edges]
-        named = [each.window.text.document for each in asked for _ in each.edges]
-        return Labels(
-            [*range(len(edges))],
-            [edge.forms for edge in edges],
-            [str(edge.same) for edge in edges],
-            _groups(named),
-            len(set(named)),
-            torch.tensor([edge.rules for edge in edges]).reshape(-1, len(BASELINES)),
-        )
-    rows, types, labels, documents = [], [], [], []
-    words = ((each.window.text, word) for each in asked for word in each.words)
-    for row, (text, word) in enumerate(words):
-        known = text.tags if task == "tag" else text.relations
-        if known is None:
-            continue
-        rows.append(row)
-        types.append(text.words[word].lower())
-        labels.append(known[word] if task == "tag" else known[word].split(":")[0])
-        documents.append(text.document)
-    return Labels(rows, types, labels, _groups(documents), len(set(documents)))
+def labels_of(task: Task, asked: Sequence[Asked]) -> Labels:
+    """What is asked for a task."""
+    found: list[tuple[int, str, str, str]]  # row, type, label, document
+    rules = None
+    if task.label is None:
+        edges = [(edge, each.window.text.document) for each in asked for edge in each.edges]
+        found = [(row, edge.forms, str(edge.same), document) for row, (edge, document) in enumerate(edges)]
+        rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(BASELINES))
+    else:
+        words = enumerate((each.window.text, word) for each in asked for word in each.words)
+        known = ((row, text.words[word].lower(), task.label(text, word), text.document) for row, (text, word) in words)
+        found = [(row, form, label, document) for row, form, label, document in known if label is not None]
+    groups = {document: group_of(document) for document in {each[-1] for each in found}}
+    return Labels(
+        rows=[row for row, *_ in found],
+        types=[form for _, form, *_ in found],
+        labels=[label for _, _, label, _ in found],
+        groups=torch.tensor([groups[document] for *_, document in found], dtype=torch.long),
+        documents=len(groups),
+        rules=rules,
+    )
 
 
-def _groups(documents: Sequence[str]) -> Tensor:
-    known = {document: group_of(document) for document in set(documents)}
-    return torch.tensor([known[document] for document in documents], dtype=torch.long)
-
-
-def numbered(name: str, train: Labels, test: Labels, seed: int) -> Task:
+def posed(task: Task, train: Labels, test: Labels, seed: int) -> Posed:
     """The task with its control task drawn.
 
     Raises:
@@ -81,7 +147,7 @@ def numbered(name: str, train: Labels, test: Labels, seed: int) -> Task:
     types = len(set(train.types))
     if len(classes) < 2 or types < len(classes):
         raise InputError(
-            f"probing for {name} needs at least two classes and as many word types as classes to train on; got "
+            f"probing for {task.name} needs at least two classes and as many word types as classes to train on; got "
             f"{len(classes)} classes and {types} types: give more text"
         )
     labels = [[classes.get(label, -1) for label in each.labels] for each in (train, test)]  # -1 is never predicted
@@ -89,22 +155,24 @@ def numbered(name: str, train: Labels, test: Labels, seed: int) -> Task:
     control = [[drawn[form] for form in each.types] for each in (train, test)]
     both = {"label": labels, "control": control}
     tensors = {kind: (torch.tensor(own), torch.tensor(other)) for kind, (own, other) in both.items()}
-    return Task(train, test, len(classes), tensors)
+    return Posed(task, train, test, len(classes), tensors)
 
 
-def baseline(task: Task) -> tuple[Float[Tensor, " item"], str]:
+def baseline(asked: Posed) -> tuple[Float[Tensor, " item"], str]:
     """Where the strictest rule that reads no sentence is right, and its name."""
-    rules = task.test.rules
+    rules = asked.test.rules
     if rules is not None:
         best = int(rules.mean(0).argmax())
         return rules[:, best], [*BASELINES][best]
-    labels, wanted = task.classes["label"]
-    own, other = commonest_labels(task.train.types, labels.tolist())
-    guessed = [own.get(name, other) for name in task.test.types]
+    labels, wanted = asked.classes["label"]
+    own, other = commonest_labels(asked.train.types, labels.tolist())
+    guessed = [own.get(name, other) for name in asked.test.types]
     return (torch.tensor(guessed) == wanted).float(), "most frequent of the type"
 
 
-def ambiguous(task: Task) -> Float[Tensor, " item"]:
-    """1 at the test words whose type is both a noun and a verb in training."""
-    seen = set(zip(task.train.types, task.train.labels, strict=True))
-    return torch.tensor([all((name, tag) in seen for tag in _AMBIGUOUS) for name in task.test.types]).float()
+def ambiguous(asked: Posed) -> Float[Tensor, " item"] | None:
+    """1 at the test words whose type is both a noun and a verb in training; None where no tags are asked."""
+    if asked.task is not TAG:
+        return None
+    seen = set(zip(asked.train.types, asked.train.labels, strict=True))
+    return torch.tensor([all((name, tag) in seen for tag in _AMBIGUOUS) for name in asked.test.types]).float()

@@ -23,7 +23,10 @@ class Vectors:
     stream: Float[Tensor, "depth item d_model"]
     heads: Float[Tensor, "head item d_head"]
 
-    def of(self, items: slice | Tensor) -> "Vectors":
+    def __len__(self) -> int:
+        return self.stream.shape[1]
+
+    def of(self, items: Tensor) -> "Vectors":
         """Those of some items."""
         return Vectors(self.stream[:, items], self.heads[:, items])
 
@@ -65,7 +68,7 @@ def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], o
 
 
 def _room(model: Transformer, count: int) -> Vectors:
-    config = probed_stack(model)
+    _, config = probed_stack(model)
     n_heads = config.n_layers * config.n_heads
     return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
 
@@ -94,7 +97,7 @@ def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
 
 def _word_vectors(model: Transformer, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
     """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
-    stack, target = next(iter(model.config.stacks)), least_target(model, len(shown))
+    (stack, _), target = probed_stack(model), least_target(model, len(shown))
     wanted = (f"{stack}.0.resid_pre", f"{stack}.*.resid_post", f"{stack}.*.attn.z")
     out = run(model, TokenBatch.from_rows([window.ids for window in shown]), capture=wanted, target=target)
     rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in shown]

@@ -11,7 +11,7 @@ import torch
 from analyses import probe as probes
 from analyses.corpora import read
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
-from analyses.probe import tables
+from analyses.probe import Probed, probe_tables
 from analyses.probe.fitted import Found, halves_of
 from analyses.probe.items import choose
 from analyses.probe.vectors import read as read_vectors
@@ -45,8 +45,13 @@ def model(heads: int = 1):
 
 
 @pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
+def probed() -> Probed:
     return probes.measure(model(), tagged(120))
+
+
+@pytest.fixture(scope="module")
+def table(probed) -> pd.DataFrame:
+    return probed.layers
 
 
 def stream(table: pd.DataFrame, task: str = "tag") -> pd.DataFrame:
@@ -70,8 +75,8 @@ class TestPlantedTruth:
         assert first.selectivity < 0
         assert first.ci_low <= first.selectivity <= first.ci_high < 0
 
-    def test_the_expected_layer_is_the_one_that_brings_the_word_before(self, table):
-        depths = probes.depths(table).set_index("measure")
+    def test_the_expected_layer_is_the_one_that_brings_the_word_before(self, probed):
+        depths = probed.depths.set_index("measure")
         assert depths.value["expected layer"] == pytest.approx(1.0, abs=0.02)
         assert depths.ci_low["expected layer"] <= 1.0 <= depths.ci_high["expected layer"]
         assert depths.value["centre of gravity"] > 0.5
@@ -89,10 +94,10 @@ class TestPlantedTruth:
         last = ["VERB" if at % 3 else "NOUN" for at in range(60)]
         noisy = [replace(text, tags=(*text.tags[:-1], tag)) for text, tag in zip(tagged(60), last, strict=True)]
         found = probes.measure(model(), noisy)
-        scores = stream(found).cumulative_accuracy.to_numpy()
+        scores = stream(found.layers).cumulative_accuracy.to_numpy()
         gains = np.diff(scores)
         by_hand = (np.arange(1, len(scores)) * gains).sum() / gains.sum()
-        assert probes.depths(found).set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
+        assert found.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
 
     def test_every_difference_has_its_interval(self, table):
         rows = stream(table)
@@ -111,7 +116,7 @@ class TestPlantedTruth:
 
     def test_nothing_gained_has_no_expected_layer(self):
         silent = Planted(WORDS, [[planted.uniform], [planted.uniform]], n_ctx=24).build()
-        rows = probes.depths(probes.measure(silent, tagged(60))).set_index("measure")
+        rows = probes.measure(silent, tagged(60)).depths.set_index("measure")
         assert rows.loc["expected layer", ["value", "ci_low", "ci_high"]].isna().all()
 
 
@@ -140,7 +145,7 @@ class TestEdges:
     def test_a_pronoun_that_fetches_its_name_is_read_and_no_name_alone(self):
         head = planted.antecedent(PRONOUNS, {name: [name] for name in PEOPLE})
         tale = Planted(TALE, [[head]], n_ctx=12).build()
-        rows = stream(probes.measure(tale, referring(400)), "coreference")
+        rows = stream(probes.measure(tale, referring(400)).layers, "coreference")
         assert rows.n[0] > 150
         assert rows.accuracy[1] == 1.0
         # eight pairs of pronoun and name: a control task that knows them by heart is as good
@@ -161,7 +166,7 @@ class TestItems:
     def test_order_of_documents_changes_nothing(self):
         texts = tagged(40)
         columns = ["accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high", "untrained_accuracy", "n"]
-        one, other = (probes.measure(model(), each)[columns] for each in (texts, texts[::-1]))
+        one, other = (probes.measure(model(), each).layers[columns] for each in (texts, texts[::-1]))
         pd.testing.assert_frame_equal(one, other)
 
     def test_no_document_is_on_both_sides(self):
@@ -227,16 +232,16 @@ class TestFigures:
         assert panel.get_title().startswith("tag, n ")
         assert len(panel.lines) == 6
 
-    def test_one_task_has_no_differences_and_two_have(self, table):
-        (alone,) = probe_depths(probes.depths(table), 2).axes
+    def test_one_task_has_no_differences_and_two_have(self, probed):
+        (alone,) = probe_depths(probed.depths, 2).axes
         assert [label.get_text() for label in alone.get_yticklabels()] == ["tag"]
-        both = pd.concat([probes.depths(table).assign(task=task) for task in ("tag", "relation", "relation - tag")])
+        both = pd.concat([probed.depths.assign(task=task) for task in ("tag", "relation", "relation - tag")])
         left, right = probe_depths(both, 2).axes
         assert [label.get_text() for label in left.get_yticklabels()] == ["tag", "relation"]
         assert [label.get_text() for label in right.get_yticklabels()] == ["relation – tag"]
 
-    def test_what_is_missing_is_said(self, table):
-        depths = probes.depths(table)
+    def test_what_is_missing_is_said(self, probed):
+        depths = probed.depths.copy()
         depths.loc[depths["measure"] == "expected layer", ["value", "ci_low", "ci_high"]] = np.nan
         (alone,) = probe_depths(depths, 2).axes
         assert [text.get_text() for text in alone.texts] == ["nothing surely gained after the embedding"]
@@ -269,7 +274,7 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
     gained_early, gained_late, lost_early, never = [0.0, 1, 1], [0.0, 0, 1], [1.0, 0, 0], [0.0, 0, 0]
     right = torch.tensor([gained_early, never] * 20 + [gained_late, lost_early] * 20).T
     given = found(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
-    value, low, high = tables.expected_with_interval(given, None, seed=0)
+    value, low, high = probe_tables.expected_with_interval(given, None, seed=0)
     assert value == pytest.approx(2.0)  # (20 x 1 + 20 x (2 - 1)) / (20 + 20 x 0)
     assert low < 2 < high
 
@@ -277,24 +282,24 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
 class TestGravity:
     def test_halves_that_agree_with_the_whole_leave_no_doubt(self):
         sure = mixed(torch.tensor([[0.0, 1.0, 0.0]]).repeat(8, 1))
-        assert tables.centre_with_interval(sure, None) == (1.0, 1.0, 1.0)
+        assert probe_tables.centre_with_interval(sure, None) == (1.0, 1.0, 1.0)
 
     def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
         halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
-        value, low, high = tables.centre_with_interval(mixed(halves), None)
+        value, low, high = probe_tables.centre_with_interval(mixed(halves), None)
         reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
         assert value == 1.0
         assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
 
     def test_halves_that_all_stray_the_same_way_are_doubt_too(self):
         strays = mixed(torch.tensor([[0.0, 0.0, 1.0]]).repeat(8, 1))
-        value, low, high = tables.centre_with_interval(strays, None)
+        value, low, high = probe_tables.centre_with_interval(strays, None)
         assert (value, low, high) == (1.0, 0.0, 2.0)  # no further than there are layers
 
     def test_a_difference_is_taken_half_by_half(self):
         halves = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
         one = mixed(halves)
-        assert tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
+        assert probe_tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)
@@ -321,7 +326,7 @@ def test_the_most_frequent_tag_of_the_type_on_english_web_text(shared_file):
 
 
 def test_the_default_model_reads_generated_tags_from_context():
-    rows = stream(probes.measure(load("default"), read("stories:60:5"), tasks=["tag"], words=1500))
+    rows = stream(probes.measure(load("default"), read("stories:60:5"), tasks=["tag"], words=1500).layers)
     assert rows.accuracy[1] > rows.accuracy[0] + 0.01
     assert rows.accuracy[1] > rows.baseline[1]
     assert rows.selectivity[2] > rows.selectivity[1] > rows.selectivity[0]

@@ -7,17 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import outside_addresses, page_of
-from test_probe_tables import PEOPLE, PRONOUNS, TALE, WORDS, model, referring, tagged
 
 from analyses.cli import app as cli
 from analyses.corpora import Corpus
-from analyses.probe import sentences
-from analyses.probe.probe_report import build
-from analyses.probe.probe_section import section
-from analyses.report import output
+from analyses.probe import probe_sentences as sentences
+from analyses.probe import section
+from analyses.report.builders import probe as build
+from analyses.sections import Section, Text
 from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted
+from tests.analyses.probe.test_probe_tables import PEOPLE, PRONOUNS, TALE, WORDS, model, referring, tagged
 
 HOSTILE = "<script>alert(1)</script>"
 
