@@ -20,11 +20,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import behaviours, report
+from analyses import report
+from analyses.behaviours import MODULES
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
+from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import begin
 from analyses.findings import best, causes, notable, varied
 from analyses.head_tables import Collected, Heads
@@ -162,23 +164,29 @@ def fakes(monkeypatch):
         fake("coreference", frozenset({"chains"})),
     ]
     for module in modules:
-        monkeypatch.setitem(behaviours.MODULES, module.BEHAVIOUR, module)
+        monkeypatch.setitem(MODULES, module.BEHAVIOUR, module)
     monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
     monkeypatch.setattr(section, "EXPERIMENTS", {})
 
 
-def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> SimpleNamespace:
+def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> Experiment[Outcome]:
     """An experiment that finds 1 of 2, or nothing."""
 
     def measure(model, *, seed):
         if error is not None:
             raise InputError(error)
-        table = pd.DataFrame({"found": [0.5]})
-        table.attrs = {"left_out": left_out or {}, "used": {"stories": 2}}
-        return table
+        return Outcome(pd.DataFrame({"found": [0.5]}), {"stories": 2}, left_out or {})
 
-    texts = {"TITLE": title, "QUESTION": f"{title}?", "CAPTION": "Read it so."}
-    return SimpleNamespace(**texts, measure=measure, sentence=lambda table: f"{title} is {table['found'].iloc[0]:.2f}.")
+    return Experiment(
+        name=title,
+        title=title,
+        question=f"{title}?",
+        command="word-sense",
+        caption="Read it so.",
+        measure=measure,
+        sentence=lambda found: f"{title} is {found.table['found'].iloc[0]:.2f}.",
+        draw=lambda table, title: begin(title, 1.0),
+    )
 
 
 def test_every_experiment_has_a_line_and_a_figure_or_a_reason(model, fakes, tmp_path, monkeypatch):
@@ -189,7 +197,6 @@ def test_every_experiment_has_a_line_and_a_figure_or_a_reason(model, fakes, tmp_
         "four": experiment("Four"),
     }
     monkeypatch.setattr(section, "EXPERIMENTS", kinds)
-    monkeypatch.setattr(section, "DRAW", dict.fromkeys(kinds, lambda table, title: begin(title, 1.0)))
     out = report.build(model, [corpus()], tmp_path / "out")
     facts, page = json.loads((out / "run.json").read_text()), page_of(out)
     shown = " ".join(page.text.split())
@@ -204,7 +211,11 @@ def test_every_experiment_has_a_line_and_a_figure_or_a_reason(model, fakes, tmp_
     assert "Four? Four is 0.50." in alts
     assert {f"{kind}/{name}" for kind, name in (("tables", "one.csv"), ("figures", "four.svg"))} <= set(facts["files"])
     assert not [name for name in facts["files"] if "two" in name]
-    assert facts["experiments"]["one"] == {"used": {"stories": 2}, "left_out": {"pairs that come apart": 3}}
+    assert facts["experiments"]["one"] == {
+        "used": {"stories": 2},
+        "left_out": {"pairs that come apart": 3},
+        "refused": {},
+    }
     assert set(facts["not_asked"]) == {"two", "three"}
 
 
@@ -238,7 +249,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert facts["left_out"]["position"]["pairs left out of swap"] == 3
     assert {"python", "torch", "numpy", "interp"} <= set(facts["versions"])
     heads = pd.read_parquet(out / "tables/heads.parquet")
-    assert set(heads["behaviour"]) == set(behaviours.MODULES)
+    assert set(heads["behaviour"]) == set(MODULES)
     shown = " ".join(page_of(out).text.split())
     assert "L1.H2 by previous-token: 0.900, +0.900 over uniform" in shown
     assert "Fewer than 20 documents" in shown
@@ -261,13 +272,13 @@ def test_q_is_over_everything_that_a_table_tests(model, fakes, tmp_path):
     out = report.build(model, [corpus()], tmp_path / "out")
     for name in ("heads", "effects"):
         table = pd.read_parquet(out / f"tables/{name}.parquet")
-        assert set(table["behaviour"]) == set(behaviours.MODULES)
+        assert set(table["behaviour"]) == set(MODULES)
         np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
 
 
 def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypatch):
     refused = fake("position", refused="clean and corrupted prompts differ by 0.1 ± 0.2")
-    monkeypatch.setitem(behaviours.MODULES, "position", refused)
+    monkeypatch.setitem(MODULES, "position", refused)
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     shown = " ".join(page_of(out).text.split())
     assert shown.count("no head was tested: clean and corrupted prompts differ by 0.1 ± 0.2.") == 2
@@ -275,7 +286,7 @@ def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypat
 
 def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path, monkeypatch):
     rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
-    monkeypatch.setitem(behaviours.MODULES, "coreference", fake("coreference", baselines=rules))
+    monkeypatch.setitem(MODULES, "coreference", fake("coreference", baselines=rules))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["coreference"])
     assert "nearest0.551" in page_of(out).text
     assert (out / "tables/baselines.csv").exists()
@@ -297,7 +308,7 @@ def test_few_labelled_heads_are_named_and_many_counted():
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
-    (found,) = collect(Reading(model, corpus()), [behaviours.MODULES["position"].Collector(model)])
+    (found,) = collect(Reading(model, corpus()), [MODULES["position"].Collector(model)])
     assert isinstance(found, Collected)
     heads = found.table()
     lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0)
@@ -309,9 +320,7 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
 
 
 def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        behaviours.MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
-    )
+    monkeypatch.setitem(MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window")))
     out = report.build(model, [corpus()], tmp_path / "out")
     assert page_of(out).text.count("Not measured: no pronoun in the window.") == 2
     assert json.loads((out / "run.json").read_text())["not_measured"] == {"coreference": "no pronoun in the window"}
@@ -319,10 +328,10 @@ def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_report
 
 
 def test_unknown_tokens_are_said_and_a_text_of_nothing_else_is_refused(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
+    monkeypatch.setitem(MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
     out = report.build(model, [corpus()], tmp_path / "out")
     assert "40% of the tokens of this text are unknown to the model" in page_of(out).text
-    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
+    monkeypatch.setitem(MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
     with pytest.raises(InputError, match="91 of the 100 tokens"):
         report.build(model, [corpus()], tmp_path / "none", behaviours=["position"])
 
@@ -355,7 +364,7 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
 
 
 def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(behaviours.MODULES, "position", fake("position", left_out="this model has no output layer."))
+    monkeypatch.setitem(MODULES, "position", fake("position", left_out="this model has no output layer."))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     assert "this model has no output layer." in page_of(out).text
     assert json.loads((out / "run.json").read_text())["causal_test_left_out"] == {
@@ -367,7 +376,7 @@ def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkey
 def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
     """A fault of the program always; what a model cannot show only where nothing else is asked for."""
     error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(behaviours.MODULES, "coreference", fake("coreference", error=error))
+    monkeypatch.setitem(MODULES, "coreference", fake("coreference", error=error))
     with pytest.raises(type(error), match=str(error)):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)
