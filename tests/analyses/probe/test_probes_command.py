@@ -13,7 +13,7 @@ from analyses.corpora import Corpus
 from analyses.probe import probe_sentences as sentences
 from analyses.probe import section
 from analyses.report.builders import probe as build
-from analyses.sections import Section, Text
+from analyses.sections import Paragraph, Part, Section
 from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted
@@ -96,8 +96,23 @@ class TestWhatIsWritten:
         assert max(texts for stage, texts in said if stage == "probes: choosing words") == 120
 
 
+def tasks_of(part: Part) -> dict[str, Section]:
+    (whole,) = part.sections
+    tasks = [each for each in whole.blocks if isinstance(each, Section) and each.id != "probes-depths"]
+    return {each.id.removeprefix("probes-"): each for each in tasks}
+
+
+def source_of(task: Section) -> str:
+    _, source = task.blocks[0]
+    return source.text
+
+
+def caveats_of(task: Section) -> list[str]:
+    return ["".join(each.text) for each in task.blocks if isinstance(each, Paragraph) and each.kind == "caveat"]
+
+
 class TestHeldOut:
-    def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so(self, tmp_path):
+    def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so(self):
         def related(texts):
             return [
                 AnnotatedText(
@@ -108,15 +123,13 @@ class TestHeldOut:
 
         given = corpus("both", related(tagged(80)), "tags", "relations")
         other = [AnnotatedText(t.words, t.space_after, f"other {t.document}", t.tags) for t in tagged(30, seed=1)]
-        with output.writing(tmp_path / "out") as new:
-            shown = section(model(), [given], new, held_out=[corpus("dev", other, "tags")])
-        tag, relation = shown.tasks
-        assert "of dev (30 documents)" in tag.source
-        assert not [each for each in tag.caveats if "held" in each or "kept" in each]
-        assert "kept apart" in relation.source
-        assert (
-            "No dependency relations in dev, so documents of the same corpus were kept for the test."
-            in relation.caveats
+        shown = section(model(), [given], held_out=[corpus("dev", other, "tags")])
+        tag, relation = tasks_of(shown).values()
+        assert "of dev (30 documents)" in source_of(tag)
+        assert not [each for each in caveats_of(tag) if "held" in each or "kept" in each]
+        assert "kept apart" in source_of(relation)
+        assert "No dependency relations in dev, so documents of the same corpus were kept for the test." in caveats_of(
+            relation
         )
         assert shown.facts["tasks"]["tag"]["tested_on"] == "dev"
         assert shown.facts["tasks"]["relation"]["tested_on"] == "documents kept apart"
@@ -152,12 +165,11 @@ class TestRefusals:
         strange = [AnnotatedText(("xx", "yy"), (True, True), f"d{at}", ("A", "B")) for at in range(30)]
         assert "unknown to this model's tokenizer" in self.refused(tmp_path, corpus("strange", strange, "tags"))
 
-    def test_one_task_that_fails_leaves_the_others(self, tmp_path):
+    def test_one_task_that_fails_leaves_the_others(self):
         lone = corpus("tales", [*referring(60)], "chains", "tags")
-        with output.writing(tmp_path / "out") as new:
-            shown = section(reader(), [lone], new)
-        assert [task.name for task in shown.tasks] == ["coreference"]
-        assert "the corpus has no text with tags" in shown.left_out["Parts of speech"]
+        shown = section(reader(), [lone])
+        assert [*tasks_of(shown)] == ["coreference"]
+        assert "the corpus has no text with tags" in dict(shown.short)["Parts of speech"]
 
 
 def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
