@@ -21,6 +21,11 @@ def interval(low: Any, high: Any, *, sign: bool = False) -> str:
     return "–" if "–" in bounds else " to ".join(bounds)
 
 
+def counted(count: int, what: str) -> str:
+    """`1 pair`, `2 pairs`."""
+    return f"{number(count)} {what}{'s' if count != 1 else ''}"
+
+
 def false_discovery_rate(q: float) -> str:
     """A q as text."""
     return "< 0.001" if q < 0.001 else number(q)

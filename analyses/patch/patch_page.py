@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures
-from analyses.numerals import false_discovery_rate, interval, number
+from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.edge_estimates import EAP, EAP_IG
 from analyses.patch.patch_run import Found
@@ -164,10 +164,6 @@ def _named(metric: str) -> str:
     return figures.metric_unit(metric)[0]
 
 
-def _several(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'s' if count != 1 else ''}"
-
-
 def _unit(cells: pd.DataFrame) -> str:
     """What one patch changes."""
     known = [axis for axis in ("layer", "head", "position", "query", "key") if axis in cells]
@@ -199,7 +195,7 @@ def _summary(found: Found, site: str) -> list[Block]:
     few = [caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     same = "Cells are chosen and reported on the same prompts, so the largest look a little larger than they are."
     return [
-        f"Patched was {site}, one {_unit(found.cells.table)} at a time, on {_several(count, 'pair')} of prompts.",
+        f"Patched was {site}, one {_unit(found.cells.table)} at a time, on {counted(count, 'pair')} of prompts.",
         Definitions([_short(found, metric) for metric in found.how["metrics"]]),
         *([one] if count == 1 else [*few, remark(same)]),
     ]
@@ -214,7 +210,7 @@ def _short(found: Found, metric: str) -> tuple[Block, ...]:
     said = f"{means[0]} on clean prompts and {means[1]} on corrupted ones, {unit}{average}."
     if metric == "logit_difference":
         said += (
-            f" The model prefers the right answer on {(clean > 0).sum()} of {_several(len(clean), 'clean prompt')}, "
+            f" The model prefers the right answer on {(clean > 0).sum()} of {counted(len(clean), 'clean prompt')}, "
             f"and the wrong one on {(corrupt < 0).sum()} of the corrupted."
         )
     counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
@@ -260,7 +256,7 @@ def _prompts(found: Found) -> Section:
     """The prompts token by token, changed ones marked, with their answers; and each metric before patching."""
     rows, file = found.pairs.to_dict("records"), found.prompts["file"]
     pairs = list(zip(rows[:_PAIRS], found.tokens, strict=False))
-    lead: list[Piece] = [_several(len(rows), "pair"), *([" from ", code(file)] if file else [])]
+    lead: list[Piece] = [counted(len(rows), "pair"), *([" from ", code(file)] if file else [])]
     lead.append(
         ", token by token; tokens in which the two prompts of a pair differ are marked. An answer is read at its first "
         "token that differs from the other answer’s."
@@ -281,7 +277,7 @@ def _prompts(found: Found) -> Section:
         for row, tokens in pairs
     ]
     before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
-    left_out = [f"{_several(count, 'pair')}, because {why}" for why, count in found.prompts["left_out"].items()]
+    left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in found.prompts["left_out"].items()]
     return Section(
         "What was patched",
         [

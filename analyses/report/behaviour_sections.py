@@ -10,7 +10,7 @@ from analyses.corpora import Corpus
 from analyses.figures import head_name, measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
 from analyses.head_tables import Collected, Heads
-from analyses.numerals import false_discovery_rate, interval, number
+from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.sections import (
     BREAK,
     Block,
@@ -135,7 +135,7 @@ def told(result: Result, *, several: bool) -> Part:
         why = f"Not measured: {result.left_out}."
         where = f"{measured} It was to be measured on {result.corpus.title}."
         return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
-    documents = f", {_several(result.documents, 'document')}" if result.documents else ""
+    documents = f", {counted(result.documents, 'document')}" if result.documents else ""
     section = Section(
         name,
         [
@@ -151,10 +151,6 @@ def told(result: Result, *, several: bool) -> Part:
     )
     short = link(name, id), emphasis("Attention"), Bullets(_found(result)), emphasis("Cause"), Bullets(_tested(result))
     return Part([section], short=[short])
-
-
-def _several(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'s' if count != 1 else ''}"
 
 
 def _caveats(result: Result, *, several: bool) -> list[str]:

@@ -68,7 +68,7 @@ class Output:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[Output]:
+def writing(out: str | Path) -> Iterator[Output]:
     """Collect files, and move them into `out` when the block ends well; when it does not, nothing is left behind.
 
     Raises:
