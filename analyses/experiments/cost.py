@@ -17,8 +17,7 @@ from matplotlib.ticker import FuncFormatter
 from scipy import stats
 
 from analyses.experiments.experiment import Experiment, Outcome
-from analyses.figures.experiment_plots import legend
-from analyses.figures.style import BLUE, GREEN, ORANGE, panels, styled
+from analyses.figures.style import BLUE, GREEN, ORANGE, legend, panels, styled
 from interp import StackConfig, TokenBatch, Transformer
 from interp.config import Gated, NoMLP
 from interp.sight import Sight

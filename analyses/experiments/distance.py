@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from analyses.experiments.experiment import Experiment, Outcome, said, with_interval
 from analyses.experiments.prompts import tokenizer_of
-from analyses.figures.experiment_plots import legend
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Transformer

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
 from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
-from analyses.figures.experiment_plots import legend, ranges
-from analyses.figures.style import BLUE, GREY, ORANGE, head_name, panels, styled
+from analyses.figures.experiment_plots import ranges
+from analyses.figures.style import BLUE, GREY, ORANGE, head_name, legend, panels, styled
 from interp import InputError, Pairs, Transformer
 from interp.attribution import direct_logit_attribution
 

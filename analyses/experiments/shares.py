@@ -14,8 +14,7 @@ from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
 from analyses.experiments.experiment import Experiment, Outcome, bounded, said
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.figures.experiment_plots import legend
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
 from interp import TokenBatch, Transformer, run
 from models.stories import stories

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import SIGNED, signed_scale
+from analyses.figures.style import SIGNED, legend, signed_scale
 
 _SOURCES = {"articles": "the articles' prompts", "stories": "prompts in the stories' words"}
 Columns = tuple[str, str, str]  # of a value and of its interval's bounds
@@ -60,9 +60,3 @@ def label_layers(figure: Figure, axes: Sequence[Axes], label: str, columns: int)
     for ax in axes[::columns]:
         ax.set_ylabel(label)
     legend(figure, axes)
-
-
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend under all panels, each entry once."""
-    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=4)

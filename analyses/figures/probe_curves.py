@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, begin, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, begin, legend, styled
 
 _PURPLE = "#aa4499"
 _LINES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,33 +39,28 @@ def probes_by_layer(layers: pd.DataFrame, *, title: str | None = None) -> Figure
     figure = begin(question, 4.2, width)
     drawn = [name for name in _LINES if rows[name].notna().any()]
     lowest = float(np.nanmin(rows[drawn].to_numpy(dtype=float)))
-    handles: dict[str, Any] = {}
     axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for ax, task in zip(axes, tasks, strict=True):
         group = rows.loc[rows["task"] == task]
-        handles |= _panel(ax, group)
+        _panel(ax, group)
         ax.set_title(f"{task}, n {group['n'].iloc[0]:,}")
     axes[0].set(ylabel="accuracy", ylim=(np.floor(10 * lowest - 0.2) / 10, 1.01))
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=int(width / 3)
-    )
+    legend(figure, axes, columns=int(width / 3))
     return figure
 
 
-def _panel(ax: Axes, rows: pd.DataFrame) -> dict[str, Any]:
+def _panel(ax: Axes, rows: pd.DataFrame) -> None:
     """One task's lines; the band under the probe's spans the interval of what it has over its control."""
     rows = rows.sort_values("depth")
     control = rows["control_accuracy"].to_numpy(dtype=float)
     low, high = (control + rows[name].to_numpy(dtype=float) for name in ("ci_low", "ci_high"))
-    band = ax.fill_between(rows["depth"], low, high, color=BLUE, alpha=0.2, lw=0)
-    drawn: dict[str, Any] = {}
     for name, (label, style) in _LINES.items():
         if rows[name].notna().to_numpy().any():
-            (drawn[label],) = ax.plot(rows["depth"], rows[name], ms=4, **{"lw": 1.2, **style})
-    drawn["95% interval of what the probe has over its control"] = band
+            ax.plot(rows["depth"], rows[name], ms=4, label=label, **{"lw": 1.2, **style})
+    over = "95% interval of what the probe has over its control"
+    ax.fill_between(rows["depth"], low, high, color=BLUE, alpha=0.2, lw=0, label=over)
     ax.set_xlabel("blocks passed")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    return drawn
 
 
 @styled
@@ -91,8 +86,7 @@ def probe_depths(depths: pd.DataFrame, deepest: int, *, title: str | None = None
         ax.set(xlabel="blocks", title="how much higher the first is read than the second")
     for ax in (left, *right):
         ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
+    legend(figure, [left], columns=2)
     return figure
 
 

@@ -1,6 +1,6 @@
 """How do all figures look? Sizes in inches and points, the colours, and the two ways in which every figure begins."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isnan
 from textwrap import fill
 from typing import Any
@@ -64,6 +64,14 @@ def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, la
     bar = figure.colorbar(colours, ax=axes, label=label, fraction=0.05, aspect=18, pad=0.01)
     bar.outline.set_visible(False)
     return bar
+
+
+def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 4) -> None:
+    """One legend under all panels, each entry once."""
+    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=columns
+    )
 
 
 def measure_name(measure: str) -> str:
