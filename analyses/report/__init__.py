@@ -1,0 +1,8 @@
+"""What does a command leave? One directory with tables, figures, a page and a record, made here for every command.
+
+`build` makes the full report of a model; the others are called as what they are about.
+"""
+
+from analyses.report.builders import Written, build, compare, experiments, over_training, patch, probe
+
+__all__ = ["Written", "build", "compare", "experiments", "over_training", "patch", "probe"]

@@ -1,0 +1,230 @@
+"""What leaves a directory? A function a command: it says what is measured, and the scaffold writes it.
+
+All take `out`, the output directory, left as it was when anything fails; `seed`, of everything random; `command`, what
+the user typed, for the record; and `progress`, called with what is being done and how often it was. All return where
+the directory lies, and raise an `InputError` for one that cannot be used.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import pandas as pd
+
+from analyses import compare as comparing
+from analyses import probe as probing
+from analyses import patch as patching
+from analyses.corpora import Corpus
+from analyses.experiments import EXPERIMENTS, experiments_section
+from analyses.over_training import training_page
+from analyses.report import full_report
+from analyses.over_training.training_runs import Load, read_run
+from analyses.report.scaffold import Run, Say, write
+from analyses.sections import Definitions, Page, Section, Source, remark
+from interp import InputError, Transformer
+
+UNNAMED = "a model"
+_PROBE_INTERVAL = (
+    "95% interval",
+    "Studentised bootstrap over test documents (Efron & Tibshirani 1993); of the centre of gravity, halves of the "
+    "training documents (Shao & Wu 1989).",
+)
+
+
+class Written(NamedTuple):
+    """Where the directory lies, and how estimates agreed with exact effects, where they were asked for."""
+
+    folder: Path
+    correlations: pd.DataFrame | None
+
+
+class Record(TypedDict, total=False):
+    """What every command is asked for beside its own."""
+
+    seed: int
+    command: str
+    progress: Say | None
+
+
+def build(
+    model: Transformer,
+    corpora: Sequence[Corpus],
+    out: str | Path,
+    *,
+    behaviours: Sequence[str] | None = None,
+    pairs: int = 40,
+    labels: bool = True,
+    probes: bool = True,
+    experiments: bool | None = None,
+    name: str = "",
+    **record: Unpack[Record],
+) -> Path:
+    """The full report: measure, test, label, probe and draw.
+
+    Args:
+        model: a transformer with a tokenizer.
+        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
+        out: the output directory.
+        behaviours: which of `MODULES`; all by default.
+        pairs: minimal pairs of each causal test.
+        labels: whether heads are labelled (`analyses.labels`).
+        probes: whether every layer is probed (`analyses.probe`).
+        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
+            behaviours are chosen.
+        name: the model's, for the record.
+        record: as of all.
+
+    Raises:
+        InputError: no such behaviour, an empty or damaged corpus, or nothing that can be measured with this model.
+    """
+    name = name or UNNAMED
+    what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "probes": probes}
+    what["experiments"] = behaviours is None if experiments is None else experiments
+
+    def measure(run: Run) -> Page:
+        return full_report.find(model, corpora, name, seed=run.seed, say=run.say, **what)
+
+    write(out, measure, {name: model}, **record)
+    return Path(out)
+
+
+def probe(
+    model: Transformer,
+    corpora: Sequence[Corpus],
+    out: str | Path,
+    *,
+    held_out: Sequence[Corpus] = (),
+    name: str = "",
+    **record: Unpack[Record],
+) -> Path:
+    """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
+    name = name or UNNAMED
+
+    def measure(run: Run) -> Page:
+        part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
+        given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
+        return Page(
+            title=f"What can be read from the layers of {name}?",
+            summary=[
+                Definitions(part.short),
+                remark("That a probe reads something from a layer does not show that the model uses it."),
+            ],
+            sections=[*part.sections, Section("What was read and what was left out", part.counted)],
+            corpora=[_probed(corpus, use, part.facts) for corpus, use in given],
+            definitions=[*part.definitions, _PROBE_INTERVAL],
+            tables=part.tables,
+            facts=part.facts,
+        )
+
+    write(out, measure, {name: model}, **record)
+    return Path(out)
+
+
+def _probed(corpus: Corpus, use: str, facts: Mapping[str, Any]) -> Source:
+    """What a corpus was there for, to train or to test on, and for which tasks it was."""
+    key = {"train": "trained_on", "test": "tested_on"}[use]
+    tasks = [task for task, each in facts["tasks"].items() if each[key] == corpus.name]
+    used = f"to {use} {', '.join(tasks)}" if tasks else f"not used to {use}: it annotates nothing that an earlier one does not"
+    return Source(corpus, used, {"use": use, "tasks": tasks})
+
+
+def experiments(
+    model: Transformer,
+    out: str | Path,
+    commands: Collection[str] | None = None,
+    *,
+    name: str = "",
+    **record: Unpack[Record],
+) -> Path:
+    """Run the articles' small experiments.
+
+    Args:
+        model: a transformer with a tokenizer.
+        out: the output directory.
+        commands: `word-sense`, `next-word` or `position`: whose experiments; all by default.
+        name: the model's, for the record.
+        record: as of all.
+
+    Raises:
+        InputError: none of them can be asked of this model.
+    """
+    name = name or UNNAMED
+    chosen = [key for key, each in EXPERIMENTS.items() if commands is None or each.command in commands]
+
+    def measure(run: Run) -> Page:
+        part = experiments_section.section(model, chosen, seed=run.seed, progress=run.say)
+        if not part.sections:
+            raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
+        return Page(
+            title=f"What do small experiments show of {name}?",
+            summary=[Definitions(part.short)],
+            sections=[Section("One by one", [*part.sections, *part.counted])],
+            tables=part.tables,
+            facts=part.facts,
+        )
+
+    write(out, measure, {name: model}, **record)
+    return Path(out)
+
+
+def compare(
+    models: Mapping[str, Transformer],
+    corpora: Sequence[Corpus],
+    out: str | Path,
+    *,
+    behaviours: Collection[str] | None = None,
+    **record: Unpack[Record],
+) -> Path:
+    """Compare models. Arguments, and what is raised, as of `analyses.compare.compare`."""
+
+    def measure(run: Run) -> Page:
+        found = comparing.compare(models, corpora, behaviours=behaviours, seed=run.seed, progress=run.say)
+        return comparing.page(found, run.models)
+
+    write(out, measure, models, **record)
+    return Path(out)
+
+
+def patch(
+    model: Transformer,
+    prompts: pd.DataFrame,
+    out: str | Path,
+    site: str = "z",
+    *,
+    name: str = "",
+    seed: int = 0,
+    command: str = "",
+    progress: Say | None = None,
+    **how: Any,
+) -> Written:
+    """Patch one site. `how`, and what is raised, as of `analyses.patch.find`; `name` is the model's, for the record."""
+
+    def measure(run: Run) -> Page:
+        found = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
+        return patching.page(found, run.models[0])
+
+    page = write(out, measure, {name or UNNAMED: model}, seed=seed, command=command, progress=progress)
+    return Written(Path(out), page.tables.get("correlations"))
+
+
+def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:
+    """Read the training runs in `folders` and set them side by side; nothing is written there.
+
+    Args:
+        folders: what `interp train` wrote.
+        out: the output directory.
+        load: opens a snapshot, where a run did not record what its heads did.
+        record: as of all.
+
+    Raises:
+        InputError: as of `read_run`.
+    """
+    names = comparing.names([*map(str, folders)]) if len(folders) > 1 else [folders[0].resolve().name]
+
+    def measure(run: Run) -> Page:
+        pairs = zip(folders, names, strict=True)
+        runs = [read_run(folder, name, load, seed=run.seed, progress=run.say) for folder, name in pairs]
+        return training_page.page(runs)
+
+    write(out, measure, {}, **record)
+    return Path(out)

@@ -1,0 +1,139 @@
+"""How are the labels of heads told? Turns them into a line in short and a section."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from analyses import figures
+from analyses.figures import head_name, measure_name
+from analyses.head_tables import Heads
+from analyses.labels import Labelled
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.report.behaviour_sections import NAMES
+from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
+from interp import Transformer
+
+_NAMED = 4  # heads of one behaviour that a summary names
+_FEW = 12  # labels that are shown at once
+_HEAD = ["stack", "attention", "layer", "head"]
+_READOUTS = {
+    "next token": "the log-probability of the next token",
+    "masked word": "the log-probability of the masked word",
+    "tag probe": "a probe of the word’s tag",
+    "antecedent probe": "a probe of pronoun and antecedent",
+}
+_EVIDENCE = {
+    "both": "Attention and effect",
+    "effect": "Effect without attention",
+    "attention": "Attends, but no effect that could be told from chance",
+}
+_COLUMNS = ["head", "label", "gain, 95% interval", "effect, 95% interval", "q", "n"]
+_AGREEMENT = (
+    "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
+    "Coloured heads carry the label."
+)
+DEFINITIONS = {
+    "label": (
+        "Chosen on the even half of the documents, by their names, and reported on the odd half; q is over all "
+        "candidates, of the larger of the two p where both kinds of evidence are claimed."
+    ),
+    "effect": (
+        "What hiding the claimed keys from one head costs, less the larger of what two controls cost: other keys of "
+        "the same rows, and keys at the distances that are usual for the label."
+    ),
+}
+
+
+def told(labelled: Labelled, model: Transformer) -> Part:
+    """The labels as the page shows them."""
+    labels, read = labelled.labels, readouts(labelled.labels)
+    blocks: list[Block] = [
+        "What each head may be called: chosen on one half of the documents, reported on the other. Attention must beat "
+        "its strictest baseline by 0.05, every head of three untrained models of this shape, and the row’s own "
+        f"attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when the keys "
+        "that the label speaks of are hidden from the head, less what controls lose, and must be at least 0.01 nats a "
+        "row.",
+        *_figures(labelled, model),
+    ]
+    for evidence, title in _EVIDENCE.items():
+        rows = labels.loc[labels["evidence"] == evidence].to_dict("records")
+        if not rows:
+            blocks.append(f"{title}: no head.")
+            continue
+        shown = evidence != "attention" or len(rows) <= _FEW
+        blocks.append(Details(f"{title}: {len(rows)} labels", [_table(rows, labels)], shown))
+    blocks += [caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
+    return Part(
+        sections=[Section("Labels", blocks, "labels")],
+        short=[(link("Labels", "labels"), short(labels))],
+        definitions=[*DEFINITIONS.items()],
+        tables={"labels": labels, "evidence": labelled.evidence},
+        facts={"labels_left_out": labelled.left_out},
+    )
+
+
+def _figures(labelled: Labelled, model: Transformer) -> list[Figure]:
+    """The labels of each kind of attention, and effects beside attention."""
+    labels, drawn, kinds = labelled.labels, [], Heads.every(model)
+    for kind in kinds:
+        own = labels.loc[(labels["stack"] == kind.stack) & (labels["attention"] == kind.attention)]
+        if len(own):
+            name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
+            caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
+            drawn.append(Figure(name, figures.label_map(own, kind.n_layers, kind.n_heads), caption))
+    if bool(labelled.evidence["effect"].notna().any()):
+        figure = figures.attention_against_effect(labelled.evidence, labels)
+        drawn.append(Figure("agreement", figure, _AGREEMENT))
+    return drawn
+
+
+def _table(rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> Table:
+    asked = any(isinstance(row["task"], str) for row in rows)
+    return Table(
+        [*_COLUMNS, *(["minimal pairs, share"] if asked else [])],
+        [_shown(row, labels)[: None if asked else len(_COLUMNS)] for row in rows],
+        "llllrr",
+    )
+
+
+def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
+    """One label as text; last, what its head carries of the minimal pairs that ask about the same."""
+    signed = partial(number, sign=True), partial(interval, sign=True)
+    sizes: list[Text] = [
+        [f"{signed[0](row[name])} ", soft(signed[1](row[f"{name}_low"], row[f"{name}_high"]))]
+        for name in ("gain", "effect")
+    ]
+    task = f"{row['task']} {number(row['task_effect'])}" if isinstance(row["task"], str) else ""
+    name, q = measure_name(str(row["label"])), false_discovery_rate(row["q"])
+    return [bold(_place(row, labels)), name, *sizes, q, number(row["n"]), task]
+
+
+def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
+    """A head, with its kind of attention where there are several."""
+    head = head_name(row["layer"], row["head"])
+    if len(labels[["stack", "attention"]].drop_duplicates()) < 2:
+        return head
+    return f"{'cross' if row['attention'] == 'cross' else row['stack']} {head}"
+
+
+def short(labels: pd.DataFrame) -> str:
+    """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
+    both, effect, attention = (number(labels["evidence"].tolist().count(evidence)) for evidence in _EVIDENCE)
+    said = []
+    for behaviour, rows in labels.groupby("behaviour", sort=False):
+        heads = [_place(row, labels) for row in rows.drop_duplicates(_HEAD).to_dict("records")]
+        named = f" ({', '.join(heads)})" if len(heads) <= _NAMED else ""
+        said.append(f"{NAMES[str(behaviour)].lower()} {number(len(rows))}{named}")
+    by_behaviour = f" By behaviour: {', '.join(said)}." if said else ""
+    return (
+        f"{number(len(labels[_HEAD].drop_duplicates()))} heads carry labels that held on the other half of the text: "
+        f"{both} labels with attention and effect, {attention} with attention alone, {effect} with effect alone."
+        f"{by_behaviour}"
+    )
+
+
+def readouts(labels: pd.DataFrame) -> str:
+    """What the effects were read off from."""
+    return " or ".join(_READOUTS.get(name, name) for name in map(str, labels["readout"].dropna().unique()))

@@ -1,0 +1,126 @@
+"""How does every command leave its directory? It measures; tables, figures, page and record are written here."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analyses.numerals import number
+from analyses.provenance import corpus_facts, model_facts, recorded
+from analyses.report import output
+from analyses.report.renderer import figures, render
+from analyses.sections import Definitions, Page, Section, Table, Terms, bold, code, remark
+from interp import Transformer
+
+Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell."""
+
+    models: Sequence[Mapping[str, Any]]
+    seed: int
+    say: Say
+
+
+def write(
+    out: str | Path,
+    measure: Callable[[Run], Page],
+    models: Mapping[str, Transformer],
+    *,
+    seed: int = 0,
+    command: str = "",
+    progress: Say | None = None,
+) -> Page:
+    """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
+
+    Returns what `measure` did.
+
+    Args:
+        out: the output directory; left as it was when anything fails.
+        measure: what a command is about; seed and progress come to it with the `Run`.
+        models: by name, those that are measured.
+        seed: of everything random.
+        command: what the user typed, for the record.
+        progress: called with what is being done.
+
+    Raises:
+        InputError: as `measure`, or an output directory that cannot be used.
+    """
+    started = time.perf_counter()
+    say: Say = progress or (lambda stage, count: None)
+    with output.writing(out) as new:
+        described = [{"name": name, **model_facts(model)} for name, model in models.items()]
+        page = measure(Run(described, seed, say))
+        for name, table in page.tables.items():
+            new.table(name, table)
+        say("writing figures", 0)
+        drawn = figures([*page.lead, *page.summary, *page.sections])
+        svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
+        facts = _about(described, page) | recorded(command=command, seed=seed, seconds=time.perf_counter() - started)
+        sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
+        new.text("report.html", render(page.title, [*_lead(described), *page.lead], sections, svgs))
+        new.run(facts)
+    return page
+
+
+def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
+    """What run.json says of models and texts, and what the command adds: one model by itself, several in a list."""
+    more = [{**model, **page.models.get(model["name"], {})} for model in models]
+    about: dict[str, Any] = {"models": more}
+    if len(more) == 1:
+        about = {"name": more[0]["name"], "model": {key: value for key, value in more[0].items() if key != "name"}}
+    read = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
+    return {**about, "corpora": read, **page.facts}
+
+
+def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What the models are."""
+    named = "named by layer and head, counted from 0: L0.H3."
+    if len(models) == 1:
+        (model,) = models
+        shapes = " ".join(
+            f"{name} of {stack['layers']} layers with {stack['heads']} heads each, {stack['d_model']} dimensions;"
+            for name, stack in model["stacks"].items()
+        )
+        size = f"{number(model['parameters'])} parameters, context of {model['context']} tokens."
+        return [remark(f"{shapes} {size} Heads are {named}")]
+    columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
+    rows = [
+        [
+            (bold(model["name"]), " (reference)" if model is models[0] else ""),
+            name,
+            *(str(stack[key]) for key in ("layers", "heads", "d_model")),
+            number(model["parameters"]),
+            number(model["context"]),
+            "what came before" if model["causal"] else "before and after",
+        ]
+        for model in models
+        for name, stack in model["stacks"].items()
+    ]
+    matched = remark(f"Heads are matched by what they do, not by where they sit, and {named}")
+    return [Table(columns, rows, "wlrrrrrl"), matched] if models else [remark(f"Heads are {named}")]
+
+
+def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Section:
+    """How it was made: what run.json tells in full."""
+    lines: Terms = [
+        *([("command", code(facts["command"]))] if facts["command"] else []),
+        *(
+            ("model", (f"{model['name']}, {model['dtype']} on {model['device']}, SHA-256 ", code(model["sha256"])))
+            for model in models
+        ),
+        *(
+            ("corpus", (f"{each.corpus.name} ({each.corpus.kind}), {each.used}, ", code(each.corpus.digest)))
+            for each in page.corpora
+        ),
+        *page.made,
+        ("seed", str(facts["seed"])),
+        ("versions", ", ".join(f"{package} {version}" for package, version in facts["versions"].items())),
+        ("processor", facts["processor"]),
+        ("seconds", str(facts["seconds"])),
+    ]
+    terms = [Section("Definitions", [Definitions(page.definitions)])] if page.definitions else []
+    return Section("How this was made", [Definitions(lines, "facts"), *terms], "made")

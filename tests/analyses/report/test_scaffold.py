@@ -1,0 +1,124 @@
+"""Every command's directory is written alike: the record has the same keys, the page shows every kind of value."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Drawing
+from pages import outside_addresses, page_of
+from tiny import LLAMA
+
+from analyses.corpora import Corpus
+from analyses.provenance import SCHEMA
+from analyses.report.scaffold import Run, write
+from analyses.sections import (
+    BREAK,
+    UNUSED,
+    Bullets,
+    Definitions,
+    Details,
+    Figure,
+    Page,
+    Section,
+    Source,
+    Table,
+    Tokens,
+    bold,
+    caveat,
+    code,
+    counts_table,
+    emphasis,
+    joined,
+    link,
+    remark,
+    soft,
+)
+from interp import Transformer, TransformerConfig
+
+HOSTILE = "<script>alert(1)</script> & co"
+RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "corpora", "files"}
+TABLE = pd.DataFrame({"layer": [0, 1]})
+
+
+def drawing() -> Drawing:
+    figure = Drawing(figsize=(2, 2))
+    figure.suptitle("Is it\ndrawn?")
+    return figure
+
+
+def page(**more) -> Page:
+    marked = Table(["", HOSTILE], [["a", bold(HOSTILE)], "over the rows", [[Tokens([(HOSTILE, True)])], "b"]], "lr")
+    blocks = [
+        HOSTILE,
+        ["one, ", emphasis("two"), BREAK, code("three"), " ", soft("four"), " ", link("five", "here")],
+        remark("soft"),
+        caveat("beware"),
+        Bullets([HOSTILE, joined(["x", bold("y")], "; ")]),
+        Definitions([("term", "said", Bullets(["more"]))]),
+        Section("Below", [marked, Figure("drawn", drawing(), HOSTILE)], "here"),
+        Details("Folded", counts_table([{"texts": 3, "nothing": 0}], ["read"])),
+    ]
+    return Page(f"What of {HOSTILE}?", ["short"], [Section("One", blocks, "one")], tables={"layers": TABLE}, **more)
+
+
+def written(out: Path, given: Page, models=None, **how) -> dict:
+    write(out, lambda run: given, models or {}, **how)
+    return json.loads((out / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(TransformerConfig(decoder=LLAMA))
+
+
+def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
+    corpus = Corpus("texts", "fake", frozenset({"tags"}), "0" * 64, lambda: iter(()))
+    given = page(corpora=[Source(corpus, UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
+    one = written(tmp_path / "one", given, {"a": model}, seed=3, command="interp x")
+    two = written(tmp_path / "two", given, {"a": model, "b": model})
+    none = written(tmp_path / "none", page())
+    assert {*one} - {"name", "model", "own"} == {*two} - {"models", "own"} == {*none} - {"models"} == RECORDED
+    assert (one["schema"], one["seed"], one["command"], one["own"]) == (SCHEMA, 3, "interp x", 1)
+    assert one["corpora"] == [
+        {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
+    ]
+    assert len(one["model"]["sha256"]) == 64
+    assert [each["name"] for each in two["models"]] == ["a", "b"]
+    assert two["models"][1]["more"] == 2
+    assert two["models"][0] == {"name": "a", **one["model"]}
+
+
+def test_what_is_measured_is_told_of_models_and_seed(model, tmp_path):
+    told: list[Run] = []
+    write(tmp_path / "out", lambda run: told.append(run) or page(), {"a": model}, seed=5)
+    (run,) = told
+    assert (run.seed, run.models[0]["name"]) == (5, "a")
+
+
+def test_every_kind_of_value_is_on_the_page_escaped_and_nothing_is_from_outside(tmp_path):
+    facts = written(tmp_path / "out", page(), command=HOSTILE)
+    files = {"tables/layers.csv", "tables/layers.parquet", "figures/drawn.svg", "figures/drawn.png"}
+    assert {*facts["files"]} == files | {"report.html", "run.json"}
+    shown = page_of(tmp_path / "out")
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in shown.tags}
+    assert outside_addresses(shown) == []
+    assert shown.text.count(HOSTILE) == 9
+    text = " ".join(shown.text.split())
+    for said in ("one, twothree four five", "soft beware", "x; y", "term said more", "Below", "Folded", "texts3"):
+        assert said in text, said
+    assert "nothing" not in text
+    (image,) = [attrs for tag, attrs in shown.tags if tag == "img"]
+    assert image["alt"] == "Is it drawn?"
+    assert {"one", "here", "made"} <= {attrs.get("id") for _, attrs in shown.tags}
+    classes = [attrs.get("class") for tag, attrs in shown.tags if tag in {"td", "th"}]
+    assert classes.count("number") == 5
+
+
+def test_what_fails_while_it_is_measured_leaves_nothing(tmp_path):
+    def measure(run: Run) -> Page:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        write(tmp_path / "out", measure, {})
+    assert not list(tmp_path.iterdir())
