@@ -23,10 +23,10 @@ from interp.config import (
     Sinusoidal,
     StackConfig,
 )
-from models import directory_of
 from models.families import FAMILIES
 from models.families.family import Family, Fields
 from models.huggingface import described
+from models.sources import directory_of
 
 # sizes under the names that families have for them: with these, everything else is a family's default
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")

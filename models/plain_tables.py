@@ -6,13 +6,12 @@ kind have a default. Fields that are absent have their default.
 
 import dataclasses
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from interp.errors import InputError
+from interp.errors import InputError, inside
 
 _UNFIT = object()
 
@@ -64,7 +63,7 @@ class Reader:
         self.known(given, hints, called)
         self.complete(kind, given, called)
         values = {name: self.fitting(each, hints[name], f"{place}.{name}") for name, each in given.items()}
-        with self.inside(place):
+        with inside(f"{self.source}: {place}"):
             return kind(**values)
 
     def known(self, given: Iterable[str], names: Collection[str], called: str) -> None:
@@ -117,14 +116,6 @@ class Reader:
         elif kind is float and type(value) is int:
             found = float(value)
         return found
-
-    @contextmanager
-    def inside(self, place: str) -> Iterator[None]:
-        """Say where in the source it is that a value refuses its fields."""
-        try:
-            yield
-        except InputError as error:
-            raise InputError(f"{self.source}: {place}: {error}") from error
 
     @staticmethod
     def _names(value: Any) -> Any:

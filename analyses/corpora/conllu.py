@@ -53,13 +53,6 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
     """One text for each sentence.
 
     Its document is the last `# newdoc id`; without one the `sent_id` up to its last "-", or a number.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages and for documents that have no name.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
     """
     document: str | None = None
     for count, sentence in enumerate(sentences(lines, source), start=1):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from analyses.corpora import conllu, gap, gum, litbank, paired, winobias, winogender
 from analyses.corpora.function_source import described
+from analyses.corpora.numbered_lines import Parse
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.stories import stories
@@ -102,7 +103,7 @@ class Format:
     title: str
     names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
     recognises: Callable[[str], bool]  # of the first line that is no comment, or of a comment before it
-    parse: Callable[[Iterable[str], str], Iterator[AnnotatedText]]
+    parse: Parse
 
     def calls(self, file: Path) -> bool:
         """Whether a file is called as files of this format are."""

@@ -11,8 +11,10 @@ A document is a page of Wikipedia, since passages of one page are not independen
 from collections.abc import Iterable, Iterator, Sequence
 
 from analyses.corpora.marked import Mark, annotated
+from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
+from models.columns import columns
 
 _COLUMNS = (
     *("ID", "Text", "Pronoun", "Pronoun-offset"),
@@ -23,32 +25,17 @@ _FLAGS = {"TRUE": True, "FALSE": False}
 
 def recognises(line: str) -> bool:
     """Whether the first line of a file says that it is in this format."""
-    return tuple(line.rstrip("\r\n").split("\t")) == _COLUMNS
+    return tuple(columns(line)) == _COLUMNS
 
 
+@numbered
 def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-    """One text for each row.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
-    """
-    for number, line in enumerate(lines, start=1):
-        try:
-            if number == 1:
-                _check_header(line)
-            elif line.strip():
-                yield _text(line.rstrip("\r\n").split("\t"))
-        except InputError as error:
-            raise InputError(f"{source}, line {number}: {error}") from error
-
-
-def _check_header(line: str) -> None:
-    if not recognises(line):
-        raise InputError(f'expected the columns {", ".join(_COLUMNS)} between tabs, got "{line[:60].strip()}"')
+    """One text for each row."""
+    for at, line in enumerate(lines):
+        if at == 0 and not recognises(line):
+            raise InputError(f'expected the columns {", ".join(_COLUMNS)} between tabs, got "{line[:60].strip()}"')
+        if at > 0 and line.strip():
+            yield _text(columns(line))
 
 
 def _text(values: Sequence[str]) -> AnnotatedText:

@@ -181,13 +181,6 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
 
     The head word of a mention is the one highest in the tree among the words that the annotation gives (`minspan`,
     `head`), else among all its words; where there is no tree, the last of these.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages and for documents that have no name.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
     """
     document: _Document | None = None
     order: _Order | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from analyses.corpora.mentions import head_word
+from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText, Mention
 from interp.errors import InputError
 
@@ -70,32 +71,21 @@ def recognises(line: str) -> bool:
     return line.startswith("#begin document")
 
 
+@numbered
 def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-    """One text for each document; documents without words are passed over.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
-    """
+    """One text for each document; documents without words are passed over."""
     document: _Document | None = None
-    number = 0
-    try:
-        for number, line in enumerate(lines, start=1):  # noqa: B007 - the message below reads it
-            text = line.rstrip("\r\n")
-            if begins := _BEGIN.match(text):
-                yield from _finished(document)
-                document = _Document(begins[1])
-            elif text.startswith("#end document"):
-                yield from _finished(document)
-                document = None
-            else:
-                _add_line(document, text)
-        yield from _finished(document)
-    except InputError as error:
-        raise InputError(f"{source}, line {number}: {error}") from error
+    for line in lines:
+        text = line.rstrip("\r\n")
+        if begins := _BEGIN.match(text):
+            yield from _finished(document)
+            document = _Document(begins[1])
+        elif text.startswith("#end document"):
+            yield from _finished(document)
+            document = None
+        else:
+            _add_line(document, text)
+    yield from _finished(document)
 
 
 def _add_line(document: _Document | None, line: str) -> None:

@@ -7,23 +7,15 @@ side is annotated: words are what spaces separate.
 from collections.abc import Iterable, Iterator
 
 from interp.annotation import AnnotatedText
-from models import columns
+from models.columns import columns, pairs
 
 
 def recognises(line: str) -> bool:
     """Whether the first line of a file has two columns."""
-    return len(columns.columns(line)) == 2 and all(columns.columns(line))
+    return len(columns(line)) == 2 and all(columns(line))
 
 
 def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-    """One text for each line after the first, with its target.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: with the file and the line, where it has not two columns or one of them is empty.
-    """
-    for number, read, written in columns.pairs(lines, source):
+    """One text for each line after the first, with its target."""
+    for number, read, written in pairs(lines, source):
         yield AnnotatedText.plain(read, f"{source}:{number}", written)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from analyses.corpora.marked import Mark, annotated, find
 from analyses.corpora.mentions import PRONOUNS
+from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 
@@ -47,36 +48,24 @@ def recognises(line: str) -> bool:
     )
 
 
+@numbered
 def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-    """One text for each sentence.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages and documents.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
-    """
+    """One text for each sentence."""
     name = _SIDE.sub("", PurePath(source).name)
     waiting: _Sentence | None = None  # the first of a pair
-    pair = number = 0
-    try:
-        for number, line in enumerate(lines, start=1):  # noqa: B007 - the message below reads it
-            if not line.strip():
-                continue
-            sentence = _sentence(line.strip())
-            if waiting is None:
-                waiting = sentence
-                continue
-            pair += 1
-            document = f"{name}:{pair}"
-            texts = _text(waiting, sentence, document), _text(sentence, waiting, document)
-            waiting = None
-            yield from texts
-        if waiting:
-            raise InputError(f'expected sentences two by two, got none beside "{waiting.text}"')
-    except InputError as error:
-        raise InputError(f"{source}, line {number}: {error}") from error
+    pair = 0
+    for line in filter(str.strip, lines):
+        sentence = _sentence(line.strip())
+        if waiting is None:
+            waiting = sentence
+            continue
+        pair += 1
+        document = f"{name}:{pair}"
+        texts = _text(waiting, sentence, document), _text(sentence, waiting, document)
+        waiting = None
+        yield from texts
+    if waiting:
+        raise InputError(f'expected sentences two by two, got none beside "{waiting.text}"')
 
 
 def _sentence(line: str) -> _Sentence:

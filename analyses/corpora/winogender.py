@@ -9,11 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from analyses.corpora.marked import Mark, annotated, find, find_words
+from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
+from models.columns import columns
 
 _SENTENCES = ("sentid", "sentence")
 _TEMPLATES = ("occupation(0)", "other-participant(1)", "answer", "sentence")
+_HEADERS = (_SENTENCES, _TEMPLATES)
 _ID = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)\.([^.]+)\.txt")
 _ANSWERS = {"0": "occupation", "1": "participant"}
 _SLOTS = ("$NOM_PRONOUN", "$POSS_PRONOUN", "$ACC_PRONOUN")
@@ -23,36 +26,21 @@ _ANYONE = "someone"
 
 def recognises(line: str) -> bool:
     """Whether the first line of a file says that it is in this format."""
-    return tuple(line.rstrip("\r\n").split("\t")) in (_SENTENCES, _TEMPLATES)
+    return tuple(columns(line)) in _HEADERS
 
 
+@numbered
 def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
-    """One text for each sentence; six for each template, of either participant and three genders.
-
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: with the file and the line, where it is reached.
-    """
+    """One text for each sentence; six for each template, of either participant and three genders."""
     header: tuple[str, ...] = ()
-    for number, line in enumerate(lines, start=1):
-        values = tuple(line.rstrip("\r\n").split("\t"))
-        try:
-            if number == 1:
-                header = _header(values)
-            elif line.strip():
-                yield from _texts(values, header)
-        except InputError as error:
-            raise InputError(f"{source}, line {number}: {error}") from error
-
-
-def _header(values: tuple[str, ...]) -> tuple[str, ...]:
-    if values not in (_SENTENCES, _TEMPLATES):
-        expected = " or ".join(", ".join(each) for each in (_SENTENCES, _TEMPLATES))
-        raise InputError(f'expected the columns {expected} between tabs, got "{", ".join(values)[:60]}"')
-    return values
+    for line in lines:
+        values = tuple(columns(line))
+        if header and line.strip():
+            yield from _texts(values, header)
+        elif not header and values not in _HEADERS:
+            expected = " or ".join(", ".join(each) for each in _HEADERS)
+            raise InputError(f'expected the columns {expected} between tabs, got "{", ".join(values)[:60]}"')
+        header = header or values
 
 
 def _texts(values: Sequence[str], header: Sequence[str]) -> Iterator[AnnotatedText]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from interp import InputError, Tokenizer
+from interp.errors import inside
 from interp.training import Examples, Masked, Pairs, Plan, Repeats, Windows
 from interp.training import token_arrays as texts
 from interp.training.objectives import Source
@@ -110,7 +111,7 @@ class Preparation:
         made_of = f"{self.digests[name]} {'held out' if held_out else 'learnt from'}"
         place = f"{name}-{digest_of([self.tokenizer.backend.to_str(), made_of])[:16]}.tokens"
         self.say(f"tokenizing {name}", 0)
-        try:
+        with inside(f"[data.{name}]{', held out' if held_out else ''}"):
             return texts.tokenize(
                 read_from(kind, self.digests[name], self.cache).documents(held_out=held_out),
                 self.tokenizer,
@@ -118,14 +119,10 @@ class Preparation:
                 made_of,
                 lambda stage, count: self.say(f"{stage} {name}", count),
             )
-        except InputError as error:
-            raise InputError(f"[data.{name}]{', held out' if held_out else ''}: {error}") from error
 
     def _repeats(self, ready: Ready, name: str, kind: Repeated) -> None:
-        try:
+        with inside(f"[data.{name}]"):
             source = self._hiding(Repeats(self.tokenizer, kind.shortest, kind.longest))
-        except InputError as error:
-            raise InputError(f"[data.{name}]: {error}") from error
         generator = torch.Generator().manual_seed(_HELD_OUT_SEED)
         ready.sources[name] = source
         ready.held_out[name] = [source.examples(max(self.plan.evaluate_rows, 1), self.row, generator)]
@@ -193,8 +190,6 @@ def digests(data: Mapping[str, Kind]) -> dict[str, str]:
     """
     found = {}
     for name, kind in data.items():
-        try:
+        with inside(f"[data.{name}]"):
             found[name] = digest_of([kind.shortest, kind.longest]) if isinstance(kind, Repeated) else kind.digest()
-        except InputError as error:
-            raise InputError(f"[data.{name}]: {error}") from error
     return found

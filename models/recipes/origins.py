@@ -1,21 +1,22 @@
 """Where the model that a recipe trains comes from: drawn at random by its architecture, or loaded and gone on with."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
+from interp.errors import inside
 from interp.initialisation import initialise
-from models import LENS, directory_of, load, weights_digest
+from models.huggingface import weights_digest
 from models.huggingface.loader import described, read_tokenizers
 from models.recipes.architecture import Architecture, Kind
 from models.recipes.data import Kind as Data
 from models.recipes.data import known, read_texts
 from models.recipes.text_sources import digest_of
 from models.recipes.vocabulary import Vocabulary, start_of
+from models.sources import LENS, directory_of, load
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Fresh:
                 sizes[stack] = found.d_vocab
             elif vocabulary.d_vocab is not None:
                 sizes[stack] = vocabulary.d_vocab
-        with _named(f"{source}: [model]"):
+        with inside(f"{source}: [model]"):
             self.architecture.check(sizes)
 
     def model(self, data: Mapping[str, Data], digests: Mapping[str, str], cache: Path, seed: int) -> Transformer:
@@ -73,7 +74,7 @@ class Fresh:
             start, end = start_of(written), written.suffix[-1] if written.suffix else None
             if end is None:
                 raise InputError("a text that is written ends in a token of its own: the tokenizer adds none")
-        with _named("[model]"):
+        with inside("[model]"):
             config = self.architecture.config(sizes, start, end)
         model = Transformer(config, read, None if written is read else written)
         initialise(model, seed, self.architecture.initial)
@@ -95,11 +96,11 @@ class Fresh:
 
             return vocabulary.made(texts, f"{digest_of(of)} {sides}", cache, mask=mask, paired=paired)
 
-        with _named("[tokenizer]"):
+        with inside("[tokenizer]"):
             read = made(self.tokenizer, *((0, 1) if paired and not apart else (0,)), mask=mask)
         if self.target_tokenizer is None:
             return read, read if paired else None
-        with _named("[target_tokenizer]"):
+        with inside("[target_tokenizer]"):
             return read, made(self.target_tokenizer, 1)
 
     def facts(self) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class Loaded:
         Raises:
             InputError: there is no such model, another library runs it, it foretells nothing, or it has no tokenizer.
         """
-        with _named(f"{source}: [model].start"):
+        with inside(f"{source}: [model].start"):
             if self.start.startswith(LENS):
                 raise InputError(f"TransformerLens runs {self.start}: leave {LENS} out to train our own")
             config, tokenizer = self._known
@@ -173,11 +174,3 @@ class Loaded:
 
 
 Origin = Fresh | Loaded
-
-
-@contextmanager
-def _named(place: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from error

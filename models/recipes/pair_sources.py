@@ -1,20 +1,17 @@
 """Pairs of texts to learn from: a file of two columns, or pairs that a rule makes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from interp import InputError
 from interp.training import token_arrays as texts
-from models import columns
+from models.columns import pairs
+from models.pair_tasks import TASKS
 from models.plain_tables import nearest
 from models.recipes.text_sources import check_count, check_share, digest_of
-
-if TYPE_CHECKING:
-    from models import pair_tasks as tasks
 
 Pair = tuple[str, str]
 
@@ -38,8 +35,8 @@ class Paired:
         check_count(self.count)
         if (self.path is None) == (self.name is None):
             raise InputError("expected one of path, a file of two columns, and name, a rule that makes pairs")
-        if self.name is not None and self.name not in _rules():
-            raise InputError(f"no rule {self.name} makes pairs; the nearest is {nearest(self.name, _rules())}")
+        if self.name is not None and self.name not in TASKS:
+            raise InputError(f"no rule {self.name} makes pairs; the nearest is {nearest(self.name, TASKS)}")
 
     @cached_property
     def sides(self) -> tuple[list[Pair], list[Pair]]:
@@ -62,18 +59,12 @@ class Paired:
 
     def _pairs(self) -> Iterator[Pair]:
         if self.name is not None:
-            for pair in islice(_rules()[self.name](None, self.seed), self.count):
+            for pair in islice(TASKS[self.name](None, self.seed), self.count):
                 yield pair.source, pair.target
             return
         path = Path(self.path or "")
         if not path.is_file():
             raise InputError(f"no file of pairs at {path}: expected two columns under a line that names them")
         for document in texts.read([path]):
-            for _, source, target in columns.pairs(document.text.splitlines(), path.name):
+            for _, source, target in pairs(document.text.splitlines(), path.name):
                 yield source, target
-
-
-def _rules() -> "Mapping[str, Callable[[int | None, int], Iterator[tasks.Pair]]]":
-    from models.pair_tasks import TASKS  # noqa: PLC0415 (only who learns from a rule reads it)
-
-    return TASKS

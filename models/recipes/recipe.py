@@ -14,11 +14,11 @@ from interp import InputError, Transformer
 from interp.training import Plan, Progress, state, train
 from interp.training.parallel import Parallel
 from interp.training.whole_files import replacing
-from models import device_of
 from models.huggingface import save
 from models.recipes import toml_tables as files
 from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
 from models.recipes.origins import Origin
+from models.sources import device_of
 
 RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
 

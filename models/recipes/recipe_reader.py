@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from interp import InputError
+from interp.errors import InputError, inside
 from interp.training import Phase, Plan
 from models.families.own import KINDS as PARTS
 from models.plain_tables import Reader
@@ -102,7 +102,7 @@ def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:
         reader.fields(Phase, reader.fitting(each, dict, f"phases.{at}"), f"phases.{at}")
         for at, each in enumerate(listed)
     )
-    with reader.inside("[training]"):
+    with inside(f"{reader.source}: [training]"):
         return Plan(phases, **values), hidden
 
 

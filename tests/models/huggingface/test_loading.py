@@ -18,7 +18,7 @@ from torch.testing import assert_close
 import models
 from interp import InputError, TokenBatch, Tokenizer, Transformer, generate, run
 from interp.config import NoNorm
-from models import load, save, weights_digest
+from models import load, save, sources, weights_digest
 from models.huggingface import saver as saving
 
 transformers = pytest.importorskip("transformers", reason="parity is with transformers, which is not installed")
@@ -385,11 +385,11 @@ def test_the_hub_is_asked_only_for_a_hub_name(tmp_path, monkeypatch):
 
 
 def test_the_default_model_is_a_directory_inside_the_package(tmp_path, monkeypatch):
-    assert models.DEFAULT.is_relative_to(Path(models.__file__).parent)
+    assert sources.DEFAULT.is_relative_to(Path(models.__file__).parent)
     build("llama", LLAMA).save_pretrained(tmp_path)
-    monkeypatch.setattr(models, "DEFAULT", tmp_path)
+    monkeypatch.setattr(sources, "DEFAULT", tmp_path)
     assert load("default").source == tmp_path
-    monkeypatch.setattr(models, "DEFAULT", tmp_path / "absent")
+    monkeypatch.setattr(sources, "DEFAULT", tmp_path / "absent")
     assert "default model" in refusal("default")
 
 

