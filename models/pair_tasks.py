@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import count as count_from
 from types import MappingProxyType
 
 from interp.tokens import Span
+from models.series import series
 
 _FIRST, _LAST = date(1600, 1, 1), date(2099, 12, 31)
 MONTHS = (
@@ -67,8 +67,7 @@ class Pair:
 
 def dates(count: int | None, seed: int = 0) -> Iterator[Pair]:
     """The first `count` pairs of a seed: a date as people write it, and as ISO 8601 does; endless if it is None."""
-    for index in count_from() if count is None else range(count):
-        yield dated(seed, index)
+    return series(dated, count, seed)
 
 
 def dated(seed: int, index: int) -> Pair:
@@ -102,8 +101,7 @@ def written(day: date, format: str) -> Pair:
 
 def reversals(count: int | None, seed: int = 0) -> Iterator[Pair]:
     """The first `count` pairs of a seed: some letters, and the same from the last to the first."""
-    for index in count_from() if count is None else range(count):
-        yield reversal(seed, index)
+    return series(reversal, count, seed)
 
 
 def reversal(seed: int, index: int) -> Pair:

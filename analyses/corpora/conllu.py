@@ -174,16 +174,17 @@ def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[
             space_after = number == numbers[-1] and _space_after(whole)
             yield SurfaceWord(rows[number]["form"], (number,), rows[number], space_after)
     else:
-        top = min(numbers, key=lambda number: _depth(number, rows))
+        heads = {number: row["head"] for number, row in rows.items()}
+        top = min(numbers, key=lambda number: depth(number, heads))
         yield SurfaceWord(whole["form"], numbers, rows[top], _space_after(whole))
 
 
-def _depth(number: int, rows: Mapping[int, Row]) -> int:
-    """How many heads lie above a word; a circle of heads counts as deep."""
-    depth = 0
-    while number in rows and depth <= len(rows):
-        number, depth = rows[number]["head"], depth + 1
-    return depth
+def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
+    """How many words lie above a word, itself included; a circle of heads counts as deep."""
+    found = 0
+    while word is not None and word in heads and found <= len(heads):
+        word, found = heads[word], found + 1
+    return found
 
 
 def _space_after(row: Row) -> bool:

@@ -10,13 +10,13 @@ empty nodes alone is dropped. Bridging (`Bridge`) and split antecedents (`SplitA
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
-from analyses.corpora.conllu import Row, Sentence, annotate, sentences, surface_words
+from analyses.corpora.conllu import Row, Sentence, annotate, depth, sentences, surface_words
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 
@@ -147,7 +147,8 @@ class _Document:
             text.heads and tuple(head if head == ROOT else head + start for head in text.heads)
             for text, start in zip(self.texts, starts, strict=False)
         )
-        mentions = [self._mention(mention, heads) for mention in self.mentions if mention.words()]
+        tree = dict(enumerate(heads or ()))
+        mentions = [self._mention(mention, tree) for mention in self.mentions if mention.words()]
         ids = tuple(chain.from_iterable(text.sentence_ids or ("",) for text in self.texts))
         as_they_are: dict[str, Any] = {
             name: _joined(getattr(text, name) for text in self.texts) for name in _AS_THEY_ARE
@@ -161,13 +162,13 @@ class _Document:
             **as_they_are,
         )
 
-    def _mention(self, mention: _Mention, heads: Sequence[int] | None) -> Mention:
+    def _mention(self, mention: _Mention, tree: Mapping[int, int]) -> Mention:
         words = [self.surface[word] for word in mention.words()]
         try:
             chosen = [words[number - 1] for number in _numbers(mention, len(words))] or words
         except InputError as error:
             raise self._error(mention.line, error) from error
-        top = min(chosen, key=lambda word: _depth(word, heads)) if heads else chosen[-1]
+        top = min(chosen, key=lambda word: depth(word, tree)) if tree else chosen[-1]
         return Mention(words[0], words[-1] + 1, top, mention.entity)
 
 
@@ -224,11 +225,3 @@ def _joined(values: Iterable[tuple[_T, ...] | None]) -> tuple[_T, ...] | None:
     """One after another; None where one of them is."""
     known = list(values)
     return None if None in known else tuple(chain.from_iterable(each for each in known if each is not None))
-
-
-def _depth(word: int, heads: Sequence[int]) -> int:
-    """How many heads lie above a word; a circle of heads counts as deep."""
-    depth = 0
-    while heads[word] != ROOT and depth <= len(heads):
-        word, depth = heads[word], depth + 1
-    return depth

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from interp.config import Alibi, LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, by_head, parts_of, rows
+from models.families.family import Family, Fields, by_head, parts_of, rows, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes(n_layers="n_layer", d_model="hidden_size", n_heads="n_head", d_mlp=None, n_ctx="seq_length")
@@ -24,20 +24,19 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain("gelu_tanh"),
         embedding_norm=True,
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+    return with_output(fields, decoder, tied=True)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     _, eps = parts_of(stack)
-    return {
-        "model_type": "bloom",
-        "architectures": ["BloomForCausalLM"],
-        **SIZES.written(stack),
-        "layer_norm_epsilon": eps,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        "bloom",
+        "BloomForCausalLM",
+        layer_norm_epsilon=eps,
+    )
 
 
 FAMILY = Family(

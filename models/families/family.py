@@ -142,6 +142,12 @@ def parts_of(stack: StackConfig) -> tuple[str | None, float | None]:
     return activation and activation_name(activation), eps
 
 
+def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **own: Any) -> TransformerConfig:
+    """The decoder with its output layer, which is the embedding if they say so, or by default."""
+    output = "tied" if fields.flag("tie_word_embeddings", tied) else "untied"
+    return TransformerConfig(decoder=decoder, output=output, **own)
+
+
 Form = Literal["rows", "columns", "by_head", "one_row"]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, Rotary, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, Theirs, rows
-from models.families.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
+from models.families.family import Fields, Theirs, rows, with_output
+from models.families.llama import WEIGHTS, common, family, layer_types, near, stack, window, without
 from models.families.rotation import one_rotary, stated
 
 
@@ -120,15 +120,6 @@ SANDWICH: Mapping[str, Theirs] = {
     "stacks.decoder.blocks.*.norm_mlp.after": rows("layers.*.post_feedforward_layernorm"),
 }
 
-GEMMA = Family(config, raw, prefix="model.", ignored=FREQUENCIES, weights=WEIGHTS)
-GEMMA2 = Family(
-    gemma2_config, gemma2_raw, prefix="model.", ignored=FREQUENCIES, harmless="cache_implementation", weights=SANDWICH
-)
-GEMMA3 = Family(
-    gemma3_config,
-    gemma3_raw,
-    prefix="model.",
-    ignored=FREQUENCIES,
-    harmless="_sliding_window_pattern cache_implementation",
-    weights=SANDWICH,
-)
+GEMMA = family(config, raw)
+GEMMA2 = family(gemma2_config, gemma2_raw, SANDWICH, "cache_implementation")
+GEMMA3 = family(gemma3_config, gemma3_raw, SANDWICH, "_sliding_window_pattern cache_implementation")

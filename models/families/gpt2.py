@@ -3,10 +3,12 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, columns, parts_of, rows
+from models.families.family import Family, Fields, columns, parts_of, rows, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes(n_layers="n_layer", d_model="n_embd", n_heads="n_head", d_mlp="n_inner", n_ctx="n_positions")
+
+SUMMARY = "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"  # harmless
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -19,22 +21,15 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain(fields.activation("activation_function", "gelu_new")),
         scale=None if fields.flag("scale_attn_weights", True) else 1.0,
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+    return with_output(fields, decoder, tied=True)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     activation, eps = parts_of(stack)
-    return {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        **SIZES.written(stack),
-        "activation_function": activation,
-        "layer_norm_epsilon": eps,
-        "scale_attn_weights": stack.scale is None,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    own = {"activation_function": activation, "layer_norm_epsilon": eps, "scale_attn_weights": stack.scale is None}
+    return SIZES.decoder(config, "gpt2", "GPT2LMHeadModel", **own)
 
 
 FAMILY = Family(
@@ -42,7 +37,7 @@ FAMILY = Family(
     raw,
     prefix="transformer.",
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
-    harmless="n_ctx summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj",
+    harmless=f"n_ctx {SUMMARY}",
     weights={
         "stacks.decoder.embed.token": rows("wte"),
         "stacks.decoder.embed.position": rows("wpe"),

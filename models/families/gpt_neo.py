@@ -4,7 +4,8 @@ from typing import Any
 
 from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.gpt2 import SUMMARY
 from models.families.sizes import Sizes
 
 SIZES = Sizes(n_layers="num_layers", n_heads="num_heads")
@@ -24,7 +25,7 @@ def config(fields: Fields) -> TransformerConfig:
         scale=1.0,
         local=Local(local, window - 1) if local else None,
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+    return with_output(fields, decoder, tied=True)
 
 
 def local_layers(stated: Any, n_layers: int) -> tuple[int, ...]:
@@ -46,16 +47,15 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     stack = config.last
     activation, eps = parts_of(stack)
     local, reach = (stack.local.layers, stack.local.reach) if stack.local else ((), None)
-    return {
-        "model_type": "gpt_neo",
-        "architectures": ["GPTNeoForCausalLM"],
-        **SIZES.written(stack),
-        "attention_types": [[["local" if layer in local else "global"], 1] for layer in range(stack.n_layers)],
-        "window_size": 256 if reach is None else reach + 1,
-        "activation_function": activation,
-        "layer_norm_epsilon": eps,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        "gpt_neo",
+        "GPTNeoForCausalLM",
+        attention_types=[[["local" if layer in local else "global"], 1] for layer in range(stack.n_layers)],
+        window_size=256 if reach is None else reach + 1,
+        activation_function=activation,
+        layer_norm_epsilon=eps,
+    )
 
 
 FAMILY = Family(
@@ -63,8 +63,7 @@ FAMILY = Family(
     raw,
     prefix="transformer.",
     ignored=r"h\.\d+\.attn\.attention\.(masked_)?bias",
-    harmless="attention_layers embed_dropout resid_dropout summary_activation summary_first_dropout "
-    "summary_proj_to_labels summary_type summary_use_proj",
+    harmless=f"attention_layers embed_dropout resid_dropout {SUMMARY}",
     weights={
         "stacks.decoder.embed.token": rows("wte"),
         "stacks.decoder.embed.position": rows("wpe"),

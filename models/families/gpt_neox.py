@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, by_head, parts_of, rows
+from models.families.family import Family, Fields, by_head, parts_of, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -27,24 +27,23 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain(fields.activation("hidden_act", "gelu")),
         attention_bias=fields.flag("attention_bias", True),
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", False) else "untied")
+    return with_output(fields, decoder)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     activation, eps = parts_of(stack)
-    return {
-        "model_type": "gpt_neox",
-        "architectures": ["GPTNeoXForCausalLM"],
-        **SIZES.written(stack),
-        "hidden_act": activation,
-        "layer_norm_eps": eps,
-        "use_parallel_residual": stack.wiring == "parallel",
-        "attention_bias": stack.attention_bias,
-        "rope_parameters": {"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        hidden_act=activation,
+        layer_norm_eps=eps,
+        use_parallel_residual=stack.wiring == "parallel",
+        attention_bias=stack.attention_bias,
+        rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+    )
 
 
 FAMILY = Family(

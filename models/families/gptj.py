@@ -4,10 +4,8 @@ from typing import Any
 
 from interp.config import LayerNorm, Plain, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, parts_of, rows
-from models.families.sizes import Sizes
-
-SIZES = Sizes(n_layers="n_layer", d_model="n_embd", n_heads="n_head", d_mlp="n_inner", n_ctx="n_positions")
+from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.gpt2 import SIZES, SUMMARY
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -24,23 +22,16 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain(fields.activation("activation_function", "gelu_new")),
         attention_bias=False,
     )
-    output = "tied" if fields.flag("tie_word_embeddings", False) else "untied"
-    return TransformerConfig(decoder=decoder, output=output, output_bias=True)
+    return with_output(fields, decoder, output_bias=True)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     activation, eps = parts_of(stack)
-    return {
-        "model_type": "gptj",
-        "architectures": ["GPTJForCausalLM"],
-        **SIZES.written(stack),
-        "rotary_dim": stack.positions.dims if isinstance(stack.positions, Rotary) else None,
-        "activation_function": activation,
-        "layer_norm_epsilon": eps,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    turning = stack.positions.dims if isinstance(stack.positions, Rotary) else None
+    own = {"rotary_dim": turning, "activation_function": activation, "layer_norm_epsilon": eps}
+    return SIZES.decoder(config, "gptj", "GPTJForCausalLM", **own)
 
 
 FAMILY = Family(
@@ -48,8 +39,7 @@ FAMILY = Family(
     raw,
     prefix="transformer.",
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
-    harmless="rotary scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
-    "summary_use_proj",
+    harmless=f"rotary scale_attn_weights {SUMMARY}",
     weights={
         "stacks.decoder.embed.token": rows("wte"),
         "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),

@@ -3,12 +3,12 @@
 Many later families differ from it in a part or two: what they have in common is here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, Theirs, parts_of, rows
+from models.families.family import Family, Fields, Theirs, parts_of, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -61,12 +61,6 @@ def gated(fields: Fields, *, bias: str | None = None) -> Gated:
     if bias is None:
         fields.only(mlp_bias=False)
     return Gated(fields.activation("hidden_act", "silu"), bias=bias is not None and fields.flag(bias, False))
-
-
-def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **own: Any) -> TransformerConfig:
-    """The decoder with its output layer, which is the embedding if they say so, or by default."""
-    output = "tied" if fields.flag("tie_word_embeddings", tied) else "untied"
-    return TransformerConfig(decoder=decoder, output=output, **own)
 
 
 def all_near(fields: Fields, default: int | None = None) -> Local | None:
@@ -146,6 +140,15 @@ WEIGHTS: Mapping[str, Theirs] = {
 }
 FREQUENCIES = r".*rotary_emb\.inv_freq"
 
-FAMILY = Family(
-    config, raw, prefix="model.", ignored=FREQUENCIES, harmless="is_llama_config pretraining_tp", weights=WEIGHTS
-)
+
+def family(
+    config: Callable[[Fields], TransformerConfig],
+    raw: Callable[[TransformerConfig], dict[str, Any]],
+    weights: Mapping[str, Theirs] = WEIGHTS,
+    harmless: str = "",
+) -> Family:
+    """A family that stores its weights as Llama does."""
+    return Family(config, raw, weights, prefix="model.", ignored=FREQUENCIES, harmless=harmless)
+
+
+FAMILY = family(config, raw, harmless="is_llama_config pretraining_tp")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import Experts, TransformerConfig
-from models.families.family import Family, Fields, rows
-from models.families.llama import FREQUENCIES, WEIGHTS, all_near, common, gated, stack, window, with_output, without
+from models.families.family import Fields, rows, with_output
+from models.families.llama import WEIGHTS, all_near, common, family, gated, stack, window, without
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -39,19 +39,15 @@ def mixtral_raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-MISTRAL = Family(config, raw, prefix="model.", ignored=FREQUENCIES, weights=WEIGHTS)
-MIXTRAL = Family(
+EXPERTS = {
+    "stacks.decoder.blocks.*.mlp.router": rows("layers.*.block_sparse_moe.gate"),
+    "stacks.decoder.blocks.*.mlp.experts.*.up": rows(*(f"layers.*.block_sparse_moe.experts.*.w{i}" for i in (1, 3))),
+    "stacks.decoder.blocks.*.mlp.experts.*.down": rows("layers.*.block_sparse_moe.experts.*.w2"),
+}
+MISTRAL = family(config, raw)
+MIXTRAL = family(
     mixtral_config,
     mixtral_raw,
-    prefix="model.",
-    ignored=FREQUENCIES,
+    {**WEIGHTS, **EXPERTS},
     harmless="output_router_logits router_aux_loss_coef router_jitter_noise",
-    weights={
-        **WEIGHTS,
-        "stacks.decoder.blocks.*.mlp.router": rows("layers.*.block_sparse_moe.gate"),
-        "stacks.decoder.blocks.*.mlp.experts.*.up": rows(
-            "layers.*.block_sparse_moe.experts.*.w1", "layers.*.block_sparse_moe.experts.*.w3"
-        ),
-        "stacks.decoder.blocks.*.mlp.experts.*.down": rows("layers.*.block_sparse_moe.experts.*.w2"),
-    },
 )

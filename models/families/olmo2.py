@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import TransformerConfig
-from models.families.family import Family, Fields, rows
-from models.families.llama import FREQUENCIES, WEIGHTS, common, stack, with_output
+from models.families.family import Fields, rows, with_output
+from models.families.llama import WEIGHTS, common, family, stack
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -18,14 +18,8 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return common(config) | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
 
 
-FAMILY = Family(
-    config,
-    raw,
-    prefix="model.",
-    ignored=FREQUENCIES,
-    weights={
-        **WEIGHTS,
-        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.post_attention_layernorm"),
-        "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_feedforward_layernorm"),
-    },
-)
+NORMS = {
+    "stacks.decoder.blocks.*.norm_attn": rows("layers.*.post_attention_layernorm"),
+    "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_feedforward_layernorm"),
+}
+FAMILY = family(config, raw, {**WEIGHTS, **NORMS})

@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, parts_of, rows, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes(d_mlp="ffn_dim")
@@ -13,7 +13,7 @@ EPS = 1e-5  # of all norms; their configuration has no field for it
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    sizes, bias = SIZES.read(fields), fields.flag("enable_bias", True)
+    sizes = SIZES.read(fields)
     # of OPT-350m alone: embeddings narrower than the stream, brought to its width after positions are added
     fields.only(
         word_embed_proj_dim=sizes["d_model"], layer_norm_elementwise_affine=True, _remove_final_layer_norm=False
@@ -28,23 +28,22 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain(fields.activation("activation_function", "relu"), bias),
         attention_bias=bias,
     )
-    return TransformerConfig(decoder=decoder, output="tied" if fields.flag("tie_word_embeddings", True) else "untied")
+    return with_output(fields, decoder, tied=True)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     activation, _ = parts_of(stack)
-    return {
-        "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
-        **SIZES.written(stack),
-        "word_embed_proj_dim": stack.d_model,
-        "activation_function": activation,
-        "do_layer_norm_before": stack.wiring == "pre",
-        "enable_bias": stack.attention_bias,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        "opt",
+        "OPTForCausalLM",
+        word_embed_proj_dim=stack.d_model,
+        activation_function=activation,
+        do_layer_norm_before=stack.wiring == "pre",
+        enable_bias=stack.attention_bias,
+    )
 
 
 FAMILY = Family(

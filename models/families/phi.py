@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, parts_of, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -24,25 +24,23 @@ def config(fields: Fields) -> TransformerConfig:
         mlp=Plain(fields.activation("hidden_act", "gelu_new")),
         qk_norm="head" if fields.flag("qk_layernorm", False) else None,
     )
-    output = "tied" if fields.flag("tie_word_embeddings", False) else "untied"
-    return TransformerConfig(decoder=decoder, output=output, output_bias=True)
+    return with_output(fields, decoder, output_bias=True)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
     """Their config.json for ours."""
     stack = config.last
     activation, eps = parts_of(stack)
-    return {
-        "model_type": "phi",
-        "architectures": ["PhiForCausalLM"],
-        **SIZES.written(stack),
-        "num_key_value_heads": stack.kv_heads,
-        "hidden_act": activation,
-        "layer_norm_eps": eps,
-        "qk_layernorm": stack.qk_norm == "head",
-        "rope_parameters": {"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        "phi",
+        "PhiForCausalLM",
+        num_key_value_heads=stack.kv_heads,
+        hidden_act=activation,
+        layer_norm_eps=eps,
+        qk_layernorm=stack.qk_norm == "head",
+        rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+    )
 
 
 FAMILY = Family(

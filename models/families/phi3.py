@@ -4,8 +4,8 @@ from typing import Any
 
 from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, rows
-from models.families.llama import FREQUENCIES, WEIGHTS, all_near, common, stack, window, with_output, without
+from models.families.family import Fields, rows, with_output
+from models.families.llama import WEIGHTS, all_near, common, family, stack, window, without
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -26,15 +26,8 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
-    config,
-    raw,
-    prefix="model.",
-    ignored=FREQUENCIES,
-    harmless="original_max_position_embeddings",
-    weights={
-        **WEIGHTS,
-        "stacks.decoder.blocks.*.attn.qkv": rows("layers.*.self_attn.qkv_proj"),
-        "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.gate_up_proj"),
-    },
-)
+STORED_AS_ONE = {
+    "stacks.decoder.blocks.*.attn.qkv": rows("layers.*.self_attn.qkv_proj"),
+    "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.gate_up_proj"),
+}
+FAMILY = family(config, raw, {**WEIGHTS, **STORED_AS_ONE}, "original_max_position_embeddings")

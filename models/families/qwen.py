@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import Local, TransformerConfig
-from models.families.family import Family, Fields
-from models.families.llama import FREQUENCIES, WEIGHTS, common, layer_types, near, stack, window, with_output, without
+from models.families.family import Fields, with_output
+from models.families.llama import common, family, layer_types, near, stack, window, without
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -44,5 +44,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return common(config) | slides | {"layer_types": layer_types(config.last)}
 
 
-QWEN2 = Family(config, raw, prefix="model.", ignored=FREQUENCIES, weights=WEIGHTS)
-QWEN3 = Family(qwen3_config, qwen3_raw, prefix="model.", ignored=FREQUENCIES, weights=WEIGHTS)
+QWEN2, QWEN3 = family(config, raw), family(qwen3_config, qwen3_raw)

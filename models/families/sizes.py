@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from interp.config import StackConfig
+from interp.config import StackConfig, TransformerConfig
 from models.families.family import Fields
 
 
@@ -52,3 +52,8 @@ class Sizes:
             self.n_heads: stack.n_heads,
         }
         return found if self.d_mlp is None else found | {self.d_mlp: stack.d_mlp}
+
+    def decoder(self, config: TransformerConfig, model_type: str, architecture: str, **own: Any) -> dict[str, Any]:
+        """Their config.json for a decoder alone: its sizes, the fields in `own`, and which output layer it has."""
+        named = {"model_type": model_type, "architectures": [architecture], **self.written(config.last)}
+        return named | own | {"tie_word_embeddings": config.output == "tied"}

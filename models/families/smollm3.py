@@ -4,8 +4,8 @@ from typing import Any
 
 from interp.config import Gated, Local, NoPositions, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields
-from models.families.llama import FREQUENCIES, WEIGHTS, common, gated, layer_types, near, stack, window, with_output
+from models.families.family import Fields, with_output
+from models.families.llama import common, family, gated, layer_types, near, stack, window
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -47,6 +47,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
-    config, raw, prefix="model.", ignored=FREQUENCIES, harmless="max_window_layers pretraining_tp", weights=WEIGHTS
-)
+FAMILY = family(config, raw, harmless="max_window_layers pretraining_tp")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from interp.config import LayerNorm, TransformerConfig
-from models.families.family import Family, Fields
-from models.families.llama import FREQUENCIES, WEIGHTS, common, stack, with_output, without
+from models.families.family import Fields, with_output
+from models.families.llama import common, family, stack, without
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -28,4 +28,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(config, raw, prefix="model.", ignored=FREQUENCIES, weights=WEIGHTS)
+FAMILY = family(config, raw)

@@ -4,11 +4,10 @@ Portraits are shorter, and tell of one person alone.
 """
 
 import random
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import count as count_from
+from collections.abc import Iterator
 
 from interp.annotation import AnnotatedText
+from models.series import series
 from models.stories import deeds, grammar, plots
 from models.stories.references import Teller
 
@@ -17,7 +16,7 @@ __all__ = ["portrait", "portraits", "stories", "story"]
 
 def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
     """The first `count` stories of a seed; endless if it is None."""
-    return _numbered(story, count, seed)
+    return series(story, count, seed)
 
 
 def story(seed: int, index: int) -> AnnotatedText:
@@ -40,7 +39,7 @@ def story(seed: int, index: int) -> AnnotatedText:
 
 def portraits(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
     """The first `count` portraits of a seed; endless if it is None."""
-    return _numbered(portrait, count, seed)
+    return series(portrait, count, seed)
 
 
 def portrait(seed: int, index: int) -> AnnotatedText:
@@ -49,7 +48,3 @@ def portrait(seed: int, index: int) -> AnnotatedText:
     teller = Teller(random.Random(name))
     deeds.portray(teller)
     return grammar.text(teller.sentences, name)
-
-
-def _numbered(text: Callable[[int, int], AnnotatedText], count: int | None, seed: int) -> Iterator[AnnotatedText]:
-    return map(partial(text, seed), count_from() if count is None else range(count))
