@@ -6,23 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interp import InputError, TransformerConfig
-from interp.config import (
-    Alibi,
-    Buckets,
-    Experts,
-    Gated,
-    LayerNorm,
-    Learned,
-    NoMLP,
-    NoNorm,
-    NoPositions,
-    Plain,
-    RMSNorm,
-    Rotary,
-    Sinusoidal,
-    StackConfig,
-)
+from interp import InputError, StackConfig, TransformerConfig
+from interp import config as parts
 from models.families import FAMILIES
 from models.families.family import Family, Fields
 from models.huggingface import described
@@ -52,7 +37,7 @@ _WIRINGS = {
     "parallel": "before, side by side",
     "parallel_one_norm": "one before both",
 }
-_NORMS = {LayerNorm: "LayerNorm", RMSNorm: "RMSNorm", NoNorm: "none"}
+_NORMS = {parts.LayerNorm: "LayerNorm", parts.RMSNorm: "RMSNorm", parts.NoNorm: "none"}
 
 
 @dataclass(frozen=True)
@@ -123,31 +108,31 @@ def _attention(config: TransformerConfig) -> str:
 
 def _positions(stack: StackConfig) -> str:
     match stack.positions:
-        case Learned():
+        case parts.Learned():
             return "learned"
-        case Sinusoidal():
+        case parts.Sinusoidal():
             return "sinusoidal"
-        case Rotary(dims=dims):
+        case parts.Rotary(dims=dims):
             partly = dims is not None and dims < stack.d_head
-            some = stack.local is not None and isinstance(stack.local.positions, NoPositions)
+            some = stack.local is not None and isinstance(stack.local.positions, parts.NoPositions)
             return "rotary" + " in part" * partly + ", some none" * some
-        case Alibi():
+        case parts.Alibi():
             return "slopes (ALiBi)"
-        case Buckets():
+        case parts.Buckets():
             return "distance buckets"
-        case NoPositions():
+        case parts.NoPositions():
             return "none"
 
 
 def _feed_forward(stack: StackConfig) -> str:
     match stack.mlp:
-        case Plain(activation):
+        case parts.Plain(activation):
             return activation
-        case Gated(activation):
+        case parts.Gated(activation):
             return f"{activation} gated"
-        case Experts(n_experts, n_chosen, expert):
+        case parts.Experts(n_experts, n_chosen, expert):
             return f"{expert.activation} gated, {n_chosen} of {n_experts} experts"
-        case NoMLP():
+        case parts.NoMLP():
             return "none"
 
 

@@ -3,29 +3,10 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from models.stories.lexicon import (
-    ANIMALS,
-    BODY,
-    COLOURS,
-    FEMININE,
-    FEMININE_KIN,
-    FEMININE_NAMES,
-    FEMININE_NOUNS,
-    LOOKS,
-    MASCULINE,
-    MASCULINE_KIN,
-    MASCULINE_NAMES,
-    MASCULINE_NOUNS,
-    NEUTER,
-    PLACES,
-    PLURAL,
-    SIZES,
-    THINGS,
-    Noun,
-    Pronouns,
-)
+from models.stories import lexicon
+from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, THINGS, Noun, Pronouns
 
 T = TypeVar("T")
 _LONG_AGO = -9
@@ -65,13 +46,13 @@ class Cast:
         """Someone; most have a name, some are "a little girl"."""
         pronouns = pronouns or self._rng.choice((MASCULINE, FEMININE))
         masculine = pronouns is MASCULINE
-        nouns = MASCULINE_NOUNS if masculine else FEMININE_NOUNS
+        nouns = lexicon.MASCULINE_NOUNS if masculine else lexicon.FEMININE_NOUNS
         if self._rng.random() < _UNNAMED:
             adjective = self._rng.choice(("little", "kind", "young"))
             return self._add("person", pronouns, self._rng.choice(self._unused(nouns)), adjective=adjective)
         taken = {each.name for each in self.everyone}
-        names = [name for name in (MASCULINE_NAMES if masculine else FEMININE_NAMES) if name not in taken]
-        return self._add("person", pronouns, nouns[0], name=self._rng.choice(names))
+        names = lexicon.MASCULINE_NAMES if masculine else lexicon.FEMININE_NAMES
+        return self._add("person", pronouns, nouns[0], self._rng.choice([each for each in names if each not in taken]))
 
     def companion(self, other: Entity) -> Entity:
         """A second person, in two stories of three of the other gender."""
@@ -80,7 +61,7 @@ class Cast:
 
     def relative(self, owner: Entity) -> Entity:
         """A mother, brother or the like of `owner`."""
-        pronouns, nouns = self._rng.choice(((MASCULINE, MASCULINE_KIN), (FEMININE, FEMININE_KIN)))
+        pronouns, nouns = self._rng.choice(((MASCULINE, lexicon.MASCULINE_KIN), (FEMININE, lexicon.FEMININE_KIN)))
         return self._add("person", pronouns, self._rng.choice(self._unused(nouns)), owner=owner)
 
     def group(self, *members: Entity) -> Entity:
@@ -95,25 +76,25 @@ class Cast:
     def some(self, nouns: Sequence[Noun]) -> Entity:
         """Several animals or things of one kind."""
         kind = "thing" if nouns is THINGS else "animal"
-        return self._add(kind, PLURAL, self._rng.choice(self._unused(nouns)), adjective=self._maybe(COLOURS))
+        return self._add(kind, PLURAL, self._rng.choice(self._unused(nouns)), adjective=self._maybe(lexicon.COLOURS))
 
-    def animal(self, nouns: Sequence[Noun] = ANIMALS) -> Entity:
+    def animal(self, nouns: Sequence[Noun] = lexicon.ANIMALS) -> Entity:
         """An animal."""
-        adjective = self._maybe((*SIZES, *COLOURS))
+        adjective = self._maybe((*lexicon.SIZES, *lexicon.COLOURS))
         return self._add("animal", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective)
 
     def thing(self, nouns: Sequence[Noun] = THINGS, owner: Entity | None = None) -> Entity:
         """A thing, which may belong to someone."""
-        adjective = self._maybe((*COLOURS, *LOOKS))
+        adjective = self._maybe((*lexicon.COLOURS, *lexicon.LOOKS))
         return self._add("thing", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective, owner=owner)
 
     def part(self, owner: Entity) -> Entity:
         """A part of the body."""
-        return self._add("thing", NEUTER, self._rng.choice(self._unused(BODY)), owner=owner)
+        return self._add("thing", NEUTER, self._rng.choice(self._unused(lexicon.BODY)), owner=owner)
 
     def place(self, *names: str) -> Entity:
         """A place, of those named if any are: everyone knows which one it is."""
-        fitting = [noun for noun in PLACES if not names or noun.singular in names]
+        fitting = [noun for noun in lexicon.PLACES if not names or noun.singular in names]
         return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), known=True)
 
     def event(self, name: str, *adjectives: str, owner: Entity | None = None, known: bool = False) -> Entity:
@@ -121,22 +102,10 @@ class Cast:
         adjective = self._maybe(adjectives) if adjectives else None
         return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, known=known)
 
-    def _add(
-        self,
-        kind: str,
-        pronouns: Pronouns,
-        noun: Noun,
-        *,
-        name: str | None = None,
-        adjective: str | None = None,
-        owner: Entity | None = None,
-        members: tuple[Entity, ...] = (),
-        known: bool = False,
-    ) -> Entity:
+    def _add(self, kind: str, pronouns: Pronouns, noun: Noun, name: str | None = None, **more: Any) -> Entity:
         chain = f"{name or noun.singular}-{len(self.everyone)}"
-        entity = Entity(chain, kind, pronouns, noun, name, adjective, owner, members, known)
-        self.everyone.append(entity)
-        return entity
+        self.everyone.append(Entity(chain, kind, pronouns, noun, name, **more))
+        return self.everyone[-1]
 
     def _unused(self, nouns: Sequence[Noun]) -> list[Noun]:
         taken = {each.noun for each in self.everyone}
