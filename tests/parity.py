@@ -184,8 +184,13 @@ def softmax_of_the_same_precision() -> Iterator[None]:
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float, what: str = "output") -> None:
-    """Equal to `tolerance`, absolute below 1 and relative above."""
-    assert_close(ours, theirs, atol=tolerance, rtol=tolerance, msg=lambda message: f"{what}: {message}")
+    """Equal to `tolerance`, absolute below 1 and relative above.
+
+    In float32 relative to the tensor's largest entry, as `deviation` is: entries are sums of others as large, which
+    each processor rounds in its own order.
+    """
+    scale = max(1.0, float(theirs.abs().max())) if theirs.dtype == torch.float32 else 1.0
+    assert_close(ours, theirs, atol=tolerance * scale, rtol=tolerance, msg=lambda message: f"{what}: {message}")
 
 
 def streams(pair: Pair, out: Any) -> Iterator[tuple[str, Tensor]]:
