@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_sweeps import build, ragged_pairs
 
 from interp import InputError, Run, StackConfig, Transformer, TransformerConfig, run, sites
 from interp.config import NoMLP, NoNorm
@@ -12,6 +11,7 @@ from interp.patching import Pairs, function, kl_divergence, log_probability, log
 from interp.patching.gradients.edges import Edges, edge_attribution
 from interp.patching.gradients.estimates import attribution_patching
 from interp.tap import UNTAPPED
+from tests.interp.patching.test_sweeps import build, ragged_pairs
 
 KINDS = ["pre", "grouped queries", "attention only", "pre-norm encoder"]
 KV_HEADS = {"grouped queries": 2}

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_sweeps import BY_HEAD, FIRSTS, LENGTHS, build, ragged_pairs
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import NoMLP, NoNorm, Plain, Rotary
@@ -13,6 +12,7 @@ from interp.patching.gradients.estimates import atp_star, attribution_patching
 from interp.patching.spots import site_name
 from models import planted
 from models.planted import Planted
+from tests.interp.patching.test_sweeps import BY_HEAD, FIRSTS, LENGTHS, build, ragged_pairs
 
 KINDS = ["pre", "post", "grouped queries", "post-norm encoder", "attention only"]
 HEADS = dict.fromkeys(("z", "q", "k", "v"), ("layer", "head", "position"))
