@@ -13,7 +13,7 @@ from analyses.head_tables import EFFECT_COLUMNS
 from interp import InputError, TokenBatch, Transformer
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
 from interp.patching.metrics import last_logits
-from interp.statistics import benjamini_hochberg, estimate
+from interp.statistics import benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
@@ -109,8 +109,7 @@ def _effect_rows(model: Transformer, sweep: Sweep, seed: int) -> pd.DataFrame:
     whole = sweep.difference().double().cpu().numpy()
     n_layers, n_heads, n_prompts = effect.shape
     columns = effect.reshape(-1, n_prompts).T
-    nothing = np.zeros_like(columns)
-    found = estimate(columns, np.repeat(whole[:, None], columns.shape[1], 1), nothing, nothing + 1, seed=seed)
+    found = shares(columns, whole, seed=seed)
     layer, head = np.unravel_index(np.arange(columns.shape[1]), (n_layers, n_heads))
     (stack,) = model.config.stacks
     return pd.DataFrame(
@@ -123,7 +122,7 @@ def _effect_rows(model: Transformer, sweep: Sweep, seed: int) -> pd.DataFrame:
             "effect": found.value,
             "ci_low": found.low,
             "ci_high": found.high,
-            "p": 2 * np.minimum(found.p, 1 - found.p),  # an effect may go either way
-            "n": n_prompts,
+            "p": found.p,
+            "n": found.n,
         }
     )

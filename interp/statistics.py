@@ -13,14 +13,14 @@ Array = np.ndarray
 REPLICATES = 1000
 _FEWEST = 3  # groups that an interval needs
 _BLOCK = 5120  # products of two quantities that are resampled at once
-_DIFFERENCE = (1, -1)  # a value, less its baseline
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A ratio of totals beside its baseline's; every field has one value a column.
 
-    `gain` is value - baseline; `low` and `high` bound it at 95%; `p` is one-sided, for gain > 0.
+    `gain` is value - baseline; `low` and `high` bound it at 95%; `p` is one-sided, for gain > 0. Without a baseline the
+    gain is the value itself.
     """
 
     value: Array
@@ -30,39 +30,91 @@ class Estimate:
     high: Array
     p: Array
 
+    @property
+    def two_sided(self) -> Array:
+        """p for gain != 0."""
+        return 2 * np.minimum(self.p, 1 - self.p)
+
 
 def estimate(
     totals: Array,
     weights: Array,
-    baseline_totals: Array,
-    baseline_weights: Array,
+    baseline_totals: Array | None = None,
+    baseline_weights: Array | None = None,
     *,
     present: Array | None = None,
     seed: int = 0,
 ) -> Estimate:
-    """Ratio sum(totals) / sum(weights) a column against the baseline's, on the same groups.
+    """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
-    of a difference of ratios; `p` is Student's t with groups - 1 degrees of freedom. Columns without weight are NaN;
-    in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the interval is.
+    of a ratio or a difference of two; `p` is Student's t with groups - 1 degrees of freedom. Columns without weight are
+    NaN; in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the interval is.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
-        present: which groups were observed, in every column; by default those with weight in it. Say it where weights
-            are differences, which may be nothing in a group that was observed.
+        present: which groups were observed (in every column, or group x column); by default those with weight in it.
+            Say it where weights are differences, which may be nothing in a group that was observed.
         seed: of the resampling.
     """
-    full = np.stack(np.broadcast_arrays(totals, weights, baseline_totals, baseline_weights)).astype(float)
-    observed = full[1] != 0 if present is None else np.broadcast_to(np.asarray(present)[:, None], full.shape[1:])
+    beside = [] if baseline_totals is None or baseline_weights is None else [baseline_totals, baseline_weights]
+    signs = (1, -1)[: 1 + len(beside) // 2]
+    full = np.stack(np.broadcast_arrays(totals, weights, *beside)).astype(float)
+    observed = full[1] != 0 if present is None else np.broadcast_to(present.T, full.shape[:0:-1]).T
     full, n_groups = full[:, observed.any(1)], observed.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        (value, baseline), error = _ratios(full.sum(1), _products(full).sum(1), _DIFFERENCE, n_groups)
-        gain = value - baseline
-        low_t, high_t = _studentised_quantiles(full, _DIFFERENCE, gain, error, n_groups, seed)
+        ratios, error = _ratios(full.sum(1), _products(full).sum(1), signs, n_groups)
+        gain = _signed(signs, ratios)
+        low_t, high_t = _studentised_quantiles(full, signs, gain, error, n_groups, seed)
         p = stats.t.sf(gain / error, n_groups - 1)
     p = np.where(error == 0, 0.5 - 0.5 * np.sign(gain), p)  # every group says exactly the same: sure, or nothing there
     p = np.where(np.isnan(gain) | (n_groups < 2), np.nan, p)
-    return Estimate(value, baseline, gain, gain - high_t * error, gain - low_t * error, p)
+    baseline = ratios[1] if beside else np.zeros_like(gain)
+    return Estimate(ratios[0], baseline, gain, gain - high_t * error, gain - low_t * error, p)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What share of a whole difference each column carries, over `n` pairs; every field has one value a column.
+
+    1 is the whole, 0 nothing. `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+    p: Array
+    n: Array
+
+
+def shares(effects: Array, wholes: Array, *, seed: int = 0) -> Shares:
+    """Sum of a column's effects over the sum of the wholes, over the pairs in which it has an effect (not NaN).
+
+    A pair whose whole difference is 0 is a pair like any other: its effect counts above, it adds nothing below, and it
+    is one of the `n` that are resampled. Leaving it out would call a share larger the less its pairs differ.
+
+    Args:
+        effects: pair x column, or pair x anything that broadcasts; NaN where a pair lacks the column.
+        wholes: of each pair.
+        seed: of the resampling.
+    """
+    totals, weights, there = _over_pairs(effects, wholes)
+    found = estimate(totals, weights, present=there, seed=seed)
+    value, low, high = (each + 0.0 for each in (found.value, found.low, found.high))  # nothing of a negative whole is 0
+    return Shares(value, low, high, found.two_sided, there.sum(0))
+
+
+def share(effects: Array, wholes: Array) -> Array:
+    """The value of `shares` alone, without the cost of an interval."""
+    totals, weights, _ = _over_pairs(effects, wholes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return totals.sum(0) / weights.sum(0) + 0.0
+
+
+def _over_pairs(effects: Array, wholes: Array) -> tuple[Array, Array, Array]:
+    """Effects and wholes where there is an effect, else 0; and where that is."""
+    there = ~np.isnan(effects)
+    return np.where(there, effects, 0.0), np.where(there, wholes[:, None], 0.0), there
 
 
 @dataclass(frozen=True)
@@ -181,11 +233,10 @@ def _quantiles(t: Array) -> tuple[Array, Array]:
 
 def mean_interval(values: Array, *, seed: int = 0) -> tuple[float, float, float, float]:
     """Mean of independent observations (prompts), its studentised 95% interval, and a two-sided p for mean != 0."""
-    values = np.asarray(values, dtype=float)
-    ones, none = np.ones((len(values), 1)), np.zeros((len(values), 1))
-    found = estimate(values[:, None], ones, none, ones, seed=seed)
-    one_sided = float(found.p[0])
-    return float(found.value[0]), float(found.low[0]), float(found.high[0]), 2 * min(one_sided, 1 - one_sided)
+    values = np.asarray(values, dtype=float)[:, None]
+    found = estimate(values, np.ones_like(values), seed=seed)
+    value, low, high, p = (float(each[0]) for each in (found.value, found.low, found.high, found.two_sided))
+    return value, low, high, p
 
 
 def benjamini_hochberg(p: Array) -> Array:

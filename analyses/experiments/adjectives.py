@@ -118,11 +118,11 @@ def _rows(model: Transformer, kept: list[Scene], left_out: Counter[str], seed: i
     wrote = np.stack([np.full(looks.shape[-1], np.nan) if each is None else each for each in carried])
     ones = np.ones_like(looks[:, 0])
     attention = estimate(looks[:, 0], ones, looks[:, 1], ones, seed=seed)
-    written, n_carried = shares_of(wrote.T, np.ones(len(wrote)), seed)
+    written = shares_of(wrote.T, np.ones(len(wrote)), seed)
     layer, head = np.unravel_index(np.arange(looks.shape[-1]), (model.config.n_layers, model.config.n_heads))
     columns = {"layer": layer, "head": head, "attention": attention.value, "uniform": attention.baseline}
     columns |= {"gain": attention.gain, "ci_low": attention.low, "ci_high": attention.high}
-    return pd.DataFrame({**columns, **bounded(written, *_CARRIED), "n": len(kept), "n_carried": n_carried})
+    return pd.DataFrame({**columns, **bounded(written, *_CARRIED), "n": len(kept), "n_carried": written.n})
 
 
 def _places(model: Transformer, scene: Scene) -> list[list[int]]:

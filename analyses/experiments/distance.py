@@ -67,8 +67,7 @@ def _table(scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[
     layers, heads = shape
     by_layer = [each[:, :-1].reshape(-1, layers, heads).sum(-1) for each in (scores, rows)]
     columns = [np.concatenate([each[:, :-1], layer], 1) for each, layer in zip((scores, rows), by_layer, strict=True)]
-    nothing = np.zeros_like(columns[0])
-    found = estimate(columns[0], columns[1], nothing, nothing + 1, seed=seed)
+    found = estimate(columns[0], columns[1], seed=seed)
     layer, head = np.unravel_index(np.arange(layers * heads), shape)
     return pd.DataFrame(
         {

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp import InputError
-from interp.statistics import Estimate
+from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
 _SAYS = {ARTICLES: "on the articles' own prompts", STORIES: "on prompts in the stories' words"}
@@ -98,7 +98,9 @@ def each_source(say: Callable[[str, pd.DataFrame], str]) -> Callable[[Outcome], 
     return sentence
 
 
-def bounded(found: Estimate, value: str = "share", low: str = "ci_low", high: str = "ci_high") -> dict[str, Any]:
+def bounded(
+    found: Estimate | Shares, value: str = "share", low: str = "ci_low", high: str = "ci_high"
+) -> dict[str, Any]:
     """Columns of an estimate: its value and the interval's bounds."""
     return {value: found.value, low: found.low, high: found.high}
 

@@ -54,10 +54,10 @@ def measure(model: Transformer, *, seed: int = 0) -> Outcome:
 
     def rows(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
         effects, whole = both["z"].effects, both["z"].whole
-        share, n = shares_of(effects, whole, seed)
-        direct, _ = shares_of(_direct(model, pairs), whole, seed)
-        layer, head = np.unravel_index(np.arange(len(n)), effects.shape[:2])
-        return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": n})
+        share = shares_of(effects, whole, seed)
+        direct = shares_of(_direct(model, pairs), whole, seed)
+        layer, head = np.unravel_index(np.arange(len(share.n)), effects.shape[:2])
+        return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": share.n})
 
     return by_swapping(model, SWAPS, {"z": ("layer", "head")}, rows, _COLUMNS)
 

@@ -66,12 +66,12 @@ def _rows(both: BothWays, pairs: Pairs, tokens: dict[int, str], seed: int) -> pd
     from_end = np.full(both.effects.shape, np.nan)  # layer, tokens before the last, pair
     for pair, at in enumerate(pairs.last.cpu().numpy()):
         from_end[:, : at + 1, pair] = both.effects[:, at::-1, pair]
-    share, n = shares_of(from_end, both.whole, seed)
-    layer, before = np.unravel_index(np.arange(len(n)), from_end.shape[:2])
-    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": n})
+    share = shares_of(from_end, both.whole, seed)
+    layer, before = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
+    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n})
     table["token"] = [tokens[-at] for at in before]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
-    return table.loc[(table["place"] >= first) & (n > 0)]  # nothing before the subject can carry it
+    return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
 
 
 def _tokens(model: Transformer, pairs: Pairs) -> dict[int, str]:

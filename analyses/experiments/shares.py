@@ -46,7 +46,7 @@ def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> Outc
         ]
     left_out: Counter[str] = Counter()
     written, counts = _writing(model, left_out, seed)
-    found, _ = shares_of(written.T, written.sum(1), seed)
+    found = shares_of(written.T, written.sum(1), seed)
     writing = {"quantity": WRITING, "part": PARTS, "value": written.sum(0) / counts.sum(), **bounded(found)}
     table = pd.concat([pd.DataFrame(rows), pd.DataFrame(writing)], ignore_index=True)
     return Outcome(table.assign(tokens=tokens, n=len(written)), {"stories": len(written)}, left_out)

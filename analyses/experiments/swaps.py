@@ -14,7 +14,7 @@ from analyses.experiments.experiment import Outcome, joined
 from analyses.experiments.prompts import readable, tokenizer_of
 from interp import InputError, Pairs, Transformer, logit_difference, sweep
 from interp.patching import unreliable
-from interp.statistics import Estimate, estimate
+from interp.statistics import Shares, shares
 
 Cells = NDArray[np.floating]
 
@@ -99,14 +99,6 @@ def _patched(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -
     return BothWays(effects, ways[0].difference().double().cpu().numpy(), float(answered.double().mean()))
 
 
-def shares_of(effects: Cells, whole: Cells, seed: int) -> tuple[Estimate, NDArray[np.integer]]:
-    """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out.
-
-    Returns:
-        Each cell's share with its interval, and over how many pairs.
-    """
-    columns = effects.reshape(-1, effects.shape[-1]).T  # pair cell
-    there = ~np.isnan(columns)
-    weights, nothing = np.where(there, whole[:, None], 0.0), np.zeros_like(columns)
-    found = estimate(np.where(there, columns, 0.0), weights, nothing, nothing + 1, seed=seed)
-    return found, there.sum(0)
+def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
+    """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out."""
+    return shares(effects.reshape(-1, effects.shape[-1]).T, whole, seed=seed)

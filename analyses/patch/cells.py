@@ -24,7 +24,7 @@ from interp.patching import (
 from interp.patching.pairs import Inputs, answers_in
 from interp.patching.results import Direction
 from interp.patching.spots import IN_ATTENTION, Spot
-from interp.statistics import benjamini_hochberg, estimate
+from interp.statistics import benjamini_hochberg, estimate, shares
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "logit_difference": logit_difference,
@@ -157,8 +157,8 @@ def _rows(found: Sweep, metric: str, seed: int) -> pd.DataFrame:
         if not kind.any():
             continue
         some = (there == kind[:, None]).all(0)
-        shares = unreliable(found.difference(metric)) is None
-        part = _estimates(values[kind][:, some], least[kind], whole[kind] if shares else None, seed)
+        reliable = unreliable(found.difference(metric)) is None
+        part = _estimates(values[kind][:, some], least[kind], whole[kind] if reliable else None, seed)
         for name, value in part.items():
             columns[name][some] = value
     places = np.unravel_index(np.arange(values.shape[1]), sizes)
@@ -174,21 +174,14 @@ def _estimates(
     values: Values, least: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"] | None, seed: int
 ) -> dict[str, np.ndarray]:
     """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
-    nothing = np.zeros_like(values)
-    mean = estimate(values, nothing + 1, nothing, nothing + 1, seed=seed)
+    mean = estimate(values, np.ones_like(values), seed=seed)
     idle = (np.abs(values) <= least[:, None]).all(0)
-    p = np.where(idle, np.nan, 2 * np.minimum(mean.p, 1 - mean.p))
+    p = np.where(idle, np.nan, mean.two_sided)
     found = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
     if whole is None or whole.sum() == 0:
         return found
-    way = np.sign(whole.sum())
-    # `estimate` leaves out groups without weight; a column of its own keeps prompts that differ the other way
-    kept = np.full((len(whole), 1), 1 + np.abs(whole).sum() * values.shape[1])
-    weights = np.hstack([np.repeat(way * whole[:, None], values.shape[1], 1), kept])
-    nothing = np.zeros_like(weights)
-    share = estimate(np.hstack([way * values, kept]), weights, nothing, nothing + 1, seed=seed)
-    bounds = {"share_low": share.low[:-1], "share_high": share.high[:-1]}
-    return found | {"share": share.value[:-1]} | bounds
+    share = shares(values, whole, seed=seed)
+    return found | {"share": share.value, "share_low": share.low, "share_high": share.high}
 
 
 def _shared_labels(model: Transformer, inputs: Inputs, stack: str) -> list[str | None]:

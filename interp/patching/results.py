@@ -1,12 +1,15 @@
 """What a sweep found: one value a cell and prompt, and the share of the whole effect that a cell carries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.statistics import share
 
 Direction = Literal["denoise", "noise"]
 
@@ -44,22 +47,30 @@ class Sweep:
         return self.clean[name] - self.corrupt[name]
 
     def recovered(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
-        """Share of the whole effect that each cell carries, over all prompts: 1 is all of it, 0 none.
+        """Share of the whole effect that each cell carries, over the prompts that have it: 1 is all of it, 0 none.
 
         Raises:
             InputError: the whole effect is small against its spread over prompts, so that a share means nothing.
         """
-        whole = self.difference(metric)
+        whole, effect = self.difference(metric), self.effect(metric)
         if reason := unreliable(whole):
             raise InputError(reason)
-        return self.effect(metric).nanmean(-1) / whole.mean()
+        found = share(effect.flatten(0, -2).T.double().cpu().numpy(), whole.double().cpu().numpy())
+        return torch.from_numpy(found).view(effect.shape[:-1]).to(whole)
 
     def _name(self, metric: str | None) -> str:
-        if metric is None:
-            return next(iter(self.values))
-        if metric not in self.values:
-            raise InputError(f"this sweep has no metric {metric!r}: it has {', '.join(self.values)}")
-        return metric
+        return chosen(self.values, metric, "this sweep has")
+
+
+def chosen(values: Mapping[str, Tensor], metric: str | None, have: str) -> str:
+    """The metric that is asked for, by default the first.
+
+    Raises:
+        InputError: there is no such metric.
+    """
+    if metric is not None and metric not in values:
+        raise InputError(f"{have} no metric {metric!r}: expected {' or '.join(values)}")
+    return next(iter(values)) if metric is None else metric
 
 
 def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | None:

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from interp.statistics import benjamini_hochberg, contrast, estimate, mean_interval
+from interp.statistics import benjamini_hochberg, contrast, estimate, mean_interval, share, shares
 
 
 def ratio(totals: np.ndarray, weights: np.ndarray, seed: int = 0):
-    nothing = np.zeros_like(totals)
-    return estimate(totals, weights, nothing, nothing + 1, seed=seed)
+    return estimate(totals, weights, seed=seed)
 
 
 def test_a_ratio_is_the_totals_over_the_weights_of_every_group_whatever_their_sign():
@@ -27,8 +26,7 @@ def test_groups_without_any_weight_are_no_observations():
 
 def test_a_group_whose_weights_cancel_is_an_observation_where_it_is_said_to_be_one():
     totals, weights = np.array([[2.0], [-1.0], [2.0], [1.0], [0.0]]), np.array([[1.0], [0.0], [1.0], [1.0], [0.0]])
-    ones = np.ones_like(totals)
-    found = estimate(totals, weights, 0 * ones, ones, present=np.array([True] * 4 + [False]))
+    found = estimate(totals, weights, present=np.array([True] * 4 + [False]))
     # ratio 4/3 of sums; influences (2 - 4/3, -1, 2 - 4/3, 1 - 4/3) / 3, whose squares sum to 2/9, 3 degrees
     assert found.value[0] == pytest.approx(4 / 3)
     assert found.p[0] == pytest.approx(stats.t.sf(4 / 3 / np.sqrt(2 / 9 * 4 / 3), 3))
@@ -53,6 +51,36 @@ def test_a_column_rests_on_its_own_groups_and_not_on_those_of_its_neighbours():
         assert signed.p[column] == pytest.approx(2 * found.p[column])
     assert np.isnan(signed.p[0])
     np.testing.assert_array_equal(found.value, signed.value)
+
+
+def test_without_a_baseline_is_as_against_a_baseline_of_nothing():
+    rng = np.random.default_rng(3)
+    totals, weights = rng.normal(size=(9, 5)), rng.uniform(1, 2, (9, 5))
+    nothing = np.zeros_like(totals)
+    alone, against = estimate(totals, weights), estimate(totals, weights, nothing, nothing + 1)
+    for name in ("value", "baseline", "gain", "low", "high", "p"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(against, name), rtol=1e-12)
+
+
+def test_a_share_is_over_the_pairs_that_have_the_column_and_pairs_without_a_difference_are_pairs():
+    effects = np.array([[1.0, 1.0], [0.5, np.nan], [1.5, 0.0], [1.0, 1.0]])
+    wholes = np.array([2.0, 4.0, 0.0, 2.0])
+    found = shares(effects, wholes)
+    np.testing.assert_allclose(found.value, [4 / 8, 2 / 4])  # with the third pair's effect above, nothing of it below
+    np.testing.assert_array_equal(found.value, share(effects, wholes))
+    assert found.n.tolist() == [4, 3]
+    # influences of the second column: (1 - .5 * 2, 0 - 0, 1 - .5 * 2) / 4: none, so each pair says the same
+    assert (found.p[1], found.low[1], found.high[1]) == (0.0, 0.5, 0.5)
+    # of the first: (0, -1.5, 1.5, 0) / 8, whose squares sum to 4.5 / 64, 3 degrees, tested on both sides
+    assert found.p[0] == pytest.approx(2 * stats.t.sf(0.5 / np.sqrt(4.5 / 64 * 4 / 3), 3))
+    assert np.isnan(shares(np.full((4, 1), np.nan), wholes).value[0])
+
+
+def test_shares_of_the_whole_itself_are_1_and_turn_with_nothing():
+    wholes = np.array([3.0, -1.0, 2.0, 0.0, 4.0])
+    found = shares(np.stack([wholes, -wholes, 0 * wholes], 1), wholes)
+    assert found.value.tolist() == [1.0, -1.0, 0.0]
+    assert found.p.tolist() == [0.0, 0.0, 1.0]
 
 
 def test_student_t_of_a_mean():
