@@ -38,8 +38,8 @@ def patch(
     site: Annotated[
         str,
         typer.Option(
-            help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, q, k, v, pattern or scores; where there is "
-            "cross-attention also resid_cross and cross_attn_out."
+            help="resid_pre, resid_mid, resid_post, attn_out, mlp_out, mlp.pre, mlp.post, z, q, k, v, pattern, scores, "
+            "embed, resid_final or logits; where there is cross-attention also resid_cross and cross_attn_out."
         ),
     ] = "z",
     stack: Annotated[

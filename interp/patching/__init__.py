@@ -1,7 +1,9 @@
 """Activation patching: which part of a model carries the difference between two prompts."""
 
+from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_order
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward
 from interp.patching.metrics import (
     Metric,
     function,
@@ -14,27 +16,37 @@ from interp.patching.metrics import (
 from interp.patching.pairs import Pairs
 from interp.patching.paths.oracle import Receiver, path_patch_by_forward
 from interp.patching.paths.path_patch import path_patch
+from interp.patching.replacing import mean_activation
 from interp.patching.results import Sweep, unreliable
 from interp.patching.search import TopCells, top_cells
 from interp.patching.sweeping.oracle import sweep_by_forward
 from interp.patching.sweeping.sweep import sweep
 
 __all__ = [
+    "Ablation",
+    "Claim",
     "Edge",
     "Edges",
     "Magnitudes",
     "Metric",
     "Pairs",
+    "Read",
     "Receiver",
     "Sweep",
     "TopCells",
+    "ablate",
+    "ablate_cells",
+    "ablate_in_order",
     "atp_star",
     "attribution_patching",
     "edge_attribution",
     "function",
     "kl_divergence",
+    "knock_out",
+    "knock_out_by_forward",
     "log_probability",
     "logit_difference",
+    "mean_activation",
     "path_patch",
     "path_patch_by_forward",
     "probability",

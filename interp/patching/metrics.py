@@ -44,12 +44,17 @@ class Readout:
             logits = model.output.of_tokens(final, self.tokens)
         return self.value(logits, self.reference)
 
-    def of_logits(self, logits: Float[Tensor, "prompt position d_vocab"]) -> Tensor:
-        """The metric, one a prompt, from whole logits."""
-        prompt = torch.arange(len(logits), device=logits.device)[:, None]
-        at = logits[prompt, self.positions]  # prompt read d_vocab
+    def at_reads(
+        self, whole: Float[Tensor, "*cells prompt position width"]
+    ) -> Float[Tensor, "*cells prompt read width"]:
+        """Of all positions those that it reads."""
+        return whole[..., torch.arange(whole.shape[-3], device=whole.device)[:, None], self.positions, :]
+
+    def of_logits(self, logits: Float[Tensor, "*cells prompt position d_vocab"]) -> Tensor:
+        """The metric, `*cells prompt`, from whole logits."""
+        at = self.at_reads(logits)
         if self.tokens is not None:
-            at = at.gather(-1, self.tokens[:, None].expand(*at.shape[:2], -1))
+            at = at.gather(-1, self.tokens[:, None].expand(*at.shape[:-1], -1))
         return self.value(at, self.reference)
 
 
@@ -59,6 +64,11 @@ class Metric:
 
     name: str
     prepare: Callable[[Transformer, Pairs], Readout]
+
+
+def prepared(model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
+    """One or several metrics made ready for some pairs."""
+    return [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
 
 
 def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:

@@ -7,50 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.config import StackConfig
 from interp.errors import InputError
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.spots import Attending, last_stack
-from interp.places import Site, sites
+from interp.patching.spots import Spot
 from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
-
-SWEPT = ("z", "attn_out", "cross_attn_out", "mlp_out", "resid_mid", "resid_cross", "resid_pre", "resid_post")
-# what a listed cell names in its layer
-UNIT = {"z": "head", "mlp.post": "d_mlp", "attn_out": None, "cross_attn_out": None, "mlp_out": None}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A site in all layers of one stack, as it is ablated."""
-
-    site: str
-    stack: str
-    names: tuple[str, ...]
-    place: Site
-    config: StackConfig
-
-    @staticmethod
-    def of(model: Transformer, site: str, stack: str | None = None, attention: str = "self") -> "Part":
-        """The site of `stack`, by default the last, and (for `z`) in which attention.
-
-        Raises:
-            InputError: no such stack or attention, or no site that can be ablated.
-        """
-        stack = stack or last_stack(model)
-        if stack not in model.config.stacks:
-            raise InputError(f"no stack {stack!r} in this model: expected {' or '.join(model.config.stacks)}")
-        config, known = model.config.stacks[stack], sites(model)
-        kinds: tuple[Attending, ...] = ("self", "cross") if config.cross_attention else ("self",)
-        if attention not in kinds:
-            raise InputError(f"no attention {attention!r} in this model's {stack}: expected {' or '.join(kinds)}")
-        where = ("attn" if attention == "self" else "cross_attn") + ".z" if site == "z" else site
-        names = tuple(f"{stack}.{layer}.{where}" for layer in range(config.n_layers))
-        if site not in {*SWEPT, *UNIT} or names[0] not in known:
-            expected = ", ".join(sorted({*SWEPT, *UNIT}))
-            raise InputError(f"cannot ablate {site!r} in this model: expected one of {expected}")
-        return Part(site, stack, names, known[names[0]], config)
 
 
 class Alone(Pairs):
@@ -100,28 +62,35 @@ def mean_activation(
         Tensor: `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
 
     Raises:
-        InputError: no such site, or no text.
+        InputError: no such site, rows of attention, or no text.
     """
-    part = Part.of(model, site, stack, attention)
+    spot = Spot.of(model, site, stack=stack, attention=attention)
+    spot.check_ablation("mean")
     total, count = torch.zeros((), dtype=torch.float64), 0
     for batch in [batches] if isinstance(batches, TokenBatch) else batches:
         texts, target = (batch, None) if isinstance(batch, TokenBatch) else batch
-        out = run(model, texts, capture=part.names, target=target)
-        read = out.tokens if out.target is None or part.stack == "encoder" else out.target
+        out = run(model, texts, capture=spot.names, target=target)
+        read = _text(spot, (out.tokens, out.target))
         # in double precision: a long corpus must not lose its last batches to rounding
-        total = torch.stack([out[name][read.mask].double().sum(0) for name in part.names]) + total.to(model.device)
+        total = torch.stack([out[name][read.mask].double().sum(0) for name in spot.names]) + total.to(model.device)
         count += int(read.mask.sum())
     if not count:
         raise InputError("a mean needs at least one text: got no batches")
     return (total / count).to(model.last.embed.token.weight.dtype)
 
 
+def _text(spot: Spot, inputs: Inputs) -> TokenBatch:
+    """The text whose positions a site has."""
+    first, second = inputs
+    return first if second is None or spot.counted("position") == "encoder" else second
+
+
 @dataclass(frozen=True)
 class Replacement:
-    """What is put in the place of a part, layer by layer."""
+    """What is put in the place of a site's activations: `zero`, `mean` or `resample`, as `ablate` says."""
 
     model: Transformer
-    part: Part
+    spot: Spot
     prompts: Alone
     kind: str
     mean: Tensor | None
@@ -131,7 +100,7 @@ class Replacement:
     def layers(self) -> list[Tensor]:
         """One tensor a layer that broadcasts to the site's `prompt position ...`."""
         makers: dict[str, Callable[[], list[Tensor]]] = {
-            "zero": lambda: [torch.zeros((), device=self.model.device)] * self.part.config.n_layers,
+            "zero": lambda: [torch.zeros((), device=self.model.device)] * self.spot.n_layers,
             "mean": self._means,
             "resample": self._resampled,
         }
@@ -140,30 +109,28 @@ class Replacement:
         for name, given in [("mean", self.mean), ("donors", self.donors)]:
             if given is not None and self.kind != {"mean": "mean", "donors": "resample"}[name]:
                 raise InputError(f"{name}= is not used by kind={self.kind!r}: leave it out")
+        self.spot.check_ablation(self.kind)
         return makers[self.kind]()
 
     def _means(self) -> list[Tensor]:
-        means = self.mean
+        means, spot = self.mean, self.spot
         if means is None:
-            attention = "cross" if "cross_attn.z" in self.part.names[0] else "self"
-            where = {"stack": self.part.stack, "attention": attention}
-            means = mean_activation(self.model, [self.prompts.inputs[0]], self.part.site, **where)
-        expected = (self.part.config.n_layers, *self.part.place.sizes[1:])
+            inside = spot.attention if spot.in_attention else "self"
+            means = mean_activation(self.model, [self.prompts.inputs[0]], spot.site, stack=spot.stack, attention=inside)
+        expected = (spot.n_layers, *spot.sizes[1:])
         if means.shape != expected:
-            raise InputError(f"the mean of {self.part.site} must have shape {expected}, got {tuple(means.shape)}")
+            raise InputError(f"the mean of {spot.site} must have shape {expected}, got {tuple(means.shape)}")
         return list(means.to(self.model.device))
 
     def _resampled(self) -> list[Tensor]:
-        stack = self.part.stack
         texts, target = self._donors()
-        donors = texts if target is None or stack == "encoder" else target
+        donors, own = (_text(self.spot, inputs) for inputs in ((texts, target), self.prompts.inputs[0]))
         if donors.padded and not bool(donors.mask[:, 0].all()):
             raise InputError("donors are padded on the right: expected a real token in the first column of each")
-        own = self.prompts.read_by(stack)
         chosen = _draw(own.lengths, donors.lengths, self.seed, apart=self.donors is None)
         width = own.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-        seen = run(self.model, texts, capture=self.part.names, target=target)
-        return [_fit(seen[name][chosen], width) for name in self.part.names]
+        seen = run(self.model, texts, capture=self.spot.names, target=target)
+        return [_fit(seen[name][chosen], width) for name in self.spot.names]
 
     def _donors(self) -> Inputs:
         """The texts that are drawn from."""

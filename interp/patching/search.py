@@ -100,7 +100,10 @@ def top_cells(
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
     where = {"stack": stack, "attention": attention}
-    bench = Bench.of(model, pairs, metric, Spot.of(model, site, by, **where), by, direction, budget)
+    spot = Spot.of(model, site, by, stack, attention)
+    if not spot.in_engine:
+        raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
+    bench = Bench.of(model, pairs, metric, spot, by, direction, budget)
     how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]

@@ -1,21 +1,30 @@
-"""What can be patched: one site in every layer of one stack, and which text its axes count."""
+"""What can be patched or ablated: one site in every layer of one stack, its axes, and which text an axis counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from interp.errors import InputError
+from interp.patching.pairs import Pairs
 from interp.places import sites
 from interp.transformer import Stack, Transformer
 
 Attending = Literal["self", "cross"]
 IN_ATTENTION = ("q", "k", "v", "z", "scores", "pattern")
-IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
-PATCHABLE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", *IN_CROSS, *IN_ATTENTION)
+_IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
+_OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
+_OF_ROWS = ("scores", "pattern")  # what a query gives each key
+# a sweep's engine knows what a patch of these does to the stream; other cells resume with an edit
+_ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", *_IN_CROSS, *IN_ATTENTION)
+_AXES = {"d_mlp": "neuron"}  # as cells are counted
+_COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes by which cells may be told apart
 
 
 def site_name(stack: str, layer: int, site: str, attention: Attending = "self") -> str:
-    """The full name of a patchable site (`z`, `resid_pre`) in one layer."""
+    """The full name of a patchable site (`z`, `resid_pre`, `mlp.post`) in one layer, or of one outside the layers."""
+    if site in _OUTSIDE:
+        return site if site == "logits" else f"{stack}.{site}"
     return f"{stack}.{layer}.{_local(site, attention)}"
 
 
@@ -25,7 +34,10 @@ def _local(site: str, attention: Attending) -> str:
 
 @dataclass(frozen=True)
 class Spot:
-    """One site in all layers of a stack; `attention` is `cross` for what lies in or around cross-attention."""
+    """One site in all layers of a stack; `attention` is `cross` for what lies in or around cross-attention.
+
+    `axes` and `sizes` are those of its activations after `prompt`, a size None where the text decides.
+    """
 
     stack: str
     attention: Attending
@@ -52,25 +64,45 @@ class Spot:
         stack = stack or last_stack(model)
         if stack not in stacks:
             raise InputError(f"no stack {stack!r} in this model: expected {' or '.join(stacks)}")
-        config, known = stacks[stack], sites(model)
+        config = stacks[stack]
         kinds = ("self", "cross") if config.cross_attention else ("self",)
-        kind: Attending = "cross" if attention == "cross" or site in IN_CROSS else "self"
+        kind: Attending = "cross" if attention == "cross" or site in _IN_CROSS else "self"
         if attention not in kinds:
             raise InputError(f"no attention {attention!r} in this model's {stack}: expected {' or '.join(kinds)}")
-        patchable = [each for each in PATCHABLE if site_name(stack, 0, each) in known]
-        if attention == "cross":
-            patchable = [*IN_CROSS, *IN_ATTENTION]
+        patchable = _patchable(model, stack) if attention == "self" else [*_IN_CROSS, *IN_ATTENTION]
         if site not in patchable:
             where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
-        found = known[site_name(stack, 0, site, kind)]
-        allowed = ["layer", *(axis for axis in found.axes if axis in {"head", "position", "query", "key"})]
-        by = tuple(by)
-        if by[:1] != ("layer",) or len(set(by)) != len(by) or not set(by) <= set(allowed):
+        found = sites(model)[site_name(stack, 0, site, kind)]
+        axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
+        n_layers = 1 if site in _OUTSIDE else config.n_layers
+        spot = Spot(stack, kind, site, axes, found.sizes, n_layers, config.causal)
+        if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*spot.counting}:
             raise InputError(
-                f"{site} can be swept by layer first, then any of {', '.join(allowed[1:])}; got {', '.join(by)}"
+                f"{site} can be swept by layer first, then any of {', '.join(spot.counting)}; got {', '.join(by)}"
             )
-        return Spot(stack, kind, site, found.axes, found.sizes, config.n_layers, config.causal)
+        return spot
+
+    def check_ablation(self, kind: str) -> None:
+        """Whether the site can be ablated in this way.
+
+        Raises:
+            InputError: rows of attention, whose keys are another text's in another prompt.
+        """
+        if kind != "zero" and self.site in _OF_ROWS:
+            raise InputError(
+                f"cannot ablate {self.site!r} by kind={kind!r}: its keys differ from prompt to prompt; expected 'zero'"
+            )
+
+    @property
+    def counting(self) -> list[str]:
+        """The axes, after `layer`, by which cells may be told apart."""
+        return [axis for axis in self.axes if axis in _COUNTED]
+
+    @property
+    def units(self) -> list[str]:
+        """Those of them that no text counts: heads, neurons, experts."""
+        return [axis for axis in self.counting if self.size(axis) is not None]
 
     @property
     def local(self) -> str:
@@ -92,9 +124,19 @@ class Spot:
         return self.site in IN_ATTENTION
 
     @property
+    def in_engine(self) -> bool:
+        """Whether the engine of sweeps has a shorter way for its cells than to resume with an edit."""
+        return self.site in _ENGINE
+
+    @property
     def of_keys(self) -> bool:
         """Whether its positions are those that are attended to."""
         return self.site in {"k", "v"}
+
+    @property
+    def entries(self) -> int:
+        """How many numbers it has a position (a query and key for rows of attention)."""
+        return prod(size for size in self.sizes if size is not None)
 
     def counted(self, axis: str) -> str:
         """The stack whose text an axis counts: keys of cross-attention are the encoder's positions."""
@@ -104,6 +146,29 @@ class Spot:
     def size(self, axis: str) -> int | None:
         """How many entries an axis has; None where the text decides."""
         return self.n_layers if axis == "layer" else self.sizes[self.axes.index(axis)]
+
+    @staticmethod
+    def own_axis(axis: str) -> str:
+        """What an axis of cells is called at the site."""
+        return next((own for own, counted in _AXES.items() if counted == axis), axis)
+
+    def shape(self, pairs: Pairs, by: Sequence[str]) -> list[int]:
+        """The table of all cells: one size an axis."""
+        return [self.size(axis) or pairs.read_by(self.counted(axis)).ids.shape[1] for axis in by]
+
+    @property
+    def outside(self) -> bool:
+        """Whether it lies in no layer."""
+        return self.site in _OUTSIDE
+
+
+def _patchable(model: Transformer, stack: str) -> list[str]:
+    """What can be patched in a stack, cross-attention's insides apart."""
+    first, inside = f"{stack}.0.", [name for name in sites(model) if name.startswith(f"{stack}.0.")]
+    local = [name.removeprefix(first).removeprefix("attn.") for name in inside]
+    found = [site for site in local if not site.startswith("cross_attn.")]
+    outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
+    return [*found, *(site for site in outside if site_name(stack, 0, site) in sites(model))]
 
 
 def last_stack(model: Transformer) -> str:

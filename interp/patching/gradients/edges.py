@@ -19,15 +19,14 @@ from torch import Tensor
 from interp.config import NoNorm
 from interp.errors import InputError
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
-from interp.patching.metrics import Metric, Readout
-from interp.patching.pairs import Inputs, Pairs
+from interp.patching.metrics import Metric
+from interp.patching.pairs import Pairs
 from interp.patching.results import Direction
-from interp.patching.spots import one_stack
+from interp.patching.spots import last_stack, one_stack, site_name
 from interp.transformer import Block, Transformer
 
 Writes = Float[Tensor, "sender prompt position d_model"]
 Reads = Float[Tensor, "receiver prompt position d_model"]
-_SITES = ("resid_pre", "attn.q", "attn.k", "attn.v", "attn.z", "resid_post")
 
 
 class Edge(NamedTuple):
@@ -96,49 +95,21 @@ def edge_attribution(
     scores = model.last.embed.token.weight.detach().new_zeros(len(senders), len(receivers), len(pairs))
     exists = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
     held = 2 * len(senders) + 4 * (model.config.n_heads + 2 * model.last.config.kv_heads)  # writes; one layer's reads
+    names = _names(model)
     for prompts in split(model, pairs, budget, held * model.config.d_model):
-        readout = readouts[0].take(prompts)
-        own, other = (
-            _Journey.of(model, some(base, prompts), readout),
-            _Journey.of(model, some(source, prompts), readout),
-        )
+        reading = [readouts[0].take(prompts)], names
+        own, other = some(base, prompts), some(source, prompts)
+        start, end = (embedded(model.last, batch) for batch, _ in (own, other))
         with torch.no_grad():
-            change = _change(model, own.tape(), other.tape())
+            change = _change(model, *(record(model, inputs, *reading) for inputs in (own, other)))
         for step in range(steps):
             with torch.enable_grad():
-                tape = own.tape(own.start + (other.start - own.start) * (step / steps))
-            for before, after, reads in _reads(model, tape, readout.name):
+                tape = record(model, own, *reading, start=start + (end - start) * (step / steps))
+            for before, after, reads in _reads(model, tape, readouts[0].name):
                 exists[:before, after] = True
                 scores[:before, after, prompts] += _dot(change[:before], reads) / steps
-    return Edges(
-        readouts[0].name,
-        direction,
-        tuple(senders),
-        tuple(receivers),
-        scores.masked_fill(~exists[..., None], torch.nan),
-    )
-
-
-@dataclass(frozen=True)
-class _Journey:
-    """Some prompts, and what enters their first block."""
-
-    model: Transformer
-    inputs: Inputs
-    readout: Readout
-    start: Float[Tensor, "prompt position d_model"]
-
-    @staticmethod
-    def of(model: Transformer, inputs: Inputs, readout: Readout) -> "_Journey":
-        return _Journey(model, inputs, readout, embedded(model.last, inputs[0]))
-
-    def tape(self, start: Float[Tensor, "prompt position d_model"] | None = None) -> Tape:
-        """A pass from the prompts' own embedding, or from another."""
-        feeds = [] if self.model.last.blocks[0].mlp is None else [_fed(self.model), "mlp_out"]
-        known = [*dict.fromkeys([*_SITES, *feeds])]
-        names = [_name(self.model, layer, site) for layer in range(self.model.config.n_layers) for site in known]
-        start = self.start if start is None else start
-        return record(self.model, self.inputs, [self.readout], names, start=start)
+    scores = scores.masked_fill(~exists[..., None], torch.nan)
+    return Edges(readouts[0].name, direction, tuple(senders), tuple(receivers), scores)
 
 
 def _check(model: Transformer, steps: int) -> None:
@@ -182,8 +153,14 @@ def _fed(model: Transformer) -> str:
 
 
 def _name(model: Transformer, layer: int, site: str) -> str:
-    (stack,) = model.config.stacks
-    return f"{stack}.{layer}.{site}"
+    return site_name(last_stack(model), layer, site)
+
+
+def _names(model: Transformer) -> list[str]:
+    """What a pass keeps."""
+    feeds = [] if model.last.blocks[0].mlp is None else [_fed(model), "mlp_out"]
+    known = dict.fromkeys(["resid_pre", "q", "k", "v", "z", "resid_post", *feeds])
+    return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in known]
 
 
 def _change(model: Transformer, own: Tape, other: Tape) -> Writes:
@@ -195,7 +172,7 @@ def _change(model: Transformer, own: Tape, other: Tape) -> Writes:
 
     found = [change(0, "resid_pre")[None]]
     for layer, block in enumerate(model.last.blocks):
-        z = change(layer, "attn.z")
+        z = change(layer, "z")
         found.append(einsum(z, block.attn.W_O, "prompt p head d_head, head d_head d_model -> head prompt p d_model"))
         found += [] if block.mlp is None else [change(layer, "mlp_out")[None]]
     return torch.cat(found)
@@ -208,14 +185,12 @@ def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, s
     """
     blocks, n_heads = model.last.blocks, model.config.n_heads
     feeds = [] if blocks[0].mlp is None else ["mlp_out"]
-    ends = [
-        _name(model, layer, site) for layer in range(len(blocks)) for site in ("attn.q", "attn.k", "attn.v", *feeds)
-    ]
+    ends = [_name(model, layer, site) for layer in range(len(blocks)) for site in ("q", "k", "v", *feeds)]
     last = _name(model, len(blocks) - 1, "resid_post")
     gradients = tape.gradients(metric, [*ends, last])
     before, at = 1, 0
     for layer, block in enumerate(blocks):
-        qkv = [gradients[_name(model, layer, f"attn.{part}")] for part in "qkv"]
+        qkv = [gradients[_name(model, layer, part)] for part in "qkv"]
         reads = _through_attention(block, tape.seen[_name(model, layer, "resid_pre")], torch.cat(qkv, -2))
         yield before, slice(at, at + len(reads)), reads
         at += len(reads)

@@ -7,25 +7,23 @@ arXiv:2403.00745) repairs: a saturated softmax hides queries and keys (the QK fi
 and effects along different paths cancel to first order (GradDrop closes one layer's paths at a time).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from interp.attention import Attention
 from interp.errors import InputError
 from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.results import Direction, Sweep
+from interp.patching.results import Direction, Sweep, chosen
 from interp.patching.spots import Spot, site_name
-from interp.patching.sweeping.lots import sizes
 from interp.patching.sweeping.sweep import blank_beyond, check_reach
 from interp.places import sites as sites_of
-from interp.sight import Sight
+from interp.sight import Sight, Source
 from interp.transformer import Transformer
 
 Sites = Mapping[str, Sequence[str]]
@@ -46,10 +44,7 @@ class Magnitudes:
 
     def mean(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
         """The mean over prompts, of the first metric by default: the contribution c of Kramár 2024, equation 11."""
-        name = next(iter(self.values)) if metric is None else metric
-        if name not in self.values:
-            raise InputError(f"these magnitudes have no metric {metric!r}: they have {', '.join(self.values)}")
-        return self.values[name].nanmean(-1)
+        return self.values[chosen(self.values, metric, "these magnitudes have")].nanmean(-1)
 
 
 def attribution_patching(
@@ -90,28 +85,13 @@ def attribution_patching(
             small for one prompt.
     """
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
-    estimates, clean, corrupt = plan.tables(), plan.numbers(), plan.numbers()
-    own, other = (corrupt, clean) if direction == "denoise" else (clean, corrupt)
-    for part in plan.parts(budget):
-        tape = part.tape()
-        for readout in part.readouts:
-            own[readout.name][part.prompts] = tape.values[readout.name].detach()
-            other[readout.name][part.prompts] = part.source.values[readout.name]
-            for site, estimate in part.estimates(tape, readout.name).items():
-                estimates[site][readout.name][..., part.prompts] = estimate
-    return {
-        site: Sweep(
-            site,
-            direction,
-            plan.sites[site],
-            plan.blanked(site, {name: own[name] + value for name, value in tables.items()}),
-            clean,
-            corrupt,
-            plan.spot(site).stack,
-            plan.spot(site).attention,
-        )
-        for site, tables in estimates.items()
-    }
+    estimates, own, other = plan.totals(budget)
+    clean, corrupt = (other, own) if direction == "denoise" else (own, other)
+    found = {}
+    for site, tables in estimates.items():
+        values, spot = {name: own[name] + value for name, value in tables.items()}, plan.spots[site]
+        found[site] = Sweep(site, direction, plan.by[site], values, clean, corrupt, spot.stack, spot.attention)
+    return found
 
 
 def atp_star(
@@ -145,23 +125,16 @@ def atp_star(
     if n_layers < 2:
         raise InputError("GradDrop leaves out one layer at a time: expected a model of at least 2 layers, got 1")
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=True)
-    totals = plan.tables()
-    for part in plan.parts(budget):
-        for dropped in layers:
-            tape = part.tape(dropped)
-            for readout in part.readouts:
-                for site, estimate in part.estimates(tape, readout.name).items():
-                    totals[site][readout.name][..., part.prompts] += estimate.abs()
-    passes = {site: n_layers if site.startswith("resid") else n_layers - 1 for site in sites}
-    return {
-        site: Magnitudes(
-            site,
-            direction,
-            plan.sites[site],
-            plan.blanked(site, {name: total / passes[site] for name, total in tables.items()}),
-        )
-        for site, tables in totals.items()
-    }
+    totals, *_ = plan.totals(budget, layers)
+    found = {}
+    for site, tables in totals.items():
+        passes = n_layers if site.startswith("resid") else n_layers - 1
+        values = {name: total / passes for name, total in tables.items()}
+        found[site] = Magnitudes(site, direction, plan.by[site], values)
+    return found
+
+
+Numbers = dict[str, Float[Tensor, "... prompt"]]  # by metric
 
 
 @dataclass(frozen=True)
@@ -173,8 +146,8 @@ class _Plan:
     readouts: list[Readout]
     base: Inputs
     source: Inputs
-    sites: dict[str, tuple[str, ...]]
-    where: tuple[str | None, str]  # the stack, and which attention
+    by: dict[str, tuple[str, ...]]
+    spots: dict[str, Spot]  # the sites asked for and, for the QK fix, those that it needs
     qk_fix: bool
 
     @staticmethod
@@ -190,116 +163,90 @@ class _Plan:
     ) -> "_Plan":
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
-        sites = {site: tuple(by) for site, by in sites.items()}
-        for site, by in sites.items():
-            check_reach(model, pairs, Spot.of(model, site, by, *where))
-        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), sites, where, qk_fix)
+        spots = {site: Spot.of(model, site, tuple(by), *where) for site, by in sites.items()}
+        for spot in spots.values():
+            check_reach(model, pairs, spot)
+            if spot.site == "logits":
+                raise InputError("the logits are what metrics read: expected sites before them")
+        if qk_fix := qk_fix and bool({"q", "k"} & {*spots}):
+            spots |= {site: Spot.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
+        by = {site: tuple(by) for site, by in sites.items()}
+        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), by, spots, qk_fix)
 
-    def spot(self, site: str) -> Spot:
-        """The site in its stack."""
-        return Spot.of(self.model, site, ("layer",), *self.where)
+    def totals(
+        self, budget: int, dropped: Sequence[tuple[str, int]] = ()
+    ) -> tuple[dict[str, Numbers], Numbers, Numbers]:
+        """Each site's estimates by metric, or sums of their sizes over passes that each drop a layer.
 
-    def tables(self) -> dict[str, dict[str, Float[Tensor, "*cells prompt"]]]:
-        """Zeros for every site, metric, cell and prompt."""
-        found = {}
-        for site, by in self.sites.items():
-            shape = sizes(self.pairs, self.spot(site), by)
-            found[site] = {name: number.expand(*shape, -1).clone() for name, number in self.numbers().items()}
-        return found
-
-    def numbers(self) -> dict[str, Float[Tensor, " prompt"]]:
-        """A zero for every metric and prompt."""
+        With them come the metrics of the prompts that are changed, and of those that the change comes from.
+        """
         weight = self.model.last.embed.token.weight
-        return {readout.name: weight.new_zeros(len(self.pairs)).detach() for readout in self.readouts}
-
-    def blanked(self, site: str, tables: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same tables, NaN at positions beyond a prompt's own text."""
-        blank_beyond(tables, self.sites[site], self.pairs, self.spot(site))
-        return tables
-
-    def parts(self, budget: int) -> "Iterator[_Part]":
-        """Prompts that fit together, both runs made."""
-        rows = bool({"q", "k"} & {*self.sites}) if self.qk_fix else bool({"pattern", "scores"} & {*self.sites})
+        own, other = (
+            {readout.name: weight.new_zeros(len(self.pairs)).detach() for readout in self.readouts} for _ in range(2)
+        )
+        shapes = {site: self.spots[site].shape(self.pairs, by) for site, by in self.by.items()}
+        found = {
+            site: {name: number.expand(*shape, -1).clone() for name, number in own.items()}
+            for site, shape in shapes.items()
+        }
+        rows = self.qk_fix or bool({"pattern", "scores"} & {*self.by})
         for prompts in split(self.model, self.pairs, budget, rows=rows):
-            yield self._part(prompts)
+            readouts = [readout.take(prompts) for readout in self.readouts]
+            with torch.no_grad():
+                source = record(self.model, some(self.source, prompts), readouts, self._names())
+            for drop in dropped or (None,):
+                tape = self._tape(some(self.base, prompts), readouts, drop)
+                for name in own:
+                    own[name][prompts], other[name][prompts] = tape.values[name].detach(), source.values[name]
+                    for site, estimate in self._estimates(tape, source, name).items():
+                        found[site][name][..., prompts] += estimate if drop is None else estimate.abs()
+        for site, tables in found.items():
+            blank_beyond(tables, self.by[site], self.pairs, self.spots[site])
+        return found, own, other
 
-    def _part(self, prompts: Int[Tensor, " prompt"]) -> "_Part":
-        readouts, source = [readout.take(prompts) for readout in self.readouts], some(self.source, prompts)
-        with torch.no_grad():
-            tape = record(self.model, source, readouts, self.names())
-        return _Part(self, prompts, readouts, some(self.base, prompts), tape)
-
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         """What to capture, in both runs alike: they use the same kernels, and what is equal differs by exactly 0."""
-        wanted = {*self.sites}
-        if self.qk_fix and {"q", "k"} & wanted:
-            wanted |= {"q", "k", "pattern"}
-        return [name for site in sorted(wanted) for name in self.layers(site)]
+        return [name for site in sorted(self.spots) for name in self.spots[site].names]
 
-    def layers(self, site: str) -> list[str]:
-        """The site's full name in each layer."""
-        return self.spot(site).names
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some of the prompts; what the change comes from is run."""
-
-    plan: _Plan
-    prompts: Int[Tensor, " prompt"]
-    readouts: list[Readout]
-    base: Inputs
-    source: Tape
-
-    def tape(self, dropped: tuple[str, int] | None = None) -> Tape:
+    def _tape(self, inputs: Inputs, readouts: list[Readout], dropped: tuple[str, int] | None) -> Tape:
         """The prompts' own pass, to be differentiated; what layer `dropped` adds to the stream counts as constant."""
-        plan = self.plan
-        closed = {} if dropped is None else {out: Tensor.detach for out in _outputs(plan.model, *dropped)}
+        closed = {} if dropped is None else {out: Tensor.detach for out in _outputs(self.model, *dropped)}
         with torch.enable_grad():
-            return record(plan.model, self.base, self.readouts, plan.names(), closed)
+            return record(self.model, inputs, readouts, self._names(), closed)
 
-    def estimates(self, tape: Tape, metric: str) -> dict[str, Float[Tensor, "*cells prompt"]]:
-        """First-order effects on one metric of all cells of all sites, from one backward pass."""
-        plan = self.plan
-        fixed = {"q", "k"} if plan.qk_fix else set()
-        at = {site: plan.layers("pattern" if site in fixed else site) for site in plan.sites}  # where to differentiate
+    def _estimates(self, tape: Tape, source: Tape, metric: str) -> Numbers:
+        """First-order effects on one metric of all cells, by site, from one backward pass."""
+        fixed = {"q", "k"} if self.qk_fix else set()
+        at = {site: self.spots["pattern" if site in fixed else site].names for site in self.by}  # to differentiate at
         gradients = tape.gradients(metric, [*dict.fromkeys(name for names in at.values() for name in names)])
         found = {}
-        for site, by in plan.sites.items():
-            axes = plan.spot(site).axes
-            products = (self._products(tape, site, layer, gradients[name]) for layer, name in enumerate(at[site]))
-            found[site] = torch.stack([_cells(each, axes, by) for each in products])
+        for site, names in at.items():
+            moved = self._fixed if site in fixed else self._change
+            products = [moved(tape, source, site, layer, gradients[name]) for layer, name in enumerate(names)]
+            found[site] = torch.stack([_cells(each, self.spots[site].axes, self.by[site]) for each in products])
         return found
 
-    def _products(self, tape: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
-        """Difference times gradient of every entry, on the site's axes after `prompt`; the QK fix has no `d_head`."""
-        plan = self.plan
-        name = plan.layers(site)[layer]
-        if plan.qk_fix and site in {"q", "k"}:
-            ours, theirs = (
-                {part: run.seen[plan.layers(part)[layer]].detach() for part in ("q", "k")}
-                for run in (tape, self.source)
-            )
-            by = plan.sites[site]
-            how = {"alone": "position" in by, "by_head": "head" in by}
-            return qk_fixed(*self._attention(layer), site, ours, theirs, gradient, **how)
-        difference = self.source.seen[name] - tape.seen[name].detach()
+    def _change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
+        """Difference times gradient of every entry, on the site's axes after `prompt`."""
+        name = self.spots[site].name(layer)
+        difference = source.seen[name] - tape.seen[name].detach()
         if site == "scores":
             difference = difference.nan_to_num()  # a masked key is at -inf in both
         return difference * gradient
 
-    def _attention(self, layer: int) -> tuple[Attention, Sight]:
-        """Where the plan's queries meet its keys, and who sees whom."""
-        stack, (batch, target) = self.plan.spot("q").stack, self.base
-        block = self.plan.model.stack(stack).blocks[layer]
-        asking = batch if target is None or stack == "encoder" else target
-        sight = Sight.of(asking, causal=block.attn.config.causal)
-        if self.plan.where[1] == "self":
-            return block.attn, sight
-        assert block.cross_attn is not None
-        padding = batch.mask if batch.padded else None
-        n_keys = batch.ids.shape[1]
-        return block.cross_attn, Sight(sight.positions, sight.columns, n_keys, False, padding, False, across=True)
+    def _fixed(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
+        """The same of queries or keys whose patched pattern is computed; it has no `d_head`."""
+        spot, by = self.spots[site], self.by[site]
+        ours, theirs = (
+            {part: run.seen[self.spots[part].name(layer)].detach() for part in ("q", "k")} for run in (tape, source)
+        )
+        block, (batch, target) = self.model.stack(spot.stack).blocks[layer], tape.inputs
+        attn, asking = block.attn, batch if target is None or spot.stack == "encoder" else target
+        sight = Sight.of(asking, causal=spot.causal)
+        if spot.attention == "cross":
+            assert block.cross_attn is not None
+            attn, sight = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(sight)
+        return qk_fixed(attn, sight, site, ours, theirs, gradient, alone="position" in by, by_head="head" in by)
 
 
 def _outputs(model: Transformer, stack: str, layer: int) -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.metrics import Metric, Readout
+from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.pairs import Inputs, Pairs, some_prompts
 from interp.patching.results import Direction
 from interp.sight import Sight, Source
@@ -27,6 +27,7 @@ BUDGET = 2 << 30  # bytes of activations that one differentiated pass may hold, 
 class Tape:
     """One pass over some prompts: what it passed at each captured site, and the metrics, one value a prompt."""
 
+    inputs: Inputs
     seen: dict[str, Tensor]
     values: dict[str, Float[Tensor, " prompt"]]
 
@@ -73,19 +74,18 @@ def record(
         assert batch is not None
         stack = model.stack(name)
         entering = embedded(stack, batch) if start is None or read is not None else start
-        entering = entering.detach().requires_grad_(torch.is_grad_enabled())
+        entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
         final = stack.resume(entering, Sight.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
         read = Source.of(final, batch)
     assert final is not None
-    prompt = torch.arange(len(final), device=final.device)[:, None]
-    values = {readout.name: readout.of(model, final[prompt, readout.positions]) for readout in readouts}
+    values = {readout.name: readout.of(model, readout.at_reads(final)) for readout in readouts}
     for name, value in values.items():
-        if value.shape != prompt.shape[:1] or not bool(value.isfinite().all()):
+        if value.shape != final.shape[:1] or not bool(value.isfinite().all()):
             raise InputError(
-                f"metric {name} must give one finite number for each of {len(prompt)} prompts, "
+                f"metric {name} must give one finite number for each of {len(final)} prompts, "
                 f"got {value.detach().tolist()}"
             )
-    return Tape(tap.seen, values)
+    return Tape(inputs, tap.seen, values)
 
 
 def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
@@ -104,9 +104,8 @@ def prepare(
     """
     if model.output is None:
         raise InputError("this model has no output layer, so it has no logits for a metric to read")
-    readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
-    return readouts, base, source
+    return prepared(model, pairs, metrics), base, source
 
 
 def some(inputs: Inputs, prompts: Tensor) -> Inputs:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from interp.edits import patch
-from interp.patching.metrics import Metric
+from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.results import Direction, Sweep
 from interp.patching.spots import Spot
@@ -32,17 +32,17 @@ def sweep_by_forward(
     Arguments and result are those of `interp.patching.sweep`.
     """
     by, spot = tuple(by), Spot.of(model, site, by, stack, attention)
-    metrics = [metrics] if isinstance(metrics, Metric) else list(metrics)
-    readouts = [metric.prepare(model, pairs) for metric in metrics]
+    readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     healthy = _run(model, source, capture=spot.names)
-    sizes = [spot.size(axis) or pairs.read_by(spot.counted(axis)).ids.shape[1] for axis in by]
+    sizes = spot.shape(pairs, by)
     values = {
         readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts
     }
     for cell in product(*map(range, sizes)):
         where, name = dict(zip(by[1:], cell[1:], strict=True)), spot.name(cell[0])
-        out = _run(model, base, edit={name: patch(healthy[name], **where)})
+        part = {spot.own_axis(axis): at for axis, at in where.items()}
+        out = _run(model, base, edit={name: patch(healthy[name], **part)})
         real = _within(pairs, spot, where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)

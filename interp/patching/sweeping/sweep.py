@@ -17,6 +17,7 @@ from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
+from interp.patching.resumption import sweep_by_resuming
 from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Part, fill, groups, sizes
 from interp.patching.sweeping.memory import BUDGET, most_rows, shares
@@ -43,11 +44,11 @@ def sweep(
         model: a transformer with an output layer.
         pairs: clean and corrupted prompts, token for token alike in length; lengths may differ between pairs.
         metrics: what to read, one or several.
-        site: `resid_pre`, `resid_mid`, `resid_post`, `attn_out`, `mlp_out`, `z`, `q`, `k`, `v`, `pattern` or `scores`;
-            in a decoder with cross-attention `cross_attn_out` and `resid_cross` too.
-        by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, and for
-            `pattern` and `scores` `query` and `key`. Positions count in each prompt's own tokens; those of keys and
-            values of cross-attention are the source's.
+        site: any that `run` can edit, by its name in a layer (`z`, `resid_pre`, `mlp.post`) or outside the layers
+            (`embed`, `resid_final`, `logits`: a single layer, 0).
+        by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, for `pattern`
+            and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count in each prompt's own
+            tokens; those of keys and values of cross-attention are the source's.
         direction: `denoise` puts clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
         stack: `encoder` or `decoder`; by default that which the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
@@ -100,9 +101,12 @@ def swept(
     spot = Spot.of(model, site, by, stack, attention)
     shape = sizes(pairs, spot, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
-    most = most_rows(model, pairs, budget, spot)
-    parts = [Part.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
-    fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(shape, dtype=bool))], most)
+    if spot.in_engine:
+        most = most_rows(model, pairs, budget, spot)
+        parts = [Part.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
+        fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(shape, dtype=bool))], most)
+    else:
+        sweep_by_resuming(model, pairs, runs, readouts, values, spot, by, budget)
     blank_beyond(values, by, pairs, spot)
     return values
 

@@ -100,6 +100,58 @@ def test_every_cell_equals_one_plain_edited_forward(build_kind, site, by, kind):
     assert (found.values["kl_divergence"].nan_to_num() > -1e-12).all()
 
 
+EVERYWHERE = [
+    *((site, ("layer", "head", "position")) for site in ("q", "k", "v")),
+    *((site, ("layer", "head", "query")) for site in ("scores", "pattern")),
+    *((site, ("layer", "position")) for site in ("mlp.pre", "mlp.post", "embed", "resid_final", "logits")),
+    ("mlp.pre", ("layer", "neuron")),
+    ("mlp.post", ("layer", "neuron")),
+]
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+@pytest.mark.parametrize(("site", "by"), EVERYWHERE, ids=str)
+@pytest.mark.parametrize("build_kind", ["pre", "grouped queries", "post-norm encoder"])
+def test_every_site_that_run_can_edit_is_ablated_alike(build_kind, site, by, kind):
+    model, batch = build(build_kind), rows(LENGTHS)
+    if model.output is None:
+        pytest.skip("no logits")
+    if kind == "mean" and site in {"scores", "pattern"}:
+        return  # refused: below
+    found = ablate(model, batch, METRICS, site, by, kind).values["logit_difference"]
+    inside = {"q", "k", "v", "scores", "pattern"}
+    outside = {"embed": f"{stack_of(model)}.embed", "resid_final": f"{stack_of(model)}.resid_final", "logits": "logits"}
+    mean = mean_activation(model, batch, site) if kind == "mean" else None
+    for cell in product(*map(range, found.shape[:-1])):
+        where = {"d_mlp" if axis == "neuron" else axis: at for axis, at in zip(by[1:], cell[1:], strict=True)}
+        name = outside.get(site, f"{stack_of(model)}.{cell[0]}.{'attn.' * (site in inside)}{site}")
+        edit = zero(**where)
+        if site == "scores":  # what is not seen stays unseen
+
+            def edit(value, where=where):
+                part = value.clone()
+                own = part[:, where["head"], where["query"]]
+                own[own > -torch.inf] = 0
+                return part
+
+        elif mean is not None:
+            unit = [where[axis] for axis in ("head", "d_mlp") if axis in where]
+            edit = put(mean[(cell[0], *unit)], **where)
+        expected = difference(run(model, batch, edit={name: edit}).logits, batch)
+        expected[batch.lengths <= where.get("position", where.get("query", 0))] = torch.nan
+        torch.testing.assert_close(found[cell], expected, **CLOSE)
+    assert (found - found[:, :1]).nan_to_num().abs().max() > 1e-6
+
+
+def test_an_ablated_site_may_be_anothers_and_listed_cells_equal_the_grid_everywhere():
+    model, batch = build("pre"), rows(LENGTHS)
+    for site, by in [("mlp.pre", ("layer", "neuron")), ("k", ("layer", "head")), ("resid_mid", ("layer",))]:
+        grid = ablate(model, batch, METRICS, site, by, "resample", seed=3)
+        cells = [(2, 1), (0, 3), (1, 0)] if len(by) > 1 else [(2,), (0,)]
+        listed = ablate_cells(model, batch, METRICS, cells, site, "resample", seed=3)
+        torch.testing.assert_close(listed.drop(), torch.stack([grid.drop()[cell] for cell in cells]), **CLOSE)
+
+
 @pytest.mark.parametrize(("site", "widths"), [("z", (4, 6)), ("mlp.post", (23,)), ("resid_post", (20,))])
 def test_the_mean_counts_every_real_position_of_every_batch_once(site, widths):
     model = build("pre")
@@ -206,7 +258,7 @@ class TestLists:
     def test_many_long_prompts_in_several_passes_change_no_number(self, monkeypatch):
         model, batch = build("pre"), rows(LENGTHS)
         whole = ablate_in_order(model, batch, METRICS, self.ORDER, kind="resample")
-        monkeypatch.setattr("interp.patching.ablation._ROWS", 15)  # two prompts, one step
+        monkeypatch.setattr("interp.patching.resumption.most_rows", lambda *_: 15)  # two prompts, one step
         split = ablate_in_order(model, batch, METRICS, self.ORDER, kind="resample")
         torch.testing.assert_close(split.values, whole.values, **CLOSE)
 
@@ -292,7 +344,9 @@ class TestBadInput:
         ("arguments", "message"),
         [
             ({"site": "zz"}, "no patchable site"),
-            ({"site": "pattern"}, "cannot ablate 'pattern'"),
+            ({"site": "pattern", "kind": "mean"}, "cannot ablate 'pattern' by kind='mean'.* expected 'zero'"),
+            ({"site": "scores", "kind": "resample"}, "cannot ablate 'scores' by kind='resample'"),
+            ({"site": "mlp.post", "by": ("layer", "head")}, "mlp.post can be swept by layer first, then any of pos"),
             ({"kind": "noise"}, "no ablation 'noise'"),
             ({"kind": "mean", "mean": torch.zeros(3, 24)}, r"shape \(3, 4, 6\), got \(3, 24\)"),
             ({"kind": "zero", "mean": torch.zeros(3, 4, 6)}, "not used by kind='zero'"),
@@ -311,7 +365,7 @@ class TestBadInput:
             ([(0, 23)], "mlp.post", "neuron 0-22"),
             ([], "z", "at least one cell"),
             ([(0, 1), (0, -3)], "z", "names each cell once"),
-            ([(0,)], "resid_pre", "by a list of cells"),
+            ([(0, 0)], "resid_pre", r"no cell \(0, 0\) of resid_pre: expected \(layer 0-2\)"),
         ],
     )
     def test_lists(self, cells, site, message):
@@ -325,5 +379,5 @@ class TestBadInput:
             ablate(model, left, logit_difference(RIGHT[:2], WRONG[:2]))
         with pytest.raises(InputError, match="no batches"):
             mean_activation(model, [])
-        with pytest.raises(InputError, match=r"cannot ablate 'mlp.post' in this model"):
+        with pytest.raises(InputError, match=r"no patchable site 'mlp.post' in this model"):
             ablate_cells(model, rows(LENGTHS), METRICS[0], [(0, 0)], "mlp.post")

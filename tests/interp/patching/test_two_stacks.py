@@ -64,6 +64,30 @@ def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, stack, att
     assert measured > len(cells) // 2
 
 
+RESUMED = [
+    *((site, PLACES) for site in ("mlp.pre", "mlp.post", "embed", "resid_final")),
+    *((site, ("layer", "neuron")) for site in ("mlp.pre", "mlp.post")),
+]
+
+
+@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@EVERY
+def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, stack, differing):
+    if (stack, differing) == ("encoder", "target"):
+        pytest.skip("nothing differs there")
+    model, pairs = two_stacks(name), pairs_of_two(differing)
+    for site, by in RESUMED if stack == "encoder" else [*RESUMED, ("logits", PLACES)]:
+        if name == "buckets" and stack == "decoder" and site.startswith("mlp."):
+            continue
+        for direction in ("denoise", "noise"):
+            arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, direction)
+            fast, plain = (each(*arguments, stack=stack) for each in (sweep, sweep_by_forward))
+            torch.testing.assert_close(fast.values, plain.values, **CLOSE)
+            expected = (site, stack, differing) != ("embed", "decoder", "source")  # there the target is the same
+            assert (fast.effect().nan_to_num().abs().max() > 1e-5) == expected
+
+
 def test_positions_count_the_text_that_they_lie_in():
     model, pairs = two_stacks("original"), pairs_of_two("source")  # sources of 4, 4, 3 tokens, targets of 3, 2, 3
     asked = {"stack": "decoder", "attention": "cross"}
@@ -178,6 +202,28 @@ def test_ablations_equal_plain_edited_forwards(name, stack, attention, kind):
         model, source, logit_difference(pairs.right, pairs.wrong), cells, kind=kind, target=target, mean=given, **where
     )
     torch.testing.assert_close(listed.drop(), torch.stack([found.drop()[cell] for cell in cells]), **CLOSE)
+
+
+@pytest.mark.parametrize(("stack", "attention", "site"), [("encoder", "self", "mlp.post"), ("decoder", "cross", "k")])
+def test_what_no_engine_ablates_equals_plain_edited_forwards(stack, attention, site):
+    model, pairs = two_stacks("original"), pairs_of_two("source")
+    source, target = pairs.inputs[0]
+    where = {"stack": stack, "attention": attention}
+    mean = mean_activation(model, [(source, target)], site, **where)
+    unit, axis = ("neuron", "d_mlp") if site == "mlp.post" else ("head", "head")
+    readout = logit_difference().prepare(model, pairs)
+    found = ablate(model, pairs, logit_difference(), site, ("layer", unit), "mean", **where).values["logit_difference"]
+    for layer, at in product(*map(range, found.shape[:2])):
+        name = f"{stack}.{layer}.{'cross_attn.' if attention == 'cross' else ''}{site}"
+        plain = run(model, source, target=target, edit={name: put(mean[layer, at], **{axis: at})})
+        torch.testing.assert_close(found[layer, at], readout.of_logits(plain.logits), **CLOSE)
+    donors = rows((5,), d_vocab=19, seed=3), rows((4,), seed=4)
+    asked = {"site": site, "by": ("layer", unit), "kind": "resample", "donors": donors}
+    found = ablate(model, pairs, logit_difference(), **asked, **where).values["logit_difference"]
+    name = f"{stack}.1.{'cross_attn.' if attention == 'cross' else ''}{site}"
+    theirs = run(model, donors[0], target=donors[1], capture=name)[name][:, :4, 1]
+    plain = run(model, source, target=target, edit={name: put(theirs, **{axis: 1})})
+    torch.testing.assert_close(found[1, 1], readout.of_logits(plain.logits), **CLOSE)
 
 
 def test_other_prompts_resampled_are_those_of_the_same_stack():

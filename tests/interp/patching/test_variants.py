@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import VARIANTS, pairs_of_two, ragged_pairs, two_stacks, variant
 
-from interp import InputError, Transformer, run
+from interp import InputError, Transformer, run, sites
 from interp.attribution import attribution_by_source, direct_logit_attribution, head_results, logit_lens
 from interp.composition import composition_scores
 from interp.patching import (
@@ -12,14 +12,17 @@ from interp.patching import (
     attending,
     attribution_patching,
     edge_attribution,
+    kl_divergence,
     logit_difference,
     path_patch,
     path_patch_by_forward,
     sweep,
     sweep_by_forward,
+    top_cells,
 )
 from interp.patching.ablation import ablate, ablate_cells
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
+from interp.patching.spots import Spot
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
@@ -54,6 +57,75 @@ def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, causal):
         torch.testing.assert_close(fast.values, plain.values, **CLOSE)
         torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
         assert fast.effect().nan_to_num().abs().max() > 1e-4
+
+
+RESUMED = [
+    *((site, by) for site in ("mlp.pre", "mlp.post") for by in (PLACES, ("layer", "neuron"))),
+    *((site, by) for site in ("mlp.router", "mlp.experts") for by in (PLACES, ("layer", "position", "expert"))),
+    *((site, PLACES) for site in ("embed", "resid_final", "logits")),
+]
+
+
+@EVERY_KIND
+@EVERY
+def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, causal):
+    model, pairs, measured = variant(name, causal=causal), ragged_pairs(), 0
+    for site, by in RESUMED:
+        if site.startswith("mlp.") and f"{'decoder' if causal else 'encoder'}.0.{site}" not in sites(model):
+            continue
+        arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, ("denoise", "noise")[measured % 2])
+        fast, plain = sweep(*arguments), sweep_by_forward(*arguments)
+        torch.testing.assert_close(fast.values, plain.values, **CLOSE)
+        assert fast.effect().nan_to_num().abs().max() > 1e-4
+        measured += 1
+    assert measured >= 3
+
+
+def test_a_small_budget_changes_no_resumed_cell():
+    model, pairs, by = variant("after"), ragged_pairs(), ("layer", "neuron", "position")
+    whole, tight = (
+        sweep(model, pairs, logit_difference(), "mlp.post", by, budget=budget) for budget in (2 << 30, 90_000)
+    )
+    torch.testing.assert_close(tight.values, whole.values, rtol=1e-12, atol=1e-12, equal_nan=True)
+    firsts, found = (1, 2, 1), whole.effect()
+    assert all((found[:, :, :first, prompt] == 0).all() for prompt, first in enumerate(firsts))
+
+
+@pytest.mark.parametrize("name", ["buckets", "parallel", "experts"])
+def test_estimates_of_what_lies_inside_add_up_to_those_around_it(name):
+    model, pairs = variant(name), ragged_pairs()
+    inside = (
+        {"mlp.experts": ("layer", "position", "expert")} if name == "experts" else {"mlp.post": (*PLACES, "neuron")}
+    )
+    asked = {"embed": PLACES, "resid_pre": PLACES, "mlp_out": PLACES, **inside}
+    found = {
+        site: each.effect() for site, each in attribution_patching(model, pairs, logit_difference(), asked).items()
+    }
+    (parts,) = (found[site].sum(-2) for site in inside)  # over neurons or experts: what they add is linear in them
+    torch.testing.assert_close(parts, found["mlp_out"], **CLOSE)
+    torch.testing.assert_close(found["embed"], found["resid_pre"][:1], **CLOSE)
+    assert parts.nan_to_num().abs().max() > 1e-4
+
+
+def test_what_has_no_estimate_or_search_says_so():
+    model, pairs = variant("after"), ragged_pairs()
+    with pytest.raises(InputError, match="logits are what metrics read: expected sites before them"):
+        attribution_patching(model, pairs, logit_difference(), {"logits": PLACES})
+    with pytest.raises(InputError, match=r"'mlp\.post' only many: use `sweep`"):
+        top_cells(model, pairs, logit_difference(), "mlp.post", by=("layer", "neuron"))
+
+
+def test_every_site_of_a_model_can_be_swept():
+    model, pairs = two_stacks("modern"), pairs_of_two("source")
+    for name in sites(model):
+        *stack, site = name.split(".", 2) if name.count(".") > 1 else (name.split(".")[0], "", name.split(".")[-1])
+        attention = "cross" if site.startswith("cross_attn.") else "self"
+        local = site.removeprefix("cross_attn.").removeprefix("attn.")
+        where = {"stack": stack[0] if site != "logits" else None, "attention": attention}
+        found = Spot.of(model, local, ("layer",), **where)
+        assert name == found.name(int(stack[1] or 0))
+        if stack[1] in {"", "0"}:
+            assert sweep(model, pairs, logit_difference(), local, ("layer",), **where).effect().isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["buckets", "local, capped", "local, biased", "norm over all heads"])

@@ -1,0 +1,191 @@
+"""What does any edit of a run do? The run resumed at the edit's layer, many edits at once on a free leading axis.
+
+A cell is `(layer, ...)`, a place on each of the axes that cells are counted by; cells of a set are edited together. All
+sites that `run` can edit are patched and ablated so, for which the engine of sweeps has no shorter way.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import groupby
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.patching.metrics import Readout
+from interp.patching.pairs import Pairs
+from interp.patching.plain import PlainRun
+from interp.patching.spots import Spot
+from interp.patching.sweeping.memory import most_rows
+from interp.sight import Sight, Source
+from interp.tap import Edit, Tap
+from interp.transformer import Stream, Transformer
+
+Cell = tuple[int, ...]
+Instead = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
+
+
+def resumed(model: Transformer, plain: PlainRun, spot: Spot, edits: dict[int, Edit]) -> Tensor:
+    """The last stack's final stream with a site edited in some layers; for the site `logits` the logits.
+
+    `plain` is the run of that stack. Edits may put new leading axes before `prompt`; what lies below is not run again.
+    """
+    tap, run, start = Tap(edit={spot.name(layer): edit for layer, edit in edits.items()}), None, min(edits)
+    for name in model.config.stacks if spot.stack != plain.stack else [plain.stack]:
+        own, stack, within = plain.of_stack(name), model.stack(name), tap.at(name)
+        here = 0 if name != spot.stack or spot.site == "embed" else len(stack.blocks) if spot.outside else start
+        residual = within("embed", own.resid[0]) if here == 0 else own.resid[here]
+        run = stack.resume(residual, _sight(model, own), tap=within, start=here, source=_source(own, run))
+    assert run is not None
+    logits = model.read(run, tap) if spot.site == "logits" else None
+    return run if logits is None else logits
+
+
+def observed(model: Transformer, plain: PlainRun, spot: Spot, layer: int) -> Tensor:
+    """What a run had at a site in one layer, made anew from the stream that entered the layer."""
+    own = plain.of_stack(spot.stack)
+    if spot.outside:
+        logits = model.read(own.final) if spot.site == "logits" else None
+        return own.resid[0] if spot.site == "embed" else own.final if logits is None else logits
+    tap, name = Tap(capture={spot.name(layer)}), spot.name(layer)
+    block = model.stack(spot.stack).blocks[layer]
+    block(own.resid[layer], _sight(model, own), tap.at(spot.stack).at(str(layer)), None, _source(own, None))
+    return tap.seen[name]
+
+
+def _sight(model: Transformer, own: PlainRun) -> Sight:
+    return Sight.of(own.batch, causal=model.config.stacks[own.stack].causal)
+
+
+def _source(own: PlainRun, changed: Stream | None) -> Source | None:
+    """What cross-attention reads: the encoder's final stream, as it is or `changed`."""
+    if own.source is None:
+        return None
+    return Source.of(own.source.final if changed is None else changed, own.source.batch)
+
+
+@torch.no_grad()
+def measure_sets(
+    model: Transformer,
+    pairs: Pairs,
+    plain: PlainRun,
+    readouts: Sequence[Readout],
+    spot: Spot,
+    by: Sequence[str],
+    sets: Sequence[Sequence[Cell]],
+    instead: Instead,
+    budget: int,
+) -> list[Float[Tensor, "set prompt"]]:
+    """Each metric with each set's cells replaced together: sets of one lowest layer go through in chunks.
+
+    Raises:
+        InputError: a metric that does not give one number a prompt.
+    """
+    last = plain.final
+    found = [last.new_empty(len(sets), len(pairs)) for _ in readouts]
+    lengths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
+    width = lengths[spot.stack] + (lengths[plain.stack] if plain.stack != spot.stack else 0)
+    wide = width * max(1, spot.entries // model.config.d_model if spot.site in {"logits", "mlp.experts"} else 1)
+    most = most_rows(model, pairs, budget, spot)
+    lowest = [min(cell[0] for cell in cells) for cells in sets]
+    for _, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
+        together = torch.tensor([*group])
+        for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // wide)):
+            own, some = plain.take(prompts, lengths), [readout.take(prompts) for readout in readouts]
+            for chunk in together.split(max(1, most // (wide * len(prompts)))):
+                edits = _edits(spot, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
+                value = resumed(model, own, spot, edits)
+                for table, readout in zip(found, some, strict=True):
+                    table[chunk[:, None], prompts] = _read(model, readout, spot, value)
+    return found
+
+
+def _read(model: Transformer, readout: Readout, spot: Spot, value: Tensor) -> Float[Tensor, "set prompt"]:
+    if spot.site == "logits":
+        return readout.of_logits(value)
+    return readout.of(model, readout.at_reads(value))
+
+
+def _edits(
+    spot: Spot,
+    by: Sequence[str],
+    sets: Sequence[Sequence[Cell]],
+    instead: Instead,
+    prompts: Int[Tensor, " prompt"],
+    lengths: dict[str, int],
+) -> dict[int, Edit]:
+    """For each layer of any cell, the edit that puts what stands there instead, on a new leading axis."""
+    edits = {}
+    for layer in sorted({cell[0] for cells in sets for cell in cells}):
+        mask, theirs = _mask(spot, by, sets, layer, lengths).to(prompts.device), instead(layer)
+        if theirs.ndim > len(spot.axes):
+            theirs = theirs[prompts]
+        edits[layer] = _putting(theirs, mask, unseen=-torch.inf if spot.site == "scores" else None)
+    return edits
+
+
+def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."], unseen: float | None) -> Edit:
+    """The edit that puts `value` where `mask` is true and there is not what says that a key is `unseen`."""
+
+    def edit(plain: Tensor) -> Tensor:
+        where = mask if unseen is None else mask & (plain != unseen)
+        return torch.where(where, value.to(plain.dtype), plain)
+
+    return edit
+
+
+def _mask(
+    spot: Spot, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: dict[str, int]
+) -> Bool[Tensor, "set 1 ..."]:
+    """Which entries of a layer's site each set replaces: an axis that tells no cells apart has one entry."""
+    widths = [spot.size(axis) or lengths[spot.counted(axis)] if axis in by else 1 for axis in spot.axes]
+    mask = torch.zeros(len(sets), 1, *widths, dtype=torch.bool)
+    for row, cells in zip(mask, sets, strict=True):
+        for cell in cells:
+            if cell[0] == layer:
+                where = dict(zip(by, cell, strict=True))
+                row[0, *(where.get(axis, 0) for axis in spot.axes)] = True
+    return mask
+
+
+def sweep_by_resuming(
+    model: Transformer,
+    pairs: Pairs,
+    runs: tuple[PlainRun, PlainRun],
+    readouts: Sequence[Readout],
+    values: dict[str, Float[Tensor, "*cells prompt"]],
+    spot: Spot,
+    by: Sequence[str],
+    budget: int,
+) -> None:
+    """Put into the tables each cell of the first run with what the second has there.
+
+    Cells that no change can reach stay as they are.
+    """
+    plain, source = runs
+    asked = _reached(pairs, readouts, spot, by)
+    cells = [tuple(cell) for cell in asked.any(-1).nonzero().tolist()]
+    if not cells:
+        return
+    theirs = lru_cache(maxsize=1)(lambda layer: observed(model, source, spot, layer))
+    found = measure_sets(model, pairs, plain, readouts, spot, by, [[cell] for cell in cells], theirs, budget)
+    at = tuple(torch.tensor(cells).T)
+    for readout, value in zip(readouts, found, strict=True):
+        table = values[readout.name]
+        table[at] = torch.where(asked[at], value, table[at])
+
+
+def _reached(pairs: Pairs, readouts: Sequence[Readout], spot: Spot, by: Sequence[str]) -> Bool[Tensor, "*cells prompt"]:
+    """Which cells can change what is read of which prompts: in a causal stack none before the prompts differ."""
+    shape = spot.shape(pairs, by)
+    found = torch.ones(*shape, len(pairs), dtype=torch.bool, device=pairs.last.device)
+    axis = next((axis for axis in ("position", "query") if axis in by and spot.counted(axis) == spot.stack), None)
+    if axis is None:
+        return found
+    at = torch.arange(shape[by.index(axis)], device=found.device)[:, None]
+    live = at < pairs.read_by(spot.stack).lengths
+    if spot.causal:
+        read = torch.cat([readout.positions for readout in readouts], 1).amax(1)
+        live &= (at >= pairs.first_reached(spot.stack)) & (at <= read)
+    after = [1] * (len(shape) - 1 - by.index(axis))
+    return found & live.view(-1, *after, len(pairs))
