@@ -1,0 +1,62 @@
+"""docs/glossary.md has the terms of art that public docstrings use, in order, and invents no source."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+ENTRIES = dict(re.findall(r"^- \*\*(.+?)\*\*: (.+?)(?=\n- |\Z)", GLOSSARY, re.MULTILINE | re.DOTALL))
+NAMES = {name.strip("() ").replace("\\", "") for entry in ENTRIES for name in re.split(r"[,(]", entry)}
+TERMS = """
+ablation activation agreement antecedent AtP* attribution~patching base~run baseline behaviour block budget
+cell chunk claim clean composition contrast control control~task coreference corrupted cross-attention denoise
+direct~logit~attribution donor EAP EAP-IG edge edit effect eligible entropy expected~layer feed-forward gain
+GradDrop group head induction key knock-out label logit logit~difference logit~lens measure mention metric
+neuron noise null offset path~patching pattern piece plain~run positional~head probe q QK~fix query read-out
+receiver relation residual~stream resume row scores selectivity sender share sight sink site source~run stack
+studentised~bootstrap sweep tag~lift tap target value window z
+"""
+
+
+def docstrings() -> str:
+    """All docstrings of public modules, classes and functions, in one."""
+    found = []
+    for file in sorted(path for package in ("interp", "models", "analyses") for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                private = not isinstance(node, ast.Module) and node.name.startswith("_")
+                found.append("" if private else ast.get_docstring(node) or "")
+    return "\n".join(found)
+
+
+SAID = re.sub(r"\s+", " ", docstrings())
+
+
+@pytest.mark.parametrize("term", [term.replace("~", " ") for term in TERMS.split()])
+def test_a_term_that_docstrings_use_has_an_entry(term):
+    used = re.search(rf"(?<![\w-]){re.escape(term)}(?:s|d|ned)?(?![\w-])", SAID, 0 if term[0].isupper() else re.I)
+    assert (not used) or term in NAMES
+
+
+def test_entries_say_something_and_docstrings_use_nearly_all():
+    assert len(ENTRIES) >= 70
+    assert all(len(meaning.split()) > 5 for meaning in ENTRIES.values())
+    unused = {name for name in NAMES if not re.search(rf"(?<![\w-]){re.escape(name)}", SAID, re.IGNORECASE)}
+    assert len(unused) < 10, unused
+
+
+def test_entries_are_in_order():
+    names = [re.sub(r"[^a-z ]", "", name.lower().replace("-", " ")) for name in ENTRIES]
+    assert names == sorted(names)
+
+
+def test_every_source_is_one_that_docstrings_or_measures_name():
+    known = SAID + (ROOT / "docs" / "measures.md").read_text()
+    plain = re.sub(r"\s+", " ", GLOSSARY)
+    cited = {*re.findall(r"([\w']+) ((?:19|20)\d\d)", plain)}
+    assert len(cited) > 15
+    for name, year in cited:
+        assert re.search(rf"{name}\b[^.;]{{0,60}} {year}", known), f"{name} {year}"
