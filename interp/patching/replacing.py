@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -145,10 +146,7 @@ class Replacement:
 
 def _fit(value: Tensor, width: int) -> Tensor:
     """The first `width` positions, filled up with zeros where there are fewer."""
-    missing = width - value.shape[1]
-    if missing <= 0:
-        return value[:, :width]
-    return torch.cat([value, value.new_zeros(len(value), missing, *value.shape[2:])], 1)
+    return F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]])  # less than nothing cuts off
 
 
 def _draw(
