@@ -35,7 +35,7 @@ from torch import Tensor
 from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import Transformer, patch, run
 from interp.patching import Pairs, logit_difference, sweep
-from interp.patching.spots import site_name
+from interp.patching.patch_sites import site_name
 from models import load
 
 READ = -1

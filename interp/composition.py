@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.parts import Around, RootMeanSquare
-from interp.patching.spots import one_stack
+from interp.patching.patch_sites import one_stack
 from interp.transformer import AfterNorm, Block, PreNorm, Transformer
 
 

@@ -20,8 +20,8 @@ from analyses.patch.cells import DIRECTIONS, METRICS, POSITIONS, all_idle, dust,
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
 from interp import InputError, Transformer
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
+from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import Direction
-from interp.patching.spots import IN_ATTENTION
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects

@@ -22,8 +22,8 @@ from interp.patching import (
     unreliable,
 )
 from interp.patching.pairs import Inputs, answers_in
+from interp.patching.patch_sites import IN_ATTENTION, PatchSite
 from interp.patching.results import Direction
-from interp.patching.spots import IN_ATTENTION, Spot
 from interp.statistics import benjamini_hochberg, estimate, shares
 
 METRICS: dict[str, Callable[[], Metric]] = {
@@ -80,7 +80,7 @@ def sweeps(
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
-    axes = Spot.of(model, site, ("layer",), stack, attention).axes
+    axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
     by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONS))]
     readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
     where = {"stack": stack, "attention": attention}
@@ -108,7 +108,7 @@ def cells_of(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: 
     """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
-    spot = Spot.of(model, first.site, ("layer",), *where_in)
+    spot = PatchSite.of(model, first.site, ("layer",), *where_in)
     rows = pd.concat([_rows(each, name, seed) for each in found for name in each.values], ignore_index=True)
     where = [axis for axis in spot.axes if axis in POSITIONS]
     place = {"stack": spot.stack, "attention": spot.attention, "site": spot.site}

@@ -12,8 +12,8 @@ from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
 from analyses.provenance import digest
 from interp import InputError, Transformer
+from interp.patching.patch_sites import last_stack
 from interp.patching.results import Direction
-from interp.patching.spots import last_stack
 
 Progress = Callable[[str, int], object]  # what is being done, and how often it was
 

@@ -117,9 +117,7 @@ class Result:
     @property
     def counts(self) -> dict[str, int]:
         """What was read and what was left out, in measuring and in the causal test."""
-        left_out = {
-            f"pairs left out of {task['task']}": task["left_out"] for task in self.tasks if task.get("left_out")
-        }
+        left_out = {f"pairs left out of {task['task']}": task["left_out"] for task in self.tasks if task.get("left_out")}
         return {**self.heads.attrs.get("counts", {}), **left_out}
 
     def name(self, several: bool) -> str:

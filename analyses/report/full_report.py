@@ -20,20 +20,7 @@ from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, label_section
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
-from analyses.sections import (
-    UNUSED,
-    Block,
-    Definitions,
-    Page,
-    Part,
-    Section,
-    Source,
-    caveat,
-    counts_table,
-    joined,
-    link,
-    remark,
-)
+from analyses.sections import UNUSED, Block, Definitions, Page, Part, Section, Source, caveat, counts_table, joined, link, remark
 from interp import InputError, Transformer
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
@@ -245,11 +232,7 @@ def _page(
         ],
         sections=[
             *sections,
-            *(
-                [Section("Experiments", [_EXPERIMENTS, *asked.sections, *asked.counted], "experiments")]
-                if asked
-                else []
-            ),
+            *([Section("Experiments", [_EXPERIMENTS, *asked.sections, *asked.counted], "experiments")] if asked else []),
             Section("What was read and what was left out", _counted(results, probed, several)),
         ],
         corpora=_sources(corpora, results),

@@ -11,7 +11,7 @@ from interp.composition import wide
 from interp.config import NoNorm, StackConfig
 from interp.errors import InputError
 from interp.parts import Output
-from interp.patching.spots import one_stack
+from interp.patching.patch_sites import one_stack
 from interp.running import Tokens, as_batch
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer

@@ -11,7 +11,7 @@ from interp.attribution.answers import Answer, Positions, Reading
 from interp.composition import gain, norm_after, wide
 from interp.errors import InputError
 from interp.parts import RootMeanSquare
-from interp.patching.spots import one_stack
+from interp.patching.patch_sites import one_stack
 from interp.running import Run, Tokens, run
 from interp.transformer import Block, Transformer
 

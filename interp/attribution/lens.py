@@ -8,7 +8,7 @@ from torch import Tensor
 
 from interp.attribution.answers import Answer, Positions, answer_ids, columns_of
 from interp.errors import InputError
-from interp.patching.spots import one_stack
+from interp.patching.patch_sites import one_stack
 from interp.running import Tokens, as_batch, run
 from interp.transformer import Transformer
 

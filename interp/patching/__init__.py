@@ -16,7 +16,7 @@ from interp.patching.metrics import (
 from interp.patching.pairs import Pairs
 from interp.patching.paths.oracle import Receiver, path_patch_by_forward
 from interp.patching.paths.path_patch import path_patch
-from interp.patching.replacing import mean_activation
+from interp.patching.replacements import mean_activation
 from interp.patching.results import Sweep, unreliable
 from interp.patching.search import TopCells, top_cells
 from interp.patching.sweeping.oracle import sweep_by_forward

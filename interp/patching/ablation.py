@@ -19,11 +19,11 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.patching.replacing import Alone, Replacement
+from interp.patching.replacements import Alone, Replacement
 from interp.patching.results import chosen
 from interp.patching.resumption import Cell, measure_sets
-from interp.patching.spots import Spot
 from interp.patching.sweeping.memory import BUDGET
 from interp.patching.sweeping.sweep import blank_beyond, read_values, swept
 from interp.running import Tokens
@@ -100,7 +100,7 @@ def ablate(
         InputError: no such site, axis or kind; a mean of the wrong shape; no other prompt to draw from.
     """
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
-    asked = _Asked.of(model, prompts, metrics, Spot.of(model, site, by, stack, attention), kind, options)
+    asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
     if asked.spot.in_engine and (site == "z" or not asked.spot.in_attention):
         runs = asked.plain, asked.replaced()
         how = asked.readouts, asked.values, site, by, asked.budget
@@ -132,7 +132,7 @@ def ablate_cells(
     Raises:
         InputError: as `ablate`, or a cell that the model lacks.
     """
-    spot = Spot.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
+    spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
     cells = _checked(spot, cells)
     asked = _Asked.of(model, prompts, metrics, spot, kind, options)
     values = asked.measure(("layer", *spot.units), [[cell] for cell in cells])
@@ -158,7 +158,7 @@ def ablate_in_order(
     Raises:
         InputError: as `ablate_cells`, or a cell named twice.
     """
-    spot = Spot.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
+    spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
     cells = _checked(spot, order)
     if len({*cells}) != len(cells):
         raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
@@ -167,7 +167,7 @@ def ablate_in_order(
     return Ablation(site, kind, ("step",), values, asked.values)
 
 
-def _checked(spot: Spot, cells: Sequence[Cell]) -> list[Cell]:
+def _checked(spot: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     """The cells, negative indices counted from the end.
 
     Raises:
@@ -188,7 +188,7 @@ class _Asked:
     """What is ablated, checked: the prompts with their own run and metrics, and what comes instead in each layer."""
 
     model: Transformer
-    spot: Spot
+    spot: PatchSite
     alone: Alone
     readouts: list[Readout]
     plain: PlainRun
@@ -202,7 +202,7 @@ class _Asked:
         model: Transformer,
         prompts: Tokens | Pairs,
         metrics: Metric | Sequence[Metric],
-        spot: Spot,
+        spot: PatchSite,
         kind: str,
         options: Options,
     ) -> "_Asked":

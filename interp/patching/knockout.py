@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError
 from interp.patching.hiding import Hidden
+from interp.patching.patch_sites import last_stack, one_stack
 from interp.patching.plain import PlainRun
-from interp.patching.spots import last_stack, one_stack
 from interp.running import Tokens, as_batch, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer

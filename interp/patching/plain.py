@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import NoMLP
 from interp.patching.pairs import Inputs
-from interp.patching.spots import Attending
+from interp.patching.patch_sites import Attending
 from interp.places import matching
 from interp.sight import Sight, Source
 from interp.tap import Tap

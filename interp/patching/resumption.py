@@ -14,8 +14,8 @@ from torch import Tensor
 
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.patching.spots import Spot
 from interp.patching.sweeping.memory import most_rows
 from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
@@ -25,7 +25,7 @@ Cell = tuple[int, ...]
 Instead = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
 
 
-def resumed(model: Transformer, plain: PlainRun, spot: Spot, edits: dict[int, Edit]) -> Tensor:
+def resumed(model: Transformer, plain: PlainRun, spot: PatchSite, edits: dict[int, Edit]) -> Tensor:
     """The last stack's final stream with a site edited in some layers; for the site `logits` the logits.
 
     `plain` is the run of that stack. Edits may put new leading axes before `prompt`; what lies below is not run again.
@@ -41,7 +41,7 @@ def resumed(model: Transformer, plain: PlainRun, spot: Spot, edits: dict[int, Ed
     return run if logits is None else logits
 
 
-def observed(model: Transformer, plain: PlainRun, spot: Spot, layer: int) -> Tensor:
+def observed(model: Transformer, plain: PlainRun, spot: PatchSite, layer: int) -> Tensor:
     """What a run had at a site in one layer, made anew from the stream that entered the layer."""
     own = plain.of_stack(spot.stack)
     if spot.outside:
@@ -70,7 +70,7 @@ def measure_sets(
     pairs: Pairs,
     plain: PlainRun,
     readouts: Sequence[Readout],
-    spot: Spot,
+    spot: PatchSite,
     by: Sequence[str],
     sets: Sequence[Sequence[Cell]],
     instead: Instead,
@@ -100,14 +100,14 @@ def measure_sets(
     return found
 
 
-def _read(model: Transformer, readout: Readout, spot: Spot, value: Tensor) -> Float[Tensor, "set prompt"]:
+def _read(model: Transformer, readout: Readout, spot: PatchSite, value: Tensor) -> Float[Tensor, "set prompt"]:
     if spot.site == "logits":
         return readout.of_logits(value)
     return readout.of(model, readout.at_reads(value))
 
 
 def _edits(
-    spot: Spot,
+    spot: PatchSite,
     by: Sequence[str],
     sets: Sequence[Sequence[Cell]],
     instead: Instead,
@@ -135,7 +135,7 @@ def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."], unseen: float | Non
 
 
 def _mask(
-    spot: Spot, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: dict[str, int]
+    spot: PatchSite, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: dict[str, int]
 ) -> Bool[Tensor, "set 1 ..."]:
     """Which entries of a layer's site each set replaces: an axis that tells no cells apart has one entry."""
     widths = [spot.size(axis) or lengths[spot.counted(axis)] if axis in by else 1 for axis in spot.axes]
@@ -154,7 +154,7 @@ def sweep_by_resuming(
     runs: tuple[PlainRun, PlainRun],
     readouts: Sequence[Readout],
     values: dict[str, Float[Tensor, "*cells prompt"]],
-    spot: Spot,
+    spot: PatchSite,
     by: Sequence[str],
     budget: int,
 ) -> None:
@@ -175,7 +175,9 @@ def sweep_by_resuming(
         table[at] = torch.where(asked[at], value, table[at])
 
 
-def _reached(pairs: Pairs, readouts: Sequence[Readout], spot: Spot, by: Sequence[str]) -> Bool[Tensor, "*cells prompt"]:
+def _reached(
+    pairs: Pairs, readouts: Sequence[Readout], spot: PatchSite, by: Sequence[str]
+) -> Bool[Tensor, "*cells prompt"]:
     """Which cells can change what is read of which prompts: in a causal stack none before the prompts differ."""
     shape = spot.shape(pairs, by)
     found = torch.ones(*shape, len(pairs), dtype=torch.bool, device=pairs.last.device)

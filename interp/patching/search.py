@@ -20,8 +20,8 @@ from interp.errors import InputError
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction
-from interp.patching.spots import Spot
 from interp.patching.sweeping.bench import Bench
 from interp.patching.sweeping.memory import BUDGET
 from interp.transformer import Transformer
@@ -100,7 +100,7 @@ def top_cells(
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
     where = {"stack": stack, "attention": attention}
-    spot = Spot.of(model, site, by, stack, attention)
+    spot = PatchSite.of(model, site, by, stack, attention)
     if not spot.in_engine:
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
     bench = Bench.of(model, pairs, metric, spot, by, direction, budget)

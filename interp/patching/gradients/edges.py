@@ -21,8 +21,8 @@ from interp.errors import InputError
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import last_stack, one_stack, site_name
 from interp.patching.results import Direction
-from interp.patching.spots import last_stack, one_stack, site_name
 from interp.transformer import Block, Transformer
 
 Writes = Float[Tensor, "sender prompt position d_model"]

@@ -19,8 +19,8 @@ from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Inputs, Pairs
+from interp.patching.patch_sites import PatchSite, site_name
 from interp.patching.results import Direction, Sweep, chosen
-from interp.patching.spots import Spot, site_name
 from interp.patching.sweeping.sweep import blank_beyond, check_reach
 from interp.places import sites as sites_of
 from interp.sight import Sight, Source
@@ -147,7 +147,7 @@ class _Plan:
     base: Inputs
     source: Inputs
     by: dict[str, tuple[str, ...]]
-    spots: dict[str, Spot]  # the sites asked for and, for the QK fix, those that it needs
+    spots: dict[str, PatchSite]  # the sites asked for and, for the QK fix, those that it needs
     qk_fix: bool
 
     @staticmethod
@@ -163,13 +163,13 @@ class _Plan:
     ) -> "_Plan":
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
-        spots = {site: Spot.of(model, site, tuple(by), *where) for site, by in sites.items()}
+        spots = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
         for spot in spots.values():
             check_reach(model, pairs, spot)
             if spot.site == "logits":
                 raise InputError("the logits are what metrics read: expected sites before them")
         if qk_fix := qk_fix and bool({"q", "k"} & {*spots}):
-            spots |= {site: Spot.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
+            spots |= {site: PatchSite.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
         by = {site: tuple(by) for site, by in sites.items()}
         return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), by, spots, qk_fix)
 

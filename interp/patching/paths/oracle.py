@@ -19,8 +19,8 @@ from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite, one_stack, site_name
 from interp.patching.results import Direction, Sweep
-from interp.patching.spots import Spot, one_stack, site_name
 from interp.running import Run, run
 from interp.tap import Edit
 from interp.transformer import Transformer
@@ -73,7 +73,7 @@ def check_paths(
     if sender not in SENDERS:
         raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
     one_stack(model, "path patching")
-    Spot.of(model, sender, by)
+    PatchSite.of(model, sender, by)
     if through not in THROUGH:
         raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:

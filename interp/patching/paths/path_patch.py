@@ -21,11 +21,11 @@ from interp.config import Gated, NoMLP, StackConfig
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.paths.oracle import Receiver, check_paths, path_name, written_at
 from interp.patching.paths.walking import EVERYTHING, FEEDING, Cells, Given, Rows, Walk
 from interp.patching.plain import PlainRun, as_written
 from interp.patching.results import Direction, Sweep
-from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Group, groups
 from interp.patching.sweeping.memory import BUDGET, MOST, positions_changed
 from interp.patching.sweeping.sweep import blank_beyond, read_values
@@ -74,7 +74,7 @@ def path_patch(
     """
     by = tuple(by)
     check_paths(model, pairs, receivers, sender, by, through)
-    spot = Spot.of(model, sender, by)
+    spot = PatchSite.of(model, sender, by)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
     base, other = PlainRun.of_both(model, (batch, None), (source, None))
@@ -100,7 +100,7 @@ def path_patch(
 
 
 def _groups(
-    model: Transformer, pairs: Pairs, spot: Spot, receivers: Sequence[Receiver], budget: int
+    model: Transformer, pairs: Pairs, spot: PatchSite, receivers: Sequence[Receiver], budget: int
 ) -> Iterator[Group]:
     """Prompts that go together, alike in length and, in a causal stack, in the first position that can change."""
     rows, row_bytes = positions_changed(model, pairs), _row_bytes(model, int(pairs.last.max()) + 1, receivers)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction
-from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Part, fill, groups, sizes
 from interp.patching.sweeping.memory import most_rows
 from interp.patching.sweeping.sweep import check_reach, read_values
@@ -20,7 +20,14 @@ class Bench:
     """The cells of one sweep, laid out so that any of them can be measured on any prompt, as often as one likes."""
 
     def __init__(
-        self, model: Transformer, pairs: Pairs, spot: Spot, by: tuple[str, ...], most: int, plain: Tensor, sign: int
+        self,
+        model: Transformer,
+        pairs: Pairs,
+        spot: PatchSite,
+        by: tuple[str, ...],
+        most: int,
+        plain: Tensor,
+        sign: int,
     ):
         self.model, self.pairs, self.by, self.most, self.sign = model, pairs, by, most, sign
         self.plain = plain
@@ -32,7 +39,7 @@ class Bench:
         model: Transformer,
         pairs: Pairs,
         metric: Metric,
-        spot: Spot,
+        spot: PatchSite,
         by: tuple[str, ...],
         direction: Direction,
         budget: int,

@@ -8,8 +8,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
-from interp.patching.spots import Spot
 from interp.patching.sweeping.lanes import AFTER_CROSS, AFTER_SELF, INTO, Boarding, Lane
 from interp.patching.sweeping.mixing import Mixing, Where
 from interp.sight import Source
@@ -22,7 +22,7 @@ Rows = tuple[slice, slice]  # all prompts, and the positions that change
 class Entrance:
     """Patches of one site, made from a plain run of the base prompts and one of the source prompts."""
 
-    def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, spot: Spot):
+    def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, spot: PatchSite):
         self.model, self.spot = model, spot
         self.base, self.source = base.of_stack(spot.stack), source.of_stack(spot.stack)
         self.blocks = model.stack(spot.stack).blocks

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
-from interp.patching.spots import Spot, last_stack
 from interp.patching.sweeping.entering import Entrance
 from interp.patching.sweeping.journey import travel
 from interp.patching.sweeping.lanes import Boarding, Lane
@@ -24,7 +24,7 @@ from interp.patching.sweeping.mixing import Where
 from interp.transformer import Transformer
 
 
-def sizes(pairs: Pairs, spot: Spot, by: tuple[str, ...]) -> list[int]:
+def sizes(pairs: Pairs, spot: PatchSite, by: tuple[str, ...]) -> list[int]:
     """The table of all cells: one size an axis."""
     return [spot.size(axis) or pairs.read_by(spot.counted(axis)).ids.shape[1] for axis in by]
 
@@ -36,7 +36,7 @@ class Group:
     `lengths` are those of each stack's texts, the longest where they differ: only in the stack that is not swept.
     """
 
-    spot: Spot
+    spot: PatchSite
     prompts: Int[Tensor, " prompt"]
     first: int
     lengths: dict[str, int]
@@ -69,7 +69,7 @@ class Group:
         return max(self.first, where.key or 0) if where.position is None else where.position
 
 
-def groups(model: Transformer, pairs: Pairs, spot: Spot, most: int, *, alone: bool = False) -> Iterator[Group]:
+def groups(model: Transformer, pairs: Pairs, spot: PatchSite, most: int, *, alone: bool = False) -> Iterator[Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
     A group's changed positions fill one pass at most; or each prompt is a group `alone`.

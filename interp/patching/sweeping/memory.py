@@ -3,7 +3,7 @@
 from interp.config import NoMLP
 from interp.errors import InputError
 from interp.patching.pairs import Pairs
-from interp.patching.spots import Spot, last_stack
+from interp.patching.patch_sites import PatchSite, last_stack
 from interp.transformer import Transformer
 
 BUDGET = 2 << 30  # bytes that a sweep may take, by default
@@ -11,7 +11,7 @@ BUDGET = 2 << 30  # bytes that a sweep may take, by default
 MOST = 2048 * 768
 
 
-def shares(model: Transformer, pairs: Pairs, budget: int, spot: Spot | None = None) -> tuple[int, int]:
+def shares(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None) -> tuple[int, int]:
     """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes.
 
     Raises:
@@ -48,12 +48,12 @@ def _row_bytes(model: Transformer, pairs: Pairs) -> int:
     return widest * model.last.embed.token.weight.element_size()
 
 
-def _cell_bytes(model: Transformer, pairs: Pairs, spot: Spot | None) -> int:
+def _cell_bytes(model: Transformer, pairs: Pairs, spot: PatchSite | None) -> int:
     """What one cell of the longest prompt takes."""
     return positions_changed(model, pairs, spot) * _row_bytes(model, pairs)
 
 
-def positions_changed(model: Transformer, pairs: Pairs, spot: Spot | None = None) -> int:
+def positions_changed(model: Transformer, pairs: Pairs, spot: PatchSite | None = None) -> int:
     """The most that one cell can change in any prompt; an encoder's cells change all of both texts."""
     stack = last_stack(model) if spot is None else spot.stack
     lengths = pairs.read_by(stack).lengths
@@ -62,7 +62,7 @@ def positions_changed(model: Transformer, pairs: Pairs, spot: Spot | None = None
     return int((changed + onward).max())
 
 
-def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: Spot | None = None) -> int:
+def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None) -> int:
     """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt."""
     fitting = min(MOST // model.config.d_model, budget // _row_bytes(model, pairs))
     return max(positions_changed(model, pairs, spot), fitting)

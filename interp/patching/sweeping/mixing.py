@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.patching.spots import Spot
 from interp.sight import Sight
 from interp.transformer import Block
 
@@ -33,7 +33,7 @@ class Where:
 class Mixing:
     """Patches of one site inside attention, from a plain run of the base prompts and one of the source prompts."""
 
-    def __init__(self, base: PlainRun, source: PlainRun, spot: Spot, sight: Sight):
+    def __init__(self, base: PlainRun, source: PlainRun, spot: PatchSite, sight: Sight):
         self.base, self.source, self.spot, self.sight = base, source, spot, sight
         self.prefix = "attn" if spot.attention == "self" else "cross_attn"
         self._cached: tuple[int, dict[str, Tensor]] = (-1, {})

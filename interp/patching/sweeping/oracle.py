@@ -10,8 +10,8 @@ from torch import Tensor
 from interp.edits import patch
 from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Inputs, Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction, Sweep
-from interp.patching.spots import Spot
 from interp.running import Run, run
 from interp.transformer import Transformer
 
@@ -31,7 +31,7 @@ def sweep_by_forward(
 
     Arguments and result are those of `interp.patching.sweep`.
     """
-    by, spot = tuple(by), Spot.of(model, site, by, stack, attention)
+    by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
     readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     healthy = _run(model, source, capture=spot.names)
@@ -55,7 +55,7 @@ def _run(model: Transformer, inputs: Inputs, **how: Any) -> Run:
     return run(model, inputs[0], target=inputs[1], **how)
 
 
-def _within(pairs: Pairs, spot: Spot, where: dict[str, int]) -> Tensor:
+def _within(pairs: Pairs, spot: PatchSite, where: dict[str, int]) -> Tensor:
     """Prompts whose own texts reach the positions of a cell."""
     found = torch.ones(len(pairs), dtype=torch.bool, device=pairs.last.device)
     for axis in {"position", "query", "key"} & {*where}:

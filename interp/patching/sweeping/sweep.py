@@ -15,10 +15,10 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction, Sweep
 from interp.patching.resumption import sweep_by_resuming
-from interp.patching.spots import Spot
 from interp.patching.sweeping.lots import Part, fill, groups, sizes
 from interp.patching.sweeping.memory import BUDGET, most_rows, shares
 from interp.patching.sweeping.oracle import sweep_by_forward
@@ -63,7 +63,7 @@ def sweep(
     """
     if model.whole:
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
-    by, spot = tuple(by), Spot.of(model, site, by, stack, attention)
+    by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(model, pairs, spot)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     swept_parts, ends = [], []
@@ -98,7 +98,7 @@ def swept(
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
     plain run's value.
     """
-    spot = Spot.of(model, site, by, stack, attention)
+    spot = PatchSite.of(model, site, by, stack, attention)
     shape = sizes(pairs, spot, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
     if spot.in_engine:
@@ -111,7 +111,7 @@ def swept(
     return values
 
 
-def check_reach(model: Transformer, pairs: Pairs, spot: Spot) -> None:
+def check_reach(model: Transformer, pairs: Pairs, spot: PatchSite) -> None:
     """Whether the pairs fit the model and can differ at a site.
 
     Raises:
@@ -156,7 +156,7 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
 
 
-def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, spot: Spot) -> None:
+def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, spot: PatchSite) -> None:
     """Positions beyond a prompt's own text are missing rather than zero."""
     for axis in {"position", "query", "key"} & {*by}:
         for table in values.values():

@@ -10,7 +10,7 @@ from interp import InputError, StackConfig, TokenBatch, Transformer, Transformer
 from interp.config import Gated, NoMLP, NoNorm, NoPositions, Plain, Rotary
 from interp.patching import Pairs, function, kl_divergence, logit_difference, sweep
 from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
-from interp.patching.replacing import mean_activation
+from interp.patching.replacements import mean_activation
 from models import planted
 from models.planted import Planted
 

@@ -9,7 +9,7 @@ from interp.config import NoMLP, NoNorm, Plain, Rotary
 from interp.parts import RootMeanSquare
 from interp.patching import Pairs, function, kl_divergence, log_probability, logit_difference, rank, sweep
 from interp.patching.gradients.estimates import atp_star, attribution_patching
-from interp.patching.spots import site_name
+from interp.patching.patch_sites import site_name
 from models import planted
 from models.planted import Planted
 from tests.interp.patching.test_sweeps import BY_HEAD, FIRSTS, LENGTHS, build, ragged_pairs

@@ -19,7 +19,7 @@ from interp.patching import (
     top_cells,
 )
 from interp.patching.ablation import ablate, ablate_cells
-from interp.patching.replacing import mean_activation
+from interp.patching.replacements import mean_activation
 from interp.patching.results import Direction
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}

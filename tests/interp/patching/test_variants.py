@@ -22,7 +22,7 @@ from interp.patching import (
 )
 from interp.patching.ablation import ablate, ablate_cells
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
-from interp.patching.spots import Spot
+from interp.patching.patch_sites import PatchSite
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
@@ -122,7 +122,7 @@ def test_every_site_of_a_model_can_be_swept():
         attention = "cross" if site.startswith("cross_attn.") else "self"
         local = site.removeprefix("cross_attn.").removeprefix("attn.")
         where = {"stack": stack[0] if site != "logits" else None, "attention": attention}
-        found = Spot.of(model, local, ("layer",), **where)
+        found = PatchSite.of(model, local, ("layer",), **where)
         assert name == found.name(int(stack[1] or 0))
         if stack[1] in {"", "0"}:
             assert sweep(model, pairs, logit_difference(), local, ("layer",), **where).effect().isfinite().all()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.spots import Spot
+from interp.patching.patch_sites import PatchSite
 from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -65,7 +65,7 @@ def mean_activation(
     Raises:
         InputError: no such site, rows of attention, or no text.
     """
-    spot = Spot.of(model, site, stack=stack, attention=attention)
+    spot = PatchSite.of(model, site, stack=stack, attention=attention)
     spot.check_ablation("mean")
     total, count = torch.zeros((), dtype=torch.float64), 0
     for batch in [batches] if isinstance(batches, TokenBatch) else batches:
@@ -80,7 +80,7 @@ def mean_activation(
     return (total / count).to(model.last.embed.token.weight.dtype)
 
 
-def _text(spot: Spot, inputs: Inputs) -> TokenBatch:
+def _text(spot: PatchSite, inputs: Inputs) -> TokenBatch:
     """The text whose positions a site has."""
     first, second = inputs
     return first if second is None or spot.counted("position") == "encoder" else second
@@ -91,7 +91,7 @@ class Replacement:
     """What is put in the place of a site's activations: `zero`, `mean` or `resample`, as `ablate` says."""
 
     model: Transformer
-    spot: Spot
+    spot: PatchSite
     prompts: Alone
     kind: str
     mean: Tensor | None

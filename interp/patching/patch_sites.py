@@ -33,7 +33,7 @@ def _local(site: str, attention: Attending) -> str:
 
 
 @dataclass(frozen=True)
-class Spot:
+class PatchSite:
     """One site in all layers of a stack; `attention` is `cross` for what lies in or around cross-attention.
 
     `axes` and `sizes` are those of its activations after `prompt`, a size None where the text decides.
@@ -54,7 +54,7 @@ class Spot:
         by: Sequence[str] = ("layer",),
         stack: str | None = None,
         attention: str = "self",
-    ) -> "Spot":
+    ) -> "PatchSite":
         """The site of `stack`, by default of the stack that the output layer reads, and in which attention.
 
         Raises:
@@ -76,7 +76,7 @@ class Spot:
         found = sites(model)[site_name(stack, 0, site, kind)]
         axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
         n_layers = 1 if site in _OUTSIDE else config.n_layers
-        spot = Spot(stack, kind, site, axes, found.sizes, n_layers, config.causal)
+        spot = PatchSite(stack, kind, site, axes, found.sizes, n_layers, config.causal)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*spot.counting}:
             raise InputError(
                 f"{site} can be swept by layer first, then any of {', '.join(spot.counting)}; got {', '.join(by)}"
