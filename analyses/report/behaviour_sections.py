@@ -70,8 +70,8 @@ _COLUMNS = [
     "value without first position",
 ]
 _TESTS = (
-    "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it restore? "
-    "Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
+    "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
+    "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
 )
 
 
@@ -117,8 +117,8 @@ class Result:
     @property
     def counts(self) -> dict[str, int]:
         """What was read and what was left out, in measuring and in the causal test."""
-        left_out = {f"pairs left out of {task['task']}": task["left_out"] for task in self.tasks if task.get("left_out")}
-        return {**self.heads.attrs.get("counts", {}), **left_out}
+        left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tasks}
+        return {**self.heads.attrs.get("counts", {}), **{name: count for name, count in left_out.items() if count}}
 
     def name(self, several: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import pandas as pd
 
 from analyses import compare as comparing
-from analyses import probe as probing
 from analyses import patch as patching
+from analyses import probe as probing
 from analyses.corpora import Corpus
 from analyses.experiments import EXPERIMENTS, experiments_section
 from analyses.over_training import training_page
-from analyses.report import full_report
 from analyses.over_training.training_runs import Load, read_run
+from analyses.report import full_report
 from analyses.report.scaffold import Run, Say, write
 from analyses.sections import Definitions, Page, Section, Source, remark
 from interp import InputError, Transformer
@@ -124,8 +124,8 @@ def _probed(corpus: Corpus, use: str, facts: Mapping[str, Any]) -> Source:
     """What a corpus was there for, to train or to test on, and for which tasks it was."""
     key = {"train": "trained_on", "test": "tested_on"}[use]
     tasks = [task for task, each in facts["tasks"].items() if each[key] == corpus.name]
-    used = f"to {use} {', '.join(tasks)}" if tasks else f"not used to {use}: it annotates nothing that an earlier one does not"
-    return Source(corpus, used, {"use": use, "tasks": tasks})
+    unused = f"not used to {use}: it annotates nothing that an earlier one does not"
+    return Source(corpus, f"to {use} {', '.join(tasks)}" if tasks else unused, {"use": use, "tasks": tasks})
 
 
 def experiments(

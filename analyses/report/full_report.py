@@ -20,7 +20,20 @@ from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, label_section
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
-from analyses.sections import UNUSED, Block, Definitions, Page, Part, Section, Source, caveat, counts_table, joined, link, remark
+from analyses.sections import (
+    UNUSED,
+    Block,
+    Definitions,
+    Page,
+    Part,
+    Section,
+    Source,
+    caveat,
+    counts_table,
+    joined,
+    link,
+    remark,
+)
 from interp import InputError, Transformer
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
@@ -29,8 +42,9 @@ _TWO_STACKS = (
 )
 _KEPT_APART = "Attention says where a head looks; only an intervention says what it does: the two are kept apart."
 _EXPERIMENTS = (
-    "What articles about transformers like to show, asked of this model: on the articles’ own prompts where it can read "
-    "them, and on prompts in the words of the generated stories. A sentence and a figure each; no corpus is needed."
+    "What articles about transformers like to show, asked of this model: on the articles’ own prompts where it can "
+    "read them, and on prompts in the words of the generated stories. A sentence and a figure each; no corpus is "
+    "needed."
 )
 DEFINITIONS = {
     "finding": "A gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05.",
@@ -220,6 +234,8 @@ def _page(
     apart = "Apart from labels, heads" if labelled else "Heads"
     chosen = "are chosen and reported on the same text and the same prompts, so the best of them look a little better"
     short = [line for part in [*told, *parts] for line in part.short]
+    asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
+    small = [Section("Experiments", asked_of, "experiments")] if asked else []
     sections = [section for part in (labelled or Part(), *told, layers) for section in part.sections]
     tables = _tables(results)
     for part in [*parts, asked or Part()]:
@@ -232,7 +248,7 @@ def _page(
         ],
         sections=[
             *sections,
-            *([Section("Experiments", [_EXPERIMENTS, *asked.sections, *asked.counted], "experiments")] if asked else []),
+            *small,
             Section("What was read and what was left out", _counted(results, probed, several)),
         ],
         corpora=_sources(corpora, results),
