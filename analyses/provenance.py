@@ -13,16 +13,8 @@ from models.huggingface import weights_digest
 
 SCHEMA = 1  # of run.json: raised where a key changes its meaning or goes
 PACKAGES = (
-    "interp",
-    "torch",
-    "numpy",
-    "scipy",
-    "pandas",
-    "pyarrow",
-    "matplotlib",
-    "seaborn",
-    "tokenizers",
-    "safetensors",
+    *("interp", "torch", "numpy", "scipy", "pandas", "pyarrow"),
+    *("matplotlib", "seaborn", "tokenizers", "safetensors"),
 )
 
 
