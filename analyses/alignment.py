@@ -17,7 +17,7 @@ from torch import Tensor
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.reading.examples import Head
 from analyses.reading.inputs import patterns
-from interp import InputError, TokenBatch, Tokenizer, Transformer
+from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax
 from interp.tokens import Span
@@ -47,7 +47,7 @@ class Example:
     aligned: list[tuple[str, Span, Span]]
 
 
-def measure(model: Transformer, pairs: Iterable[Pair], *, corpus: str = "pairs", seed: int = 0) -> pd.DataFrame:
+def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed: int = 0) -> pd.DataFrame:
     """One row a head of cross-attention and part: how often its most attended token is in the part that is written.
 
     The baseline is the best fixed place, counted from the source's start or from its end and chosen for each part with
@@ -86,7 +86,7 @@ def score(
     return torch.cat([hits, hits.sum(-1, keepdim=True)], -1), torch.cat([rows, rows.sum(-1, keepdim=True)], -1)
 
 
-def chosen(model: Transformer, pairs: Sequence[Pair], part: str = ANY) -> list[Head]:
+def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY) -> list[Head]:
     """A head of each kind that is worth drawing: of the encoder, of the decoder, and of cross-attention.
 
     In cross-attention it is the one that looks most often at the part that is written; in the others the one whose
@@ -101,7 +101,7 @@ def chosen(model: Transformer, pairs: Sequence[Pair], part: str = ANY) -> list[H
     ]
 
 
-def example(model: Transformer, pair: Pair, heads: Sequence[Head]) -> Example:
+def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
@@ -128,20 +128,20 @@ def _names(pair: Pair) -> list[str]:
     return list(dict.fromkeys(part.name for part in pair.parts))
 
 
-def _kinds(model: Transformer) -> list[Heads]:
+def _kinds(model: Model) -> list[Heads]:
     found = Heads.every(model)
     if len(found) != 3:
         raise InputError("alignment is between two texts: expected a model with an encoder and a decoder")
     return found
 
 
-def _tokenizers(model: Transformer) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
     if model.tokenizer is None or model.target_tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read pairs: give its directory a tokenizer.json")
     return model.tokenizer, model.target_tokenizer
 
 
-def _read(model: Transformer, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
+def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
     """Every head's pattern while the right target is being written, and the source."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
@@ -155,7 +155,7 @@ def _read(model: Transformer, heads: Heads, pairs: Sequence[Pair]) -> tuple[Patt
     return pattern, source
 
 
-def _sought(model: Transformer, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:
+def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:
     """Where the truth is: rows that write a token of a part, and the source's tokens of that part."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     n_keys = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
@@ -190,7 +190,7 @@ def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "pr
     return seen[:, :, None].expand(-1, -1, n_queries, -1)
 
 
-def _most_peaked(model: Transformer, heads: Heads, pairs: Sequence[Pair]) -> Head:
+def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Head:
     total = torch.zeros(heads.count)
     for pair in pairs[:_TOGETHER]:  # one at a time: no padding
         pattern, _ = _read(model, heads, [pair])

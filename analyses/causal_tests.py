@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from analyses.head_tables import EFFECT_COLUMNS
-from interp import InputError, TokenBatch, Transformer
+from interp import InputError, Model, TokenBatch
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
 from interp.patching.metrics import last_logits
 from interp.statistics import benjamini_hochberg, shares
@@ -44,7 +44,7 @@ def make_task(name: str, question: str, build: Callable[[], Task]) -> Task:
         return Task(name, question, None, refused=str(error))
 
 
-def patch_heads(model: Transformer, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> pd.DataFrame:
+def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> pd.DataFrame:
     """The rows of `tables/effects`: the share of the clean-corrupt logit difference that each head's `z` carries.
 
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
@@ -72,7 +72,7 @@ def no_effects(behaviour: str, why: str = NO_OUTPUT) -> pd.DataFrame:
     return table
 
 
-def _one_task(model: Transformer, task: Task, seed: int) -> tuple[dict[str, object], list[pd.DataFrame]]:
+def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, object], list[pd.DataFrame]]:
     missing = float("nan")
     facts: dict[str, object] = {"n": 0, "clean": missing, "corrupt": missing, "neutral": missing, "difference": missing}
     facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
@@ -93,7 +93,7 @@ def _one_task(model: Transformer, task: Task, seed: int) -> tuple[dict[str, obje
     return facts, [_effect_rows(model, sweep, seed) for sweep in sweeps]
 
 
-def _neutral_difference(model: Transformer, task: Task) -> Tensor:
+def _neutral_difference(model: Model, task: Task) -> Tensor:
     """Logit of the right minus the wrong answer where the prompt says neither."""
     assert task.neutral is not None
     assert task.pairs is not None
@@ -104,7 +104,7 @@ def _neutral_difference(model: Transformer, task: Task) -> Tensor:
     return logits[at, task.pairs.right] - logits[at, task.pairs.wrong]
 
 
-def _effect_rows(model: Transformer, sweep: Sweep, seed: int) -> pd.DataFrame:
+def _effect_rows(model: Model, sweep: Sweep, seed: int) -> pd.DataFrame:
     effect = sweep.effect().double().cpu().numpy()  # layer head prompt
     whole = sweep.difference().double().cpu().numpy()
     n_layers, n_heads, n_prompts = effect.shape

@@ -22,7 +22,7 @@ from analyses.causal_tests import Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.reading.collectors import head_table, summary
 from analyses.reading.windows import Batch, Progress, Reading, Window
-from interp import AnnotatedText, InputError, TokenBatch, Transformer
+from interp import AnnotatedText, InputError, Model, TokenBatch
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
@@ -36,7 +36,7 @@ HEADLINE = ("antecedent", "antecedent:named", "antecedent-mass")
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     *,
     pronouns: Collection[str] | None = None,
@@ -63,7 +63,7 @@ class Collector:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         *,
         seed: int = 0,
         heads: Heads | None = None,
@@ -252,21 +252,21 @@ _FRAMES = (
 _NEUTRAL = "The child"
 
 
-def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
+def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry the antecedent's gender to the pronoun: the rows of `tables/effects` for the task `gender`.
 
     Clean and corrupted prompts differ in one name, of either gender and of equally many tokens; the answers are " he"
     and " she" (or " He" and " She"), and either is the clean one in half of the pairs. The gender-neutral prompt of a
     pair says how much of the answer was there anyway (Vig 2020).
     """
-    if model.output is None:
+    if model.config.output == "none":
         return no_effects(BEHAVIOUR)
     question = "Which heads carry the gender of the one who was named to he or she?"
     task = make_task("gender", question, lambda: _gender(model, pairs, seed, question))
     return patch_heads(model, BEHAVIOUR, [task], seed=seed)
 
 
-def _gender(model: Transformer, count: int, seed: int, question: str) -> Task:
+def _gender(model: Model, count: int, seed: int, question: str) -> Task:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")

@@ -10,7 +10,7 @@ import torch
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.reading.collectors import summary
 from analyses.reading.windows import Batch, Reading
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score
 from interp.patterns.rows import SINKS
@@ -24,7 +24,7 @@ _N_OVER_ROWS = len(MEASURES) - 1  # the last, monotonicity, is a number a text
 class Collector:
     """Adds up the measures of cross-attention."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None):
+    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
         """Start from nothing.
 
         Raises:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.totals import Finishing
 from interp.statistics import benjamini_hochberg, estimate
@@ -36,7 +36,7 @@ class Heads:
     causal: bool = True  # whether a query sees no key after it
 
     @staticmethod
-    def of(model: Transformer) -> "Heads":
+    def of(model: Model) -> "Heads":
         """The self-attention of a model of one stack.
 
         Raises:
@@ -48,7 +48,7 @@ class Heads:
         return found
 
     @staticmethod
-    def every(model: Transformer) -> "list[Heads]":
+    def every(model: Model) -> "list[Heads]":
         """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
         found = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
         crossing = [replace(each, attention="cross", causal=False) for each in found[1:]]

@@ -20,7 +20,7 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.reading.collectors import head_table, summary
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.relations import BASELINE_OFFSETS, WAYS, Choices, Items, RelationTotals
-from interp import AnnotatedText, InputError, Tokenizer, Transformer
+from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
@@ -53,7 +53,7 @@ TAG_PAIRS = (
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     *,
     relations: Sequence[str] = RELATIONS,
@@ -81,7 +81,7 @@ class Collector:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         *,
         seed: int = 0,
         heads: Heads | None = None,
@@ -171,7 +171,7 @@ _ACROSS = (
 )
 
 
-def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
+def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry the subject's number to its verb: the rows of `tables/effects` for two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
@@ -179,7 +179,7 @@ def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Pro
     subjects of different number (one noun's two forms where both have the same number of tokens, else two nouns); the
     answers are " was" and " were", and either number is the clean one in half of the pairs.
     """
-    if model.output is None:
+    if model.config.output == "none":
         return no_effects(BEHAVIOUR)
     across = "Which heads carry the number of the subject across another noun to was or were?"
     adjacent = "Which heads carry the number of the subject to was or were right behind it?"
@@ -194,7 +194,7 @@ def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Pro
     return patch_heads(model, BEHAVIOUR, tasks, seed=seed)
 
 
-def _agreement(model: Transformer, count: int, seed: int, name: str, question: str, frames: Sequence[str]) -> Task:
+def _agreement(model: Model, count: int, seed: int, name: str, question: str, frames: Sequence[str]) -> Task:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")

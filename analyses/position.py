@@ -16,7 +16,7 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.reading.collectors import head_table, summary
 from analyses.reading.inputs import is_paired, patterns
 from analyses.reading.windows import Batch, Progress, Reading
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
@@ -35,7 +35,7 @@ _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     *,
     seed: int = 0,
@@ -55,7 +55,7 @@ def measure(
 class Collector:
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3):
+    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3):
         """Start from nothing. Without untrained models, `positional-head` has no bar and is left out."""
         self.model, self.seed, self.heads, self.n_untrained = model, seed, heads or Heads.of(model), n_untrained
         self.causal = self.heads.causal
@@ -90,7 +90,7 @@ class Collector:
         return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
 
 
-def _best_untrained_share(model: Transformer, heads: Heads, corpus: Iterable[AnnotatedText]) -> float:
+def _best_untrained_share(model: Model, heads: Heads, corpus: Iterable[AnnotatedText]) -> float:
     """The largest share of rows that any of a model's heads looks hardest at one offset with."""
     modes = positional.Modes.empty(heads.count)
     for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS, heads=heads):
@@ -102,20 +102,20 @@ def _best_untrained_share(model: Transformer, heads: Heads, corpus: Iterable[Ann
 # Random tokens, repeated: start + R + R (Olsson 2022).
 
 
-def repeat_length(model: Transformer) -> int:
+def repeat_length(model: Model) -> int:
     """How many tokens R holds: as many as fit twice behind a start token, at most 50."""
     stacks = model.config.stacks.values()
     return min(_LONGEST_REPEAT, (min(stack.n_ctx for stack in stacks) - 1) // 2, len(_ordinary_ids(model)))
 
 
-def _ordinary_ids(model: Transformer) -> list[int]:
+def _ordinary_ids(model: Model) -> list[int]:
     """Tokens of every stack that are no special token of either tokenizer."""
     special = [each.special_ids for each in (model.tokenizer, model.target_tokenizer) if each]
     d_vocab = min(stack.d_vocab for stack in model.config.stacks.values())
     return sorted({*range(d_vocab)}.difference(*special))
 
 
-def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Tensor:
+def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(seed)
@@ -125,7 +125,7 @@ def repeated(model: Transformer, length: int, count: int, seed: int) -> torch.Te
     return torch.cat([start, drawn, drawn], 1)
 
 
-def induction(model: Transformer, length: int, seed: int, heads: Heads | None = None) -> Scored:
+def induction(model: Model, length: int, seed: int, heads: Heads | None = None) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
 
     A decoder that has a source reads the repeat while its encoder reads it too.
@@ -160,20 +160,20 @@ def _one_of_the_drawn(
 # The causal test: a repeat against a broken repeat.
 
 
-def effects(model: Transformer, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
+def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
     """Which heads carry a copy: the rows of `tables/effects` for the task `repeat`.
 
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
     later one, so what followed it is another token. Right and wrong answers are what followed in either.
     """
-    if model.output is None:
+    if model.config.output == "none":
         return no_effects(BEHAVIOUR)
     question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"
     task = make_task("repeat", question, lambda: _broken_repeat(model, pairs, seed, question))
     return patch_heads(model, BEHAVIOUR, [task], seed=seed)
 
 
-def _broken_repeat(model: Transformer, count: int, seed: int, question: str) -> Task:
+def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
     length = repeat_length(model)
     if length < SHORTEST_REPEAT:
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from torch import Tensor, nn
+
 from analyses.corpora import Corpus
-from interp import Transformer
+from interp import Model
 from models.huggingface import weights_digest
 
 SCHEMA = 1  # of run.json: raised where a key changes its meaning or goes
@@ -41,12 +43,11 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def model_facts(model: Transformer) -> dict[str, Any]:
+def model_facts(model: Model) -> dict[str, Any]:
     """A model's shape, size and precision, and the hashes of its weights and of its tokenizer.
 
     Models with the same hash of a tokenizer read the same tokens.
     """
-    weight = model.last.embed.token.weight
     source = getattr(model, "source", None)
     return {
         "sha256": weights_digest(source) if source is not None else _digest_of_weights(model),
@@ -56,8 +57,8 @@ def model_facts(model: Transformer) -> dict[str, Any]:
         },
         "context": model.config.n_ctx,
         "vocabulary": model.config.d_vocab,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "dtype": str(weight.dtype).removeprefix("torch."),
+        "parameters": sum(weight.numel() for weight in _weights(model)),
+        "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "causal": model.config.last.causal,
         "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
@@ -83,12 +84,17 @@ def digest(chunks: Iterable[bytes]) -> str:
     return sha.hexdigest()
 
 
-def _digest_of_weights(model: Transformer) -> str:
+def _digest_of_weights(model: Model) -> str:
     """For a model that was made in memory: the hash of its parameters, in their order."""
-    return digest(parameter.detach().double().cpu().numpy().tobytes() for parameter in model.parameters())
+    return digest(weight.detach().double().cpu().numpy().tobytes() for weight in _weights(model))
 
 
-def _digest_of_tokenizer(model: Transformer) -> str:
+def _weights(model: Model) -> Iterable[Tensor]:
+    """The parameters of what has any."""
+    return model.parameters() if isinstance(model, nn.Module) else ()
+
+
+def _digest_of_tokenizer(model: Model) -> str:
     tokenizer = model.tokenizer
     if tokenizer is None:
         return ""

@@ -18,7 +18,7 @@ from rich.progress import Progress as Bar
 from analyses import over_training as forming
 from analyses.provenance import recorded
 from analyses.report.output import RUN
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model
 from interp.training import Plan, Progress, state
 from interp.training.parallel import Parallel
 from interp.training.whole_files import replacing
@@ -94,7 +94,7 @@ def interrupted(out: Path, command: str) -> str:
     return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}: go on with {again}"
 
 
-def _measures(recipe: Recipe) -> Callable[[Transformer], Mapping[str, float]]:
+def _measures(recipe: Recipe) -> Callable[[Model], Mapping[str, float]]:
     """What is measured at every look: of pairs, on those that are held out."""
     for kind in recipe.data.values():
         if isinstance(kind, Paired):

@@ -12,8 +12,9 @@ from interp.config import StackConfig, TransformerConfig
 from interp.edits import patch, put, scale, zero
 from interp.errors import InputError
 from interp.generate import generate
+from interp.model import Model, Site
 from interp.patching import Pairs, Sweep, logit_difference, sweep
-from interp.places import Site, sites
+from interp.places import sites
 from interp.running import Run, run
 from interp.tokens import TokenBatch, Tokenizer
 from interp.training import Phase, Plan, train
@@ -24,6 +25,7 @@ __all__ = [
     "Attributes",
     "InputError",
     "Mention",
+    "Model",
     "Pairs",
     "Phase",
     "Plan",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.places import Site
+from interp.model import Site
 from interp.tap import Edit
 
 Index = int | slice | list[int]

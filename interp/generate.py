@@ -12,6 +12,7 @@ from torch import Tensor
 from interp.cache import Growing, growing_cache
 from interp.config import Writing
 from interp.errors import InputError
+from interp.model import Model
 from interp.running import Tokens, as_batch, as_batches
 from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
@@ -19,7 +20,7 @@ from interp.transformer import Transformer
 
 
 def generate(
-    model: Transformer,
+    model: Model,
     prompt: Tokens,
     max_new_tokens: int = 100,
     *,
@@ -55,16 +56,17 @@ def generate(
         InputError: the model has no decoder or no output layer, texts to continue are of different lengths, the
             decoder's start is not known, settings are out of range.
     """
-    if model.config.decoder is None or model.output is None:
+    if model.config.decoder is None or model.config.output == "none":
         raise InputError("only a decoder with an output layer can generate text")
     _check(max_new_tokens, temperature, top_k, top_p)
-    batch, source = _begun(model, prompt, target)
-    ids, writing = batch.ids, model.config.writing
-    room = max_new_tokens if source is None else min(max_new_tokens, model.config.n_ctx - ids.shape[1])
+    read, ids = _begun(model, prompt, target)
+    writing = model.config.writing
+    room = max_new_tokens if read is None else min(max_new_tokens, model.config.n_ctx - ids.shape[1])
     stops = torch.tensor(_ids(writing.ends if stop is None else stop), dtype=torch.long, device=model.device)
     stopped = torch.zeros(len(ids), dtype=torch.bool, device=model.device)
     generator = torch.Generator(device=model.device).manual_seed(seed)
-    steps = _last_logits(model, ids, source)
+    by_parts = isinstance(model, Transformer)
+    steps = _last_logits(model, ids, read) if by_parts else _last_logits_by_forward(model, ids, read)
     logits = next(steps)
     for step in range(room):
         logits[:, list(writing.never)] = -torch.inf
@@ -79,29 +81,27 @@ def generate(
     return ids
 
 
-def _begun(model: Transformer, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch, Source | None]:
-    """What is to be continued, and what its decoder reads of an encoder."""
+def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, Tensor]:
+    """What an encoder reads, if there is one, and the ids that are to be continued."""
     batch = as_batch(model, prompt)
     if len(model.config.stacks) == 1:
         if target is not None:
             raise InputError("this model has one stack, which continues its prompt: expected no target")
-        return _of_one_length(batch), None
+        return None, _of_one_length(batch)
     start = model.config.target_start
     if target is None and start is None:
         raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
     batch, written = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
     assert written is not None
-    _of_one_length(written)
-    with torch.no_grad():
-        return written, Source.of(model.stack("encoder")(batch), batch)
+    return batch, _of_one_length(written)
 
 
-def _of_one_length(batch: TokenBatch) -> TokenBatch:
+def _of_one_length(batch: TokenBatch) -> Tensor:
     if batch.padded:
         raise InputError(
             f"prompts of one length are expected, got lengths {batch.lengths.tolist()}; generate each alone"
         )
-    return batch
+    return batch.ids
 
 
 def _ids(given: int | Iterable[int]) -> list[int]:
@@ -122,9 +122,11 @@ def _check(max_new_tokens: int, temperature: float, top_k: int | None, top_p: fl
         raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
 
-def _last_logits(model: Transformer, ids: Tensor, source: Source | None) -> Generator[Tensor, Tensor, None]:
+def _last_logits(model: Transformer, ids: Tensor, read: TokenBatch | None) -> Generator[Tensor, Tensor, None]:
     """Logits after the last position of `ids`, then after each token that is sent."""
     n_ctx, stack = model.config.n_ctx, model.last
+    with torch.no_grad():
+        source = None if read is None else Source.of(model.stack("encoder")(read), read)
     while True:
         ids = ids[:, -n_ctx:]
         cache: list[Growing] = growing_cache(stack.config)
@@ -140,6 +142,17 @@ def _last_logits(model: Transformer, ids: Tensor, source: Source | None) -> Gene
             first = ids.shape[1]
             new = yield logits[:, -1]
             ids = torch.cat([ids, new[:, None]], 1)
+
+
+def _last_logits_by_forward(model: Model, ids: Tensor, read: TokenBatch | None) -> Generator[Tensor, Tensor, None]:
+    """The same of a model that is run as a whole: everything is read anew for each token."""
+    while True:
+        batch = TokenBatch.from_ids(ids[:, -model.config.n_ctx :])
+        with torch.no_grad():
+            logits = model(batch) if read is None else model(read, target=batch)
+        assert logits is not None
+        new = yield logits[:, -1]
+        ids = torch.cat([ids, new[:, None]], 1)
 
 
 def choose(

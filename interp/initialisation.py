@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.transformer import Transformer
 
@@ -56,10 +57,10 @@ def _depth(name: str, model: Transformer) -> float:
     return (2 * model.config.n_layers) ** -0.5 if name.endswith(("attn.out.weight", "down.weight")) else 1.0
 
 
-def untrained(model: Transformer, seed: int) -> Transformer:
+def untrained(model: Model, seed: int) -> Transformer:
     """A model of the same configuration that has learnt nothing; `model` itself stays as it is."""
     with torch.random.fork_rng(devices=[]):  # what its parts draw is drawn again below
         fresh = Transformer(model.config, model.tokenizer, model.target_tokenizer)
-    fresh = fresh.to(model.device, model.last.embed.token.weight.dtype)
+    fresh = fresh.to(model.device, model.dtype)
     initialise(fresh, seed)
     return fresh

@@ -3,38 +3,27 @@
 Names are `stack.layer.site` (`decoder.3.attn.pattern`), `stack.site` (`decoder.embed`) or `logits`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from interp.config import Experts, NoMLP, StackConfig, TransformerConfig
 from interp.errors import InputError
-from interp.transformer import Transformer
+from interp.model import Model, Site
 
 _STREAM = ("position", "d_model")
 _HEADS = ("position", "head", "d_head")
 _ROWS = ("head", "query", "key")
 
 
-@dataclass(frozen=True)
-class Site:
-    """One place. `axes` are those after the free leading ones; `head` counts key/value heads where they are shared."""
-
-    name: str
-    axes: tuple[str, ...]
-    sizes: tuple[int | None, ...]  # None where the text decides
-    meaning: str
-
-
-def sites(model: Transformer) -> dict[str, Site]:
+def sites(model: Model) -> dict[str, Site]:
     """All sites of `model`, by name, in the order in which a call passes them."""
-    return sites_of(model.config) if model.own_sites is None else {**model.own_sites}
+    return {**model.sites}
 
 
 @lru_cache(maxsize=16)
-def sites_of(config: TransformerConfig) -> dict[str, Site]:
+def sites_of(config: TransformerConfig) -> Mapping[str, Site]:
     """All sites of a transformer that is made as `config` says."""
     found = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
     if config.output != "none":
@@ -91,13 +80,13 @@ def _mlp_sites(config: StackConfig) -> Iterable[Site]:
     yield Site("mlp.post", ("position", "d_mlp"), hidden, "what the output matrix of the feed-forward reads")
 
 
-def matching(model: Transformer, patterns: str | Iterable[str]) -> list[str]:
+def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
     """Names of the sites that match `patterns`, which may hold globs (`decoder.*.attn.z`).
 
     Raises:
         InputError: a pattern that matches no site.
     """
-    known = sites(model)
+    known = model.sites
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         hits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from interp.edits import SelectiveEdit
 from interp.errors import InputError
+from interp.model import Model
 from interp.places import matching, sites
 from interp.tap import Edit, Tap
 from interp.tokens import Text, TokenBatch, Tokenizer
-from interp.transformer import Transformer
 
 Tokens = str | Sequence[Text] | TokenBatch | Tensor
 
@@ -50,7 +50,7 @@ class Run:
 
 
 def run(
-    model: Transformer,
+    model: Model,
     tokens: Tokens,
     capture: str | Iterable[str] = (),
     edit: Mapping[str, Edit | SelectiveEdit] | None = None,
@@ -93,7 +93,7 @@ def run(
     return Run(batch, tap.seen, logits, decoded)
 
 
-def as_batches(model: Transformer, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
+def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
     """What the first stack reads and, where there are two, what the decoder reads.
 
     Raises:
@@ -116,7 +116,7 @@ def as_batches(model: Transformer, tokens: Tokens, target: Tokens | None) -> tup
     return batch, decoded if len(decoded.ids) == n_texts else decoded.repeated(n_texts)
 
 
-def as_target(model: Transformer, target: Tokens) -> TokenBatch:
+def as_target(model: Model, target: Tokens) -> TokenBatch:
     """`target` as the decoder reads it: text with the decoder's start id before it and no end after it.
 
     Raises:
@@ -130,7 +130,7 @@ def as_target(model: Transformer, target: Tokens) -> TokenBatch:
     return as_batch(model, target, "decoder")
 
 
-def target_tokenizer(model: Transformer) -> Tokenizer:
+def target_tokenizer(model: Model) -> Tokenizer:
     """What makes a decoder's input of text: its start id, what stands before every target, and no end.
 
     Raises:
@@ -144,7 +144,7 @@ def target_tokenizer(model: Transformer) -> Tokenizer:
     return tokenizer.around((start, *tokenizer.prefix), ())
 
 
-def as_batch(model: Transformer, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
+def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
     """`tokens` as a batch on the model's device, as `stack` reads it, by default the first.
 
     Raises:

@@ -13,7 +13,7 @@ Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,9 @@ from interp.attention import Attention, CrossAttention, Stream
 from interp.cache import Growing
 from interp.config import StackConfig, TransformerConfig
 from interp.errors import InputError
+from interp.model import Model, Site
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
+from interp.places import sites_of
 from interp.positions import build_bias
 from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
@@ -222,9 +224,6 @@ class Stack(nn.Module):
 class Transformer(nn.Module):
     """Stacks and, where there is one, the output layer that reads the last of them."""
 
-    whole = False  # True where another library runs the model, which then has no parts to call: plain ways alone work
-    own_sites: Mapping[str, Any] | None = None  # its sites, where the configuration does not tell them
-
     def __init__(
         self, config: TransformerConfig, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
     ):
@@ -260,6 +259,16 @@ class Transformer(nn.Module):
         """Where the weights lie."""
         return self.last.embed.token.weight.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations."""
+        return self.last.embed.token.weight.dtype
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        """What can be read or changed: all that its configuration says."""
+        return sites_of(self.config)
+
     def forward(
         self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
@@ -273,3 +282,17 @@ class Transformer(nn.Module):
     def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
         """Logits from the last stack's final residual stream, which may be of some positions only."""
         return None if self.output is None else tap("logits", self.output(final))
+
+
+def with_parts(model: Model, what: str) -> Transformer:
+    """`model` as one whose blocks, norms and weights `what` can call one at a time.
+
+    Raises:
+        InputError: another library runs it.
+    """
+    if isinstance(model, Transformer):
+        return model
+    raise InputError(
+        f"{what} calls a model's parts one at a time, and another library runs this model as a whole: capture and edit "
+        "with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from interp import InputError, Transformer
+from interp import InputError, Model
 from models.huggingface import read
 
 LENS = "lens:"  # before a directory or name: TransformerLens runs that model
@@ -20,8 +20,8 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     quantize: Literal["int8"] | None = None,
-) -> Transformer:
-    """A model, ready to run, with its tokenizer.
+) -> Model:
+    """A model, ready to run, with its tokenizer: a `Transformer`, unless another library runs it.
 
     Args:
         name: a directory in Hugging Face's format, of a family that `interp models` lists, "default", "minilm", or

@@ -19,7 +19,7 @@ from analyses.cli.options import Device, Dtype, DtypeOption, Model, Out, Seed
 
 if TYPE_CHECKING:
     from analyses.corpora import Corpus
-    from interp import Transformer
+    import interp
 
 USAGE, INTERRUPTED = 2, 130  # exit codes
 
@@ -45,7 +45,7 @@ class Asked:
         """The same where one model is measured, with its name."""
         return {"name": title(self.model), **self.record}
 
-    def load(self, model: str | None = None) -> "Transformer":
+    def load(self, model: str | None = None) -> "interp.Model":
         """A model, by default that of --model."""
         self.progress("loading the model", 0)
         return opened(model or self.model, self.device, self.dtype)
@@ -108,7 +108,7 @@ def title(model: str) -> str:
     return named.get(model) or (Path(model).resolve().name if Path(model).exists() else model)
 
 
-def opened(model: str, device: str, dtype: Dtype) -> "Transformer":
+def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
     """The model that `--model` names."""
     import torch
 

@@ -15,7 +15,7 @@ from analyses.findings import notable
 from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patterns import group_of
 from interp.statistics import benjamini_hochberg
 
@@ -93,7 +93,7 @@ def names(arguments: Sequence[str]) -> list[str]:
 
 
 def compare(
-    models: Mapping[str, Transformer],
+    models: Mapping[str, Model],
     corpora: Sequence[Corpus],
     *,
     behaviours: Collection[str] | None = None,
@@ -134,7 +134,7 @@ def compare(
     return Comparison(_table(reads, seed), heads, reads, used, unused)
 
 
-def _refuse(models: Mapping[str, Transformer], behaviours: Collection[str] | None) -> None:
+def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
     if len(models) < 2:
         raise InputError(f"expected at least two models to compare, got {len(models)}: {', '.join(models) or 'none'}")
     if unknown := set(behaviours or ()) - set(MODULES):
@@ -154,7 +154,7 @@ def _used(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[Used]:
     return [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
 
 
-def _read(name: str, model: Transformer, used: Sequence[Used], seed: int, say: Say) -> Read:
+def _read(name: str, model: Model, used: Sequence[Used], seed: int, say: Say) -> Read:
     collected: dict[str, Collected] = {}
     left_out: dict[str, str] = {}
     for each in used:
@@ -166,9 +166,7 @@ def _read(name: str, model: Transformer, used: Sequence[Used], seed: int, say: S
     return Read(name, collected, left_out, _heads(name, collected, seed))
 
 
-def _collect(
-    name: str, model: Transformer, used: Used, seed: int, say: Say
-) -> Iterable[tuple[str, Collected | InputError]]:
+def _collect(name: str, model: Model, used: Used, seed: int, say: Say) -> Iterable[tuple[str, Collected | InputError]]:
     """One reading of one corpus for all the behaviours that it serves."""
     reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
     collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in used.asked]

@@ -31,7 +31,7 @@ from analyses.experiments.prompts import batch_of, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.figures.experiment_plots import heat_map, reaching, under
 from analyses.figures.style import SIGNED, colour_bar, head_name, panels, styled
-from interp import Transformer, run
+from interp import Model, run
 from interp.attribution import head_results
 from interp.statistics import estimate
 from interp.tokens import align
@@ -91,7 +91,7 @@ def scenes(seed: int) -> list[Scene]:
     return made
 
 
-def measure(model: Transformer, *, seed: int = 0) -> Outcome:
+def measure(model: Model, *, seed: int = 0) -> Outcome:
     """What each head looks at from nouns, and what it writes there of the adjectives.
 
     Columns: source, layer, head, attention (share from a noun to its adjectives), uniform, gain, ci_low, ci_high (over
@@ -111,7 +111,7 @@ def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     return Outcome(joined(tables), used, left_out)
 
 
-def _rows(model: Transformer, kept: list[Scene], left_out: Counter[str], seed: int) -> pd.DataFrame:
+def _rows(model: Model, kept: list[Scene], left_out: Counter[str], seed: int) -> pd.DataFrame:
     looks = np.stack([_attention(model, scene) for scene in kept])  # sentence, head or uniform, cell
     carried = [_carried(model, scene, seed) for scene in kept]
     left_out["sentences without other adjectives of as many pieces"] += sum(each is None for each in carried)
@@ -125,7 +125,7 @@ def _rows(model: Transformer, kept: list[Scene], left_out: Counter[str], seed: i
     return pd.DataFrame({**columns, **bounded(written, *_CARRIED), "n": len(kept), "n_carried": written.n})
 
 
-def _places(model: Transformer, scene: Scene) -> list[list[int]]:
+def _places(model: Model, scene: Scene) -> list[list[int]]:
     """The tokens of each word."""
     tokenizer, text = tokenizer_of(model), scene.text
     ends = np.cumsum([len(word) + 1 for word in scene.words]) - 1
@@ -135,7 +135,7 @@ def _places(model: Transformer, scene: Scene) -> list[list[int]]:
     return [[shift + at for at, owner in enumerate(owners) if owner == word] for word in range(len(scene.words))]
 
 
-def _attention(model: Transformer, scene: Scene) -> np.ndarray:
+def _attention(model: Model, scene: Scene) -> np.ndarray:
     """Mean over nouns of the attention to their adjectives, all heads' and uniform: 2 x cell.
 
     To a word it adds up over pieces, from a word it is averaged over them (Clark 2019).
@@ -153,7 +153,7 @@ def _attention(model: Transformer, scene: Scene) -> np.ndarray:
     return torch.stack(found).mean(0).numpy()
 
 
-def _carried(model: Transformer, scene: Scene, seed: int) -> np.ndarray | None:
+def _carried(model: Model, scene: Scene, seed: int) -> np.ndarray | None:
     """Mean over nouns of the share of the change that each head writes; None where no other adjectives fit."""
     if (other := _other(model, scene, seed)) is None:
         return None
@@ -173,7 +173,7 @@ def _change(site: Float[Tensor, "2 position ..."]) -> Float[Tensor, "position ..
     return site[0].double() - site[1].double()
 
 
-def _other(model: Transformer, scene: Scene, seed: int) -> Scene | None:
+def _other(model: Model, scene: Scene, seed: int) -> Scene | None:
     """The scene with other adjectives, every word of which has as many pieces."""
     rng = random.Random(f"{seed} {scene.words}")
     own = {*scene.first, *scene.second}

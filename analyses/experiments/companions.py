@@ -15,7 +15,7 @@ from analyses.experiments.prompts import readable, streams, tokenizer_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
 from analyses.figures.style import BLUE, ORANGE, panels, styled
-from interp import Transformer
+from interp import Model
 from interp.statistics import mean_interval
 
 
@@ -43,7 +43,7 @@ FRAMES = (
 )
 
 
-def measure(model: Transformer, *, seed: int = 0) -> Outcome:
+def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded.
 
     Columns: source, word, near, far (the words), layer, near_cosine, near_low, near_high, far_cosine, far_low,
@@ -69,9 +69,7 @@ def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     return Outcome(pd.DataFrame(rows), used, left_out)
 
 
-def _rows(
-    model: Transformer, triple: Triple, kept: list[list[str]], seed: int, *, whole: bool
-) -> list[dict[str, object]]:
+def _rows(model: Model, triple: Triple, kept: list[list[str]], seed: int, *, whole: bool) -> list[dict[str, object]]:
     own, near, far = (streams(model, [texts[at] for texts in kept]).numpy() for at in range(3))
     rows = []
     for layer in range(0 if whole else 1, len(own)):

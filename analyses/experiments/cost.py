@@ -18,11 +18,11 @@ from scipy import stats
 
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import BLUE, GREEN, ORANGE, legend, panels, styled
-from interp import StackConfig, TokenBatch, Transformer
+from interp import Model, StackConfig, TokenBatch
 from interp.config import Gated, NoMLP
 from interp.sight import Sight
 from interp.tap import UNTAPPED
-from interp.transformer import Block
+from interp.transformer import Block, with_parts
 
 MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -31,16 +31,15 @@ _LONGEST = 0.3  # seconds of one repeat after which no longer text is tried
 _FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts cost what a call costs
 
 
-def measure(
-    model: Transformer, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
-) -> Outcome:
+def measure(model: Model, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0) -> Outcome:
     """Seconds and floating-point operations of one block's parts by length.
 
     Columns: part, tokens, seconds (fastest of `repeats`), flops, exponent, exponent_error (of seconds as a power of
     the length, its standard error, fitted on the longest four).
     """
     generator = torch.Generator().manual_seed(seed)
-    block, config = model.last.blocks[0], model.last.config
+    stack = with_parts(model, "timing a block").last
+    block, config = stack.blocks[0], stack.config
     works: dict[tuple[str, int], Callable[[], object]] = {}
     seconds: dict[tuple[str, int], float] = {}
     for tokens in lengths:

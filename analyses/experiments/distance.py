@@ -18,7 +18,7 @@ from analyses.experiments.prompts import tokenizer_of
 from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
-from interp import AnnotatedText, Transformer
+from interp import AnnotatedText, Model
 from interp.patterns import Totals, positional
 from interp.statistics import estimate
 from models.stories import stories
@@ -34,7 +34,7 @@ class Distances(Outcome):
     contrast: tuple[float, float, float] | None = None
 
 
-def measure(model: Transformer, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
+def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0) -> Distances:
     """Mean attention distance of every head, in tokens; `head` -1 is the mean of its layer.
 
     Columns: layer, head, distance, uniform, ci_low, ci_high (of the distance, over documents), n (tokens).

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 
 from analyses.experiments import EXPERIMENTS
 from analyses.sections import Figure, Part, Section, caveat, link, soft
-from interp import InputError, Transformer
+from interp import InputError, Model
 
 
 def section(
-    model: Transformer,
+    model: Model,
     names: Iterable[str] | None = None,
     *,
     seed: int = 0,

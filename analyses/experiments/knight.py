@@ -16,7 +16,7 @@ from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import ranges
 from analyses.figures.style import BLUE, GREY, ORANGE, head_name, legend, panels, styled
-from interp import InputError, Pairs, Transformer
+from interp import InputError, Model, Pairs
 from interp.attribution import direct_logit_attribution
 
 _OTHERS = {"dancer": " shoes", "singer": " dress", "princess": " jewels", "queen": " gold", "driver": " car"}
@@ -42,7 +42,7 @@ _COLUMNS = ("source", "layer", "head", "share", "ci_low", "ci_high", *_DIRECT, "
 _TOP = 10  # heads with a line of their own
 
 
-def measure(model: Transformer, *, seed: int = 0) -> Outcome:
+def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Each head's share of the difference between the two answers, patched, and written directly.
 
     Columns: source, layer, head, share, ci_low, ci_high (patched; over pairs), direct, direct_low, direct_high (the
@@ -62,7 +62,7 @@ def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     return by_swapping(model, SWAPS, {"z": ("layer", "head")}, rows, _COLUMNS)
 
 
-def _direct(model: Transformer, pairs: Pairs) -> np.ndarray:
+def _direct(model: Model, pairs: Pairs) -> np.ndarray:
     """Each head's direct attribution in the clean prompts less that in the corrupted ones: layer head pair."""
     try:
         sides = [

@@ -18,7 +18,7 @@ from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import heat_map, reaching, under
 from analyses.figures.style import SIGNED, colour_bar, panels, styled
-from interp import Pairs, Transformer
+from interp import Model, Pairs
 
 _PLAYERS = {"soccer player": " field", "football player": " field", "tennis player": " court", "young golfer": " green"}
 _MUSICIANS = ("musician", "young musician", "violin player", "opera singer", "jazz pianist")
@@ -45,7 +45,7 @@ SUBJECT = "(subject)"  # the token of a place where prompts differ
 _COLUMNS = ("layer", "place", "share", "ci_low", "ci_high", "n", "accuracy", "token", "source", "site", "example")
 
 
-def measure(model: Transformer, *, seed: int = 0) -> Outcome:
+def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Share of the difference between the two answers that each layer and position carries.
 
     Columns: source, site (`resid_pre`, or `z` of all heads), layer, place (0 is the last token, -1 the one before),
@@ -74,7 +74,7 @@ def _rows(both: BothWays, pairs: Pairs, tokens: dict[int, str], seed: int) -> pd
     return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
 
 
-def _tokens(model: Transformer, pairs: Pairs) -> dict[int, str]:
+def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
     """What stands at each place: its token where all prompts have the same, else that it is the subject."""
     assert model.tokenizer is not None
     names = {}

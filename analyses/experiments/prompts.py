@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.experiments.experiment import ARTICLES, STORIES
-from interp import InputError, TokenBatch, Tokenizer, Transformer, run
+from interp import InputError, Model, TokenBatch, Tokenizer, run
 
 # Tokens a word on average beyond which a text reaches the model as letters. Stories' words may have more: a small
 # vocabulary spells even the words that its model knows best.
@@ -17,7 +17,7 @@ _MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
 Item = TypeVar("Item")
 
 
-def tokenizer_of(model: Transformer, *, unfinished: bool = True) -> Tokenizer:
+def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
     """The tokenizer of a model that an experiment can run on; one with texts that stop midway needs a causal model.
 
     Raises:
@@ -32,7 +32,7 @@ def tokenizer_of(model: Transformer, *, unfinished: bool = True) -> Tokenizer:
     return model.tokenizer
 
 
-def _unreadable(model: Transformer, text: str, source: str) -> str | None:
+def _unreadable(model: Model, text: str, source: str) -> str | None:
     """Why the model cannot use a text; None where it can."""
     tokenizer = tokenizer_of(model)
     ids = tokenizer.pieces(text).ids
@@ -46,7 +46,7 @@ def _unreadable(model: Transformer, text: str, source: str) -> str | None:
 
 
 def readable(
-    model: Transformer,
+    model: Model,
     items: Iterable[Item],
     source: str,
     left_out: Counter[str],
@@ -73,13 +73,13 @@ def readable(
     return kept
 
 
-def batch_of(model: Transformer, texts: Sequence[str]) -> TokenBatch:
+def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:
     """Unfinished texts: what the model expects before them, nothing behind."""
     tokenizer = tokenizer_of(model)
     return TokenBatch.from_rows([[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts]).to(model.device)
 
 
-def streams(model: Transformer, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
+def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
     """The residual stream at each text's last token: as embedded, then after every layer."""
     (stack,) = model.config.stacks
     batch = batch_of(model, texts)

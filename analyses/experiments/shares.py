@@ -16,7 +16,8 @@ from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
-from interp import TokenBatch, Transformer, run
+from interp import Model, TokenBatch, Transformer, run
+from interp.transformer import with_parts
 from models.stories import stories
 
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
@@ -25,7 +26,7 @@ _TOKENS = 64  # length at which arithmetic is counted
 _STORIES = 40
 
 
-def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
+def measure(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
     """Each part's share of three quantities; the shares of a quantity add up to 1.
 
     Columns: quantity, part, value, share, ci_low, ci_high (over texts; of the writing alone), tokens (at which
@@ -36,6 +37,7 @@ def measure(model: Transformer, *, tokens: int = _TOKENS, seed: int = 0) -> Outc
         InputError: no tokenizer, or one that knows hardly a word of the stories.
     """
     tokenizer_of(model, unfinished=False)
+    model = with_parts(model, "counting each part's weights")
     tokens = min(tokens, model.config.n_ctx)
     counted = {PARAMETERS: _parameters(model), ARITHMETIC: _arithmetic(model, tokens)}
     rows = []
@@ -62,15 +64,15 @@ def _parameters(model: Transformer) -> dict[str, int]:
     return found
 
 
-def _arithmetic(model: Transformer, tokens: int) -> dict[str, int]:
-    config = model.last.config
-    output = 0 if model.output is None else tokens * config.d_model * config.d_vocab
+def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
+    config = model.config.last
+    output = 0 if model.config.output == "none" else tokens * config.d_model * config.d_vocab
     per_block = {part: flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)}
     attention = config.n_layers * (per_block[MIXING] + per_block[PROJECTIONS])
     return {EMBEDDING: output, ATTENTION: attention, MLP: config.n_layers * per_block[FEED_FORWARD]}
 
 
-def _writing(model: Transformer, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Sum of squares that each part writes, text x part, and the tokens of each text."""
     tokenizer = tokenizer_of(model, unfinished=False)
     (stack,) = model.config.stacks
@@ -94,9 +96,9 @@ def _writing(model: Transformer, left_out: Counter[str], seed: int) -> tuple[np.
     return np.array(found), np.array(counts)
 
 
-def _sites(model: Transformer, stack: str) -> list[str]:
+def _sites(model: Model, stack: str) -> list[str]:
     sites = [f"{stack}.{layer}.attn_out" for layer in range(model.config.n_layers)]
-    return sites + [f"{stack}.{at}.mlp_out" for at, block in enumerate(model.last.blocks) if block.mlp is not None]
+    return sites + [site for site in model.sites if site.endswith(".mlp_out")]
 
 
 def sentence(found: Outcome) -> str:

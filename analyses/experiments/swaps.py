@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from analyses.causal_tests import NO_OUTPUT
 from analyses.experiments.experiment import Outcome, joined
 from analyses.experiments.prompts import readable, tokenizer_of
-from interp import InputError, Pairs, Transformer, logit_difference, sweep
+from interp import InputError, Model, Pairs, logit_difference, sweep
 from interp.patching import unreliable
 from interp.statistics import Shares, shares
 
@@ -40,7 +40,7 @@ class BothWays:
 
 
 def by_swapping(
-    model: Transformer,
+    model: Model,
     swaps: Sequence[Swap],
     sites: Mapping[str, tuple[str, ...]],
     rows: Callable[[Pairs, Mapping[str, BothWays]], pd.DataFrame],
@@ -59,7 +59,7 @@ def by_swapping(
         InputError: no pair can be used; no output layer, no tokenizer, not causal.
     """
     tokenizer_of(model)
-    if model.output is None:
+    if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     left_out, used, refused, tables = Counter[str](), {}, {}, []
     for source in dict.fromkeys(swap.source for swap in swaps):
@@ -79,7 +79,7 @@ def by_swapping(
     return Outcome(joined(tables), used, left_out, refused)
 
 
-def _paired(model: Transformer, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
+def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
     """The pairs that a model can use, and the first of them as an example."""
     swaps = readable(model, swaps, source, left_out, lambda swap: (swap.clean, swap.corrupt), "pairs")
     if not swaps:
@@ -91,7 +91,7 @@ def _paired(model: Transformer, source: str, swaps: Sequence[Swap], left_out: Co
     return pairs, f"{first.clean}{first.right} / {first.corrupt}{first.wrong}"
 
 
-def _patched(model: Transformer, pairs: Pairs, site: str, by: tuple[str, ...]) -> BothWays:
+def _patched(model: Model, pairs: Pairs, site: str, by: tuple[str, ...]) -> BothWays:
     """Put each prompt's activations into the other, cell by cell, and read the difference between their answers."""
     ways = [sweep(model, way, logit_difference(), site, by) for way in (pairs, pairs.swapped())]
     effects = np.stack([way.effect().double().cpu().numpy() for way in ways]).mean(0)

@@ -19,7 +19,7 @@ from analyses.experiments.prompts import readable, streams
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
 from analyses.figures.style import BLUE, GREY, panels, styled
-from interp import Transformer
+from interp import Model
 from interp.statistics import mean_interval
 
 
@@ -62,7 +62,7 @@ WORDS = (
 )
 
 
-def measure(model: Transformer, *, seed: int = 0) -> Outcome:
+def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
 
     Columns: source, word, role (`ambiguous`, `control`: mean over control words, or `excess`: the difference), layer,
@@ -84,15 +84,13 @@ def measure(model: Transformer, *, seed: int = 0) -> Outcome:
     return Outcome(pd.DataFrame(rows), used, left_out)
 
 
-def _readable(
-    model: Transformer, frames: Sequence[str], ends: str, word: Ambiguous, left_out: Counter[str]
-) -> list[str]:
+def _readable(model: Model, frames: Sequence[str], ends: str, word: Ambiguous, left_out: Counter[str]) -> list[str]:
     """The frames that the model can read with a word at their end."""
     return readable(model, frames, word.source, left_out, lambda frame: [f"{frame} {ends}"])
 
 
 def _rows(
-    model: Transformer, word: Ambiguous, frames: list[tuple[str, str]], left_out: Counter[str], seed: int
+    model: Model, word: Ambiguous, frames: list[tuple[str, str]], left_out: Counter[str], seed: int
 ) -> list[dict[str, object]]:
     senses, texts = zip(*frames, strict=True)
     own = distances(model, word.word, texts, senses)
@@ -112,7 +110,7 @@ def _rows(
 
 
 def distances(
-    model: Transformer, word: str, frames: Sequence[str], senses: Sequence[str]
+    model: Model, word: str, frames: Sequence[str], senses: Sequence[str]
 ) -> Float[NDArray[np.float64], "2 layer frame"]:
     """1 - cosine of the word's stream in each frame and in frames of other senses, and of its own: means."""
     x = streams(model, [f"{frame} {word}" for frame in frames]).numpy()

@@ -18,7 +18,7 @@ from analyses.head_tables import Collected, Heads, gains
 from analyses.labels import knockouts
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model, Transformer
 from interp.initialisation import untrained
 from interp.patterns import group_of
 
@@ -94,7 +94,7 @@ class Evidence:
 
 
 def gather(
-    model: Transformer,
+    model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     collected: Sequence[Collected],
     *,
@@ -119,15 +119,15 @@ def gather(
     found = []
     for whole, bar in zip(collected, bars, strict=True):
         behaviour = whole.behaviour
-        most, each = affordable(model, behaviour)
-        most, each = documents or most, words or each
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         reason = None
         try:
             if len(model.config.stacks) > 1:
                 raise InputError(_TWO_STACKS)
-            if model.whole:
+            if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
+            most, each = affordable(model, behaviour)
+            most, each = documents or most, words or each
             effects = [
                 _effects(model, behaviour, corpora[behaviour], half, most, each, seed + half, say) for half in HALVES
             ]
@@ -173,7 +173,7 @@ def _effects(
 
 
 def _bars(
-    model: Transformer,
+    model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     collected: Sequence[Collected],
     seed: int,

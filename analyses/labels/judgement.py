@@ -23,7 +23,7 @@ from analyses.head_tables import Collected, Heads
 from analyses.labels.evidence import CELL, Evidence, Say, gather
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model
 from interp.statistics import benjamini_hochberg
 
 LABEL_COLUMNS = [
@@ -71,7 +71,7 @@ class Labelled:
 
 
 def label(
-    model: Transformer,
+    model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     *,
     collected: Sequence[Collected] | None = None,
@@ -126,7 +126,7 @@ def label(
 
 
 def _collected(
-    model: Transformer, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
+    model: Model, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
 ) -> tuple[list[Collected], dict[str, str]]:
     """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
     totals, left_out = [], {}

@@ -14,7 +14,7 @@ from analyses import coreference, cross_attention, part_of_speech, position
 from analyses.head_tables import Heads, Scored, values
 from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
 from analyses.reading.windows import Reading
-from interp import AnnotatedText, InputError, Tokenizer, Transformer, run
+from interp import AnnotatedText, InputError, Model, Tokenizer, run
 from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
@@ -37,7 +37,7 @@ _LOGITS = 1 << 24  # at once
 
 
 def measures(
-    model: Transformer,
+    model: Model,
     seed: int = 0,
     *,
     corpus: Iterable[AnnotatedText] | None = None,
@@ -70,7 +70,7 @@ def measures(
     for measure in KEYS.values():
         own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
         found |= {f"model/{measure}": max(own)} if own else {}
-    if len(kinds) == 1 and kinds[0].causal and model.output is not None:
+    if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
         found |= _foretelling(model, seed, held_out)
     return found
 
@@ -80,9 +80,7 @@ def _stories(seed: int) -> tuple[AnnotatedText, ...]:
     return tuple(stories(_IN_ROWS, _SEED + seed))
 
 
-def _of_heads(
-    model: Transformer, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str
-) -> dict[str, float]:
+def _of_heads(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str) -> dict[str, float]:
     scored = _of_text(model, heads, texts, seed)
     if not scored and heads.attention == "self" and position.repeat_length(model) >= position.SHORTEST_REPEAT:
         scored = [position.induction(model, position.repeat_length(model), seed, heads)]
@@ -93,7 +91,7 @@ def _of_heads(
     return found
 
 
-def _of_text(model: Transformer, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
+def _of_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
     """What heads do on a text, and on random repeats; nothing where the model cannot read the text."""
     if model.tokenizer is None:
         return []
@@ -106,7 +104,7 @@ def _of_text(model: Transformer, heads: Heads, texts: Sequence[AnnotatedText], s
     return [scored for each in found if not isinstance(each, InputError) for scored in each.scored]
 
 
-def _collectors(model: Transformer, heads: Heads, seed: int) -> list[Collector]:
+def _collectors(model: Model, heads: Heads, seed: int) -> list[Collector]:
     if heads.attention == "cross":
         return [cross_attention.Collector(model, seed=seed, heads=heads)]
     return [
@@ -135,7 +133,7 @@ def _named(scored: Scored, heads: Heads, kind: str) -> dict[str, float]:
 # What the whole model foretells.
 
 
-def _foretelling(model: Transformer, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
+def _foretelling(model: Model, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
     found: dict[str, float] = {}
     rows = _rows_of_stories(model, seed) if held_out is None else held_out
     if rows and (score := in_context(model, rows)) is not None:
@@ -145,7 +143,7 @@ def _foretelling(model: Transformer, seed: int, held_out: Sequence[Examples] | N
     return found
 
 
-def _rows_of_stories(model: Transformer, seed: int) -> list[Examples]:
+def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
     """Rows that begin anywhere in stories that stand one after the other, so that early and late tokens are alike."""
     if model.tokenizer is None:
         return []
@@ -159,7 +157,7 @@ def _stream(tokenizer: Tokenizer, seed: int) -> list[int]:
     return [id for text in _stories(seed) for id in (*tokenizer.prefix, *tokenizer.pieces(text.text).ids)]
 
 
-def in_context(model: Transformer, rows: Sequence[Examples]) -> float | None:
+def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
     """Loss of late tokens less that of early ones, in nats; below 0 where what was read helps (Olsson 2022).
 
     None where a row is too short to have both.
@@ -189,7 +187,7 @@ def _places(stretch: tuple[int, int], width: int) -> slice:
     return slice(first, last)
 
 
-def copying(model: Transformer, length: int, seed: int) -> float:
+def copying(model: Model, length: int, seed: int) -> float:
     """Share of second copies' tokens that are the likeliest ones; the first of each copy comes as a surprise."""
     right, told = 0, 0
     for ids in position.repeated(model, length, _REPEATS, seed).split(8):

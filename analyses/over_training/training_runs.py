@@ -13,12 +13,12 @@ import pandas as pd
 
 from analyses.over_training.look import by_kind, measures
 from analyses.provenance import digest
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.training import record, state
 
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
 LOSS, HELD_OUT = "loss", "held_out/"
-Load = Callable[[str], Transformer]
+Load = Callable[[str], Model]
 Say = Callable[[str, int], object]  # what is being done, and how many snapshots were measured
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d+)\.H(\d+)")
 _KINDS = {None: (None, "self"), "encoder": ("encoder", "self"), "decoder": ("decoder", "self")}

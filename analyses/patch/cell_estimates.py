@@ -18,7 +18,7 @@ from torch import Tensor
 from analyses.numerals import number
 from analyses.patch.cells import DIRECTIONS, METRICS, POSITIONS, all_idle, dust, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
 from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import Direction
@@ -54,7 +54,7 @@ class Estimates:
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     site: str = "z",
     *,
@@ -88,7 +88,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
 
 
 def estimates_of(
-    model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
+    model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0, progress: Progress | None = None
 ) -> Estimates:
     """Estimates beside the exact effects of some sweeps of one site."""
     tables, left_out = [], {}
@@ -112,7 +112,7 @@ def estimates_of(
 
 
 def _methods(
-    model: Transformer, pairs: Pairs, found: Sweep, left_out: dict[str, str]
+    model: Model, pairs: Pairs, found: Sweep, left_out: dict[str, str]
 ) -> dict[str, dict[str, Float[Tensor, "*cells prompt"]]]:
     """What each method estimates for a sweep's cells, by metric."""
     metrics, site = [METRICS[name]() for name in found.values], found.site

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patching import (
     Metric,
     Pairs,
@@ -41,7 +41,7 @@ Values = Float[np.ndarray, "prompt cell"]
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     site: str = "z",
     *,
@@ -65,7 +65,7 @@ def measure(
 
 
 def sweeps(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     site: str,
     *,
@@ -104,7 +104,7 @@ class Cells:
     place: str | None  # what figures call the site, in a model of several stacks
 
 
-def cells_of(model: Transformer, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
+def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
     """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
@@ -184,7 +184,7 @@ def _estimates(
     return found | {"share": share.value, "share_low": share.low, "share_high": share.high}
 
 
-def _shared_labels(model: Transformer, inputs: Inputs, stack: str) -> list[str | None]:
+def _shared_labels(model: Model, inputs: Inputs, stack: str) -> list[str | None]:
     """At each position of what a stack reads the token that all prompts have there; None where they differ."""
     batch, target = inputs
     tokenizer = model.tokenizer

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.patch.cells import METRICS, all_idle, dust
-from interp import Transformer
+from interp import Model
 from interp.patching import Edges, Metric, Pairs, Receiver, Sweep, edge_attribution, path_patch
 from interp.patching.results import Direction
 
@@ -29,7 +29,7 @@ _SENDERS = {"z": ("layer", "head"), "mlp_out": ("layer",)}
 
 
 def edge_rows(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     found: Sequence[Sweep],
     *,
@@ -89,7 +89,7 @@ def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
 
 
 def _measured(
-    model: Transformer, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
+    model: Model, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
 ) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
     """The exact effect of each edge into a receiver, with its sender's place."""
     exists = ~edges.scores[:, edges.receivers.index(receiver)].isnan().any(-1)

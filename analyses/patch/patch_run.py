@@ -11,7 +11,7 @@ from analyses.patch.cell_estimates import Estimates, check_metrics, correlations
 from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
 from analyses.provenance import digest
-from interp import InputError, Transformer
+from interp import InputError, Model
 from interp.patching.patch_sites import last_stack
 from interp.patching.results import Direction
 
@@ -33,7 +33,7 @@ class Found:
 
 
 def find(
-    model: Transformer,
+    model: Model,
     prompts: pd.DataFrame,
     site: str = "z",
     *,

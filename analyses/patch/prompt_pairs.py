@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from interp import InputError, Tokenizer, Transformer
+from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
 from interp.patching.pairs import answers_in
 
@@ -71,7 +71,7 @@ def with_space(prompt: str, answer: str) -> str:
 
 
 def make_pairs(
-    model: Transformer, prompts: pd.DataFrame, *, drop: bool = False, as_typed: bool = False, source: str | None = None
+    model: Model, prompts: pd.DataFrame, *, drop: bool = False, as_typed: bool = False, source: str | None = None
 ) -> Pairs:
     """Pairs from a table of prompts and answers.
 
@@ -102,7 +102,7 @@ def make_pairs(
 
 
 def pairs_table(
-    model: Transformer, prompts: pd.DataFrame, pairs: Pairs, values: Mapping[str, Sequence[float]]
+    model: Model, prompts: pd.DataFrame, pairs: Pairs, values: Mapping[str, Sequence[float]]
 ) -> pd.DataFrame:
     """The pairs that were used: their texts, the tokens read as answers, and each metric before patching (`values`)."""
     used = prompts.iloc[list(pairs.kept)].reset_index(drop=True)
@@ -113,7 +113,7 @@ def pairs_table(
     return used.assign(**values)
 
 
-def prompt_tokens(model: Transformer, pairs: Pairs) -> list[PromptTokens]:
+def prompt_tokens(model: Model, pairs: Pairs) -> list[PromptTokens]:
     """The prompts of each pair, token by token."""
     tokenizer = model.tokenizer if pairs.source is None else answers_in(model)
     beside = pairs.target or pairs.source

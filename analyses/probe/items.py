@@ -10,14 +10,14 @@ from hashlib import blake2b
 
 from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
 from analyses.reading.windows import Window, windows
-from interp import AnnotatedText, InputError, StackConfig, Transformer
+from interp import AnnotatedText, InputError, Model, StackConfig
 
 SPLITS = ("train", "test")
 _OF_CANDIDATES = ("candidates", "correct", "genders", "forms")  # what an item says of each
 _TEST_SHARE = 4  # one document of so many is kept for the test
 
 
-def probed_stack(model: Transformer) -> tuple[str, StackConfig]:
+def probed_stack(model: Model) -> tuple[str, StackConfig]:
     """The stack whose layers are probed: the only one, or the encoder, which reads the text as it is."""
     return next(iter(model.config.stacks.items()))
 
@@ -52,7 +52,7 @@ class Items:
 
 
 def choose(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     held_out: Iterable[AnnotatedText] | None,
     *,
@@ -116,7 +116,7 @@ def _check_documents(documents: dict[str, set[str]], given: bool) -> None:
         raise InputError(f"a probe needs documents to train on and two others to test on{also}; got {have}")
 
 
-def _asked(model: Transformer, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[Asked]:
+def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[Asked]:
     assert model.tokenizer is not None
     labelled = (text.tags or text.relations) is not None and left["words"] > 0
     referring = antecedent_items(text) if left["edges"] > 0 else []

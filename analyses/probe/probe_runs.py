@@ -12,7 +12,7 @@ from analyses.probe.probe_tables import depth_table, layer_table
 from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, Posed, labels_of, posed
 from analyses.probe.vectors import read
 from analyses.reading.collectors import refuse_unread
-from interp import AnnotatedText, InputError, StackConfig, Transformer
+from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.initialisation import untrained
 from interp.probes import PENALTY
 
@@ -56,7 +56,7 @@ class Probed:
 
 
 def measure(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     *,
     held_out: Iterable[AnnotatedText] | None = None,
@@ -100,7 +100,7 @@ def measure(
 
 
 def find(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     held_out: Iterable[AnnotatedText] | None,
     tasks: Sequence[str] | None,
@@ -157,7 +157,7 @@ def _posed(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, Po
     return found, left_out
 
 
-def _read(model: Transformer, items: Items, stage: str, say: Say) -> Splits:
+def _read(model: Model, items: Items, stage: str, say: Say) -> Splits:
     train, test = (read(model, items.asked[split], lambda texts: say(stage, texts)) for split in SPLITS)
     return train, test
 

@@ -30,7 +30,7 @@ from analyses.sections import (
     remark,
     soft,
 )
-from interp import InputError, Transformer
+from interp import InputError, Model
 
 _INTRODUCTION = (
     "A linear classifier is trained to read a label from one layer’s vectors, the model itself unchanged, and tested "
@@ -101,7 +101,7 @@ class Source:
 
 
 def section(
-    model: Transformer,
+    model: Model,
     corpora: Sequence[Corpus],
     *,
     held_out: Sequence[Corpus] = (),

@@ -10,7 +10,7 @@ from torch import Tensor
 from analyses.probe.items import Asked, probed_stack
 from analyses.reading.inputs import least_target
 from analyses.reading.windows import Window
-from interp import TokenBatch, Transformer, run
+from interp import Model, TokenBatch, run
 from interp.patterns import membership
 
 _BATCH_TOKENS = 4096
@@ -40,7 +40,7 @@ class Read:
     mentions: Vectors
 
 
-def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], object] | None = None) -> Read:
+def read(model: Model, asked: Sequence[Asked], progress: Callable[[int], object] | None = None) -> Read:
     """Run a model and keep the vectors of what is asked, in its order. A word's vector is the mean over its pieces.
 
     Args:
@@ -67,7 +67,7 @@ def read(model: Transformer, asked: Sequence[Asked], progress: Callable[[int], o
     return made
 
 
-def _room(model: Transformer, count: int) -> Vectors:
+def _room(model: Model, count: int) -> Vectors:
     _, config = probed_stack(model)
     n_heads = config.n_layers * config.n_heads
     return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
@@ -95,7 +95,7 @@ def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
     )
 
 
-def _word_vectors(model: Transformer, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
+def _word_vectors(model: Model, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
     """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
     (stack, _), target = probed_stack(model), least_target(model, len(shown))
     wanted = (f"{stack}.0.resid_pre", f"{stack}.*.resid_post", f"{stack}.*.attn.z")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyses.head_tables import Collected, Heads
 from analyses.reading.windows import Batch, Progress, Reading
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model
 
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
@@ -16,7 +16,7 @@ UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not
 class Collector(Protocol):
     """Adds up one behaviour's measures, batch by batch."""
 
-    def __init__(self, model: Transformer, *, seed: int = 0, heads: Heads | None = None) -> None: ...
+    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None) -> None: ...
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -52,7 +52,7 @@ def _collected(collector: Collector, reading: Reading) -> Collected | InputError
 
 def head_table(
     collector: Collector,
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     *,
     seed: int,

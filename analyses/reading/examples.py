@@ -13,7 +13,7 @@ from torch import Tensor
 
 from analyses.antecedents import antecedent_items
 from analyses.reading.inputs import least_target
-from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
+from interp import AnnotatedText, InputError, Model, TokenBatch, run
 from interp.patterns import membership, pool
 from interp.tokens import NO_WORD, align
 
@@ -33,7 +33,7 @@ class Head:
 
 
 def head_patterns(
-    model: Transformer, tokens: TokenBatch | Tensor, heads: Sequence[Head]
+    model: Model, tokens: TokenBatch | Tensor, heads: Sequence[Head]
 ) -> Float[Tensor, "prompt head query key"]:
     """The patterns of chosen heads, in their order.
 
@@ -56,14 +56,14 @@ def head_patterns(
 
 
 def mean_pattern(
-    model: Transformer, ids: Int[Tensor, "prompt position"], heads: Sequence[Head]
+    model: Model, ids: Int[Tensor, "prompt position"], heads: Sequence[Head]
 ) -> Float[NDArray[np.floating], "head query key"]:
     """The patterns of chosen heads, averaged over texts of one length."""
     return head_patterns(model, ids, heads).mean(0).double().cpu().numpy()
 
 
 def word_patterns(
-    model: Transformer, text: AnnotatedText, heads: Sequence[Head]
+    model: Model, text: AnnotatedText, heads: Sequence[Head]
 ) -> Float[NDArray[np.floating], "head word word2"]:
     """Attention between the words of one text: *to* a word sums over its pieces, *from* a word averages (Clark 2019).
 
@@ -81,15 +81,13 @@ def word_patterns(
     return pooled
 
 
-def word_pattern(
-    model: Transformer, text: AnnotatedText, layer: int, head: int, stack: str | None = None
-) -> WordPattern:
+def word_pattern(model: Model, text: AnnotatedText, layer: int, head: int, stack: str | None = None) -> WordPattern:
     """`word_patterns` of one head, of the stack that the output layer reads unless another is named."""
     return word_patterns(model, text, [Head(stack or list(model.config.stacks)[-1], layer, head)])[0]
 
 
 def tag_patterns(
-    model: Transformer, texts: Iterable[AnnotatedText], heads: Sequence[Head], tags: Sequence[str]
+    model: Model, texts: Iterable[AnnotatedText], heads: Sequence[Head], tags: Sequence[str]
 ) -> Float[NDArray[np.floating], "head tag tag2"]:
     """The share of the attention of words tagged `tag` that goes to words tagged `tag2`, averaged over those words."""
     mass, seen = np.zeros((len(heads), len(tags), len(tags))), np.zeros(len(tags))
@@ -109,7 +107,7 @@ def common_tags(texts: Iterable[AnnotatedText], most: int = 9) -> list[str]:
     return [tag for tag, _ in counts.most_common(most)]
 
 
-def _tokens(model: Transformer, text: AnnotatedText) -> tuple[list[int], list[int]]:
+def _tokens(model: Model, text: AnnotatedText) -> tuple[list[int], list[int]]:
     """For each token of a text, special ones included, the word that it belongs to, and its id."""
     tokenizer = model.tokenizer
     if tokenizer is None:
@@ -124,7 +122,7 @@ def _tokens(model: Transformer, text: AnnotatedText) -> tuple[list[int], list[in
 
 
 def find(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     cut: Callable[[AnnotatedText], AnnotatedText | None],
     count: int = 1,
@@ -165,5 +163,5 @@ def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:
     return list(zip(text.sentence_starts, ends, strict=True))
 
 
-def _fits(model: Transformer, text: AnnotatedText) -> bool:
+def _fits(model: Model, text: AnnotatedText) -> bool:
     return len(_tokens(model, text)[1]) <= model.config.n_ctx

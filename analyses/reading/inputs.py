@@ -11,17 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
+from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns.captured import read_patterns
 from interp.running import target_tokenizer
 
 
-def is_paired(model: Transformer, heads: Heads) -> bool:
+def is_paired(model: Model, heads: Heads) -> bool:
     """Whether these heads belong to a decoder that has a source."""
     return heads.stack == "decoder" and "encoder" in model.config.stacks
 
 
-def tokenizer_of(model: Transformer, heads: Heads) -> Tokenizer:
+def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
     """What makes the tokens that the heads' queries stand on.
 
     Raises:
@@ -32,7 +32,7 @@ def tokenizer_of(model: Transformer, heads: Heads) -> Tokenizer:
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
 
-def shown_to(model: Transformer, heads: Heads, text: AnnotatedText) -> AnnotatedText:
+def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
     """The text that the heads' queries stand on: the target of one that has its own, where they are a decoder's."""
     if text.target is None or not is_paired(model, heads):
         return text
@@ -40,7 +40,7 @@ def shown_to(model: Transformer, heads: Heads, text: AnnotatedText) -> Annotated
 
 
 def patterns(
-    model: Transformer, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+    model: Model, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
 ) -> tuple[TokenBatch, Float[Tensor, "prompt head query key"], TokenBatch | None]:
     """The tokens that ask, the pattern of every head, layer by layer, and the source where there is one.
 
@@ -54,7 +54,7 @@ def patterns(
     return tokens, read_patterns(model, source, place, tokens), source
 
 
-def least_target(model: Transformer, count: int) -> Tensor | None:
+def least_target(model: Model, count: int) -> Tensor | None:
     """The least that a decoder can read while its encoder is looked at; None where there is one stack."""
     if len(model.config.stacks) == 1:
         return None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from analyses.head_tables import Heads
 from analyses.reading.inputs import is_paired, patterns, shown_to, tokenizer_of
-from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
+from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
 from interp.patterns.rows import Sink
@@ -177,7 +177,7 @@ class Reading:
     `heads` are those whose patterns are read; a model of one stack has one kind.
     """
 
-    model: Transformer
+    model: Model
     corpus: Iterable[AnnotatedText]
     progress: Progress | None = None
     limit: int | None = None  # texts at most
@@ -250,7 +250,7 @@ def _entries(window: Window) -> int:
     return max(len(window.ids), len(window.source or ())) ** 2
 
 
-def read_batch(model: Transformer, heads: Heads, shown: list[Window]) -> Batch:
+def read_batch(model: Model, heads: Heads, shown: list[Window]) -> Batch:
     """Run the model on windows and keep all patterns of some heads."""
     sources = [window.source for window in shown if window.source is not None]
     tokens, pattern, source = patterns(model, heads, [window.ids for window in shown], sources or None)

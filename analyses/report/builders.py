@@ -21,7 +21,7 @@ from analyses.over_training.training_runs import Load, read_run
 from analyses.report import full_report
 from analyses.report.scaffold import Run, Say, write
 from analyses.sections import Definitions, Page, Section, Source, remark
-from interp import InputError, Transformer
+from interp import InputError, Model
 
 UNNAMED = "a model"
 _PROBE_INTERVAL = (
@@ -47,7 +47,7 @@ class Record(TypedDict, total=False):
 
 
 def build(
-    model: Transformer,
+    model: Model,
     corpora: Sequence[Corpus],
     out: str | Path,
     *,
@@ -89,7 +89,7 @@ def build(
 
 
 def probe(
-    model: Transformer,
+    model: Model,
     corpora: Sequence[Corpus],
     out: str | Path,
     *,
@@ -129,7 +129,7 @@ def _probed(corpus: Corpus, use: str, facts: Mapping[str, Any]) -> Source:
 
 
 def experiments(
-    model: Transformer,
+    model: Model,
     out: str | Path,
     commands: Collection[str] | None = None,
     *,
@@ -168,7 +168,7 @@ def experiments(
 
 
 def compare(
-    models: Mapping[str, Transformer],
+    models: Mapping[str, Model],
     corpora: Sequence[Corpus],
     out: str | Path,
     *,
@@ -186,7 +186,7 @@ def compare(
 
 
 def patch(
-    model: Transformer,
+    model: Model,
     prompts: pd.DataFrame,
     out: str | Path,
     site: str = "z",

@@ -34,7 +34,7 @@ from analyses.sections import (
     link,
     remark,
 )
-from interp import InputError, Transformer
+from interp import InputError, Model
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
 _TWO_STACKS = (
@@ -91,7 +91,7 @@ DEFINITIONS = {
 
 
 def find(
-    model: Transformer,
+    model: Model,
     corpora: Sequence[Corpus],
     name: str,
     *,
@@ -118,7 +118,7 @@ def find(
 
 
 def _measure(
-    model: Transformer, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Say
+    model: Model, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Say
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     found: dict[tuple[str, Heads], Result] = {}
@@ -138,7 +138,7 @@ def _measure(
 
 
 def _result(
-    model: Transformer,
+    model: Model,
     behaviour: str,
     kind: Heads,
     used: Serving,
@@ -180,7 +180,7 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     return [replace(result, heads=h, effects=e) for result, h, e in zip(results, heads, effects, strict=True)]
 
 
-def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Say) -> Part:
+def _labels(model: Model, results: Sequence[Result], seed: int, say: Say) -> Part:
     """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
@@ -189,7 +189,7 @@ def _labels(model: Transformer, results: Sequence[Result], seed: int, say: Say) 
     return label_section.told(labelled, model)
 
 
-def _probes(model: Transformer, corpora: Sequence[Corpus], seed: int, say: Say) -> Part | str:
+def _probes(model: Model, corpora: Sequence[Corpus], seed: int, say: Say) -> Part | str:
     """What probes read from every layer, or why they could not."""
     try:
         return probe.section(model, corpora, seed=seed, progress=say)
@@ -197,7 +197,7 @@ def _probes(model: Transformer, corpora: Sequence[Corpus], seed: int, say: Say) 
         return str(error)
 
 
-def _draw(model: Transformer, result: Result, *, seed: int, say: Say) -> Result:
+def _draw(model: Model, result: Result, *, seed: int, say: Say) -> Result:
     if result.left_out:
         return result
     say(f"{result.behaviour}: drawing", 0)
@@ -217,7 +217,7 @@ def _draw(model: Transformer, result: Result, *, seed: int, say: Say) -> Result:
 
 
 def _page(
-    model: Transformer,
+    model: Model,
     corpora: Sequence[Corpus],
     results: Sequence[Result],
     labelled: Part | None,
@@ -308,7 +308,7 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result]) -> list[Sourc
     ]
 
 
-def _facts(model: Transformer, results: Sequence[Result]) -> dict[str, Any]:
+def _facts(model: Model, results: Sequence[Result]) -> dict[str, Any]:
     """What was left out, and why."""
     several = len(model.config.stacks) > 1
     named = {result.behaviour + (f": {result.kind.title}" if several else ""): result for result in results}
@@ -321,7 +321,7 @@ def _facts(model: Transformer, results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _targets(model: Transformer, results: Sequence[Result]) -> dict[str, str] | None:
+def _targets(model: Model, results: Sequence[Result]) -> dict[str, str] | None:
     """What a decoder with an encoder read, by corpus."""
     if len(model.config.stacks) == 1:
         return None

@@ -14,7 +14,7 @@ from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
 from analyses.sections import Figure
-from interp import AnnotatedText, Transformer
+from interp import AnnotatedText, Model
 
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
@@ -42,7 +42,7 @@ _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
 def illustrate(
-    model: Transformer,
+    model: Model,
     behaviour: str,
     corpus: Iterable[AnnotatedText],
     *,
@@ -87,7 +87,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
 
 
 def _of_heads(
-    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
+    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
 ) -> Iterator[Figure]:
     """What the chosen heads, all of one kind of attention, look at."""
     where = chosen.iloc[0]
@@ -101,7 +101,7 @@ def _of_heads(
 
 
 def _along(
-    model: Transformer, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
+    model: Model, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
 ) -> Iterator[Figure]:
     """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _SHOWN_TOKENS
@@ -125,7 +125,7 @@ def _along(
             return
 
 
-def _tokens_shown(model: Transformer, kind: Heads, window: Window) -> tuple[list[str], list[str]]:
+def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str], list[str]]:
     """Tokens of the target, and those that its rows look at, as a person reads them."""
     source, target = model.tokenizer, model.target_tokenizer
     assert source is not None
@@ -156,7 +156,7 @@ def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
 
 
 def _on_repeats(
-    model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+    model: Model, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
 ) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
     length = min(_REPEAT_LENGTH, position.repeat_length(model))
@@ -175,7 +175,7 @@ def _on_repeats(
 
 
 def _between_tags(
-    model: Transformer, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+    model: Model, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
 ) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
     texts = [text for text in examples.find(model, corpus, examples.sentence, _TAGGED) if text.tags is not None]
@@ -201,7 +201,7 @@ _PATTERNS: dict[str, Callable[..., Iterator[Figure]]] = {"position": _on_repeats
 
 
 def _over_words(
-    model: Transformer, behaviour: str, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head]
+    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head]
 ) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
     about_pronouns = behaviour == "coreference"

@@ -13,7 +13,7 @@ from analyses.labels import Labelled
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.report.behaviour_sections import NAMES
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
-from interp import Transformer
+from interp import Model
 
 _NAMED = 4  # heads of one behaviour that a summary names
 _FEW = 12  # labels that are shown at once
@@ -46,7 +46,7 @@ DEFINITIONS = {
 }
 
 
-def told(labelled: Labelled, model: Transformer) -> Part:
+def told(labelled: Labelled, model: Model) -> Part:
     """The labels as the page shows them."""
     labels, read = labelled.labels, readouts(labelled.labels)
     blocks: list[Block] = [
@@ -74,7 +74,7 @@ def told(labelled: Labelled, model: Transformer) -> Part:
     )
 
 
-def _figures(labelled: Labelled, model: Transformer) -> list[Figure]:
+def _figures(labelled: Labelled, model: Model) -> list[Figure]:
     """The labels of each kind of attention, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:

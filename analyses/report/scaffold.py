@@ -11,7 +11,7 @@ from analyses.provenance import corpus_facts, model_facts, recorded
 from analyses.report import output
 from analyses.report.renderer import figures, render
 from analyses.sections import Definitions, Page, Section, Table, Terms, bold, code, remark
-from interp import Transformer
+from interp import Model
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 
@@ -28,7 +28,7 @@ class Run:
 def write(
     out: str | Path,
     measure: Callable[[Run], Page],
-    models: Mapping[str, Transformer],
+    models: Mapping[str, Model],
     *,
     seed: int = 0,
     command: str = "",

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
@@ -27,7 +28,7 @@ from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeping.memory import BUDGET
 from interp.patching.sweeping.sweep import blank_beyond, read_values, swept
 from interp.running import Tokens
-from interp.transformer import Transformer
+from interp.transformer import Transformer, with_parts
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Options(TypedDict, total=False):
 
 @torch.no_grad()
 def ablate(
-    model: Transformer,
+    model: Model,
     prompts: Tokens | Pairs,
     metrics: Metric | Sequence[Metric],
     site: str = "z",
@@ -99,6 +100,7 @@ def ablate(
     Raises:
         InputError: no such site, axis or kind; a mean of the wrong shape; no other prompt to draw from.
     """
+    model = with_parts(model, "an ablation")
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
     asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
     if asked.spot.in_engine and (site == "z" or not asked.spot.in_attention):
@@ -114,7 +116,7 @@ def ablate(
 
 
 def ablate_cells(
-    model: Transformer,
+    model: Model,
     prompts: Tokens | Pairs,
     metrics: Metric | Sequence[Metric],
     cells: Sequence[Cell],
@@ -132,6 +134,7 @@ def ablate_cells(
     Raises:
         InputError: as `ablate`, or a cell that the model lacks.
     """
+    model = with_parts(model, "an ablation")
     spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
     cells = _checked(spot, cells)
     asked = _Asked.of(model, prompts, metrics, spot, kind, options)
@@ -140,7 +143,7 @@ def ablate_cells(
 
 
 def ablate_in_order(
-    model: Transformer,
+    model: Model,
     prompts: Tokens | Pairs,
     metrics: Metric | Sequence[Metric],
     order: Sequence[Cell],
@@ -158,6 +161,7 @@ def ablate_in_order(
     Raises:
         InputError: as `ablate_cells`, or a cell named twice.
     """
+    model = with_parts(model, "an ablation")
     spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
     cells = _checked(spot, order)
     if len({*cells}) != len(cells):

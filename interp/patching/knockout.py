@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from interp.edits import Edit
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.hiding import Hidden
-from interp.patching.patch_sites import last_stack, one_stack
+from interp.patching.patch_sites import last_stack, only_stack
 from interp.patching.plain import PlainRun
 from interp.running import Tokens, as_batch, run
 from interp.tokens import TokenBatch
@@ -63,7 +64,7 @@ class Claim:
 
 @torch.no_grad()
 def knock_out(
-    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
+    model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
@@ -80,9 +81,11 @@ def knock_out(
         InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
             outside its text, or that leaves a row nothing else to attend to.
     """
-    if model.whole:
+    if not isinstance(model, Transformer):
         return knock_out_by_forward(model, tokens, claims, output)
-    batch, output = _checked(model, tokens, claims, output)
+    batch = _checked(model, tokens, claims, output)
+    output = output or model.output
+    assert output is not None
     plain, stack = PlainRun.of(model, batch), last_stack(model)
     found = torch.zeros(
         len(claims), model.config.n_layers, model.config.n_heads, device=model.device, dtype=plain.resid[0].dtype
@@ -101,19 +104,20 @@ def knock_out(
 
 @torch.no_grad()
 def knock_out_by_forward(
-    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
+    model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
-    batch, output = _checked(model, tokens, claims, output)
+    batch = _checked(model, tokens, claims, output)
     (stack,) = model.config.stacks
-    final = f"{stack}.resid_final"
+    final = "logits" if output is None else f"{stack}.resid_final"
     before = run(model, batch, capture=final)[final]
     found = before.new_zeros(len(claims), model.config.n_layers, model.config.n_heads)
     for at, claim in enumerate(claims):
         read = _read(batch, claim)
 
-        def value(stream: Tensor, read: Read = read, prompt: int = claim.prompt) -> Tensor:
-            return read.value(output(stream[prompt, read.positions]))
+        def value(final: Tensor, read: Read = read, prompt: int = claim.prompt) -> Tensor:
+            at = final[prompt, read.positions]
+            return read.value(at if output is None else output(at))
 
         for layer in range(model.config.n_layers):
             for head in range(model.config.n_heads):
@@ -154,29 +158,27 @@ def _masking(claim: Claim, head: int) -> Edit:
     return edit
 
 
-def _checked(
-    model: Transformer, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None
-) -> tuple[TokenBatch, nn.Linear]:
-    """The texts, every claim inside its own, and what reads them."""
-    one_stack(model, "knocking out what heads attend to")
-    output = output or model.output
-    if output is None:
+def _checked(model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None) -> TokenBatch:
+    """The texts, every claim inside its own."""
+    only_stack(model, "knocking out what heads attend to")
+    own = output is None or output is getattr(model, "output", None)
+    if output is None and model.config.output == "none":
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
     batch = as_batch(model, tokens)
     if batch.padded and not bool(batch.mask[:, 0].all()):
         raise InputError("texts are padded on the right: expected a real token in the first column of every text")
-    lengths, causal = batch.lengths.tolist(), model.last.config.causal
-    reaches = [model.last.config.reach(layer) for layer in range(model.config.n_layers)]
+    lengths, causal = batch.lengths.tolist(), model.config.last.causal
+    reaches = [model.config.last.reach(layer) for layer in range(model.config.n_layers)]
     reach = min((each for each in reaches if each is not None), default=None)
     for claim in claims:
         if not 0 <= claim.prompt < len(lengths):
             raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(lengths) - 1}")
-        if claim.read is None and (not causal or output is not model.output):
+        if claim.read is None and not (causal and own):
             raise InputError(
                 "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
             )
         _check_claim(claim, lengths[claim.prompt], causal, reach)
-    return batch, output
+    return batch
 
 
 def _check_claim(claim: Claim, length: int, causal: bool, reach: int | None) -> None:

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.pairs import Pairs, answers_in
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -63,10 +64,10 @@ class Metric:
     """A number a prompt, read from logits. `prepare` fits it to a model and its pairs."""
 
     name: str
-    prepare: Callable[[Transformer, Pairs], Readout]
+    prepare: Callable[[Model, Pairs], Readout]
 
 
-def prepared(model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
+def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
     """One or several metrics made ready for some pairs."""
     return [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
 
@@ -77,7 +78,7 @@ def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
     Answers are one token for all prompts (`" he"`) or one a prompt (texts or ids); by default the pairs' own.
     """
 
-    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+    def prepare(model: Model, pairs: Pairs) -> Readout:
         tokens = torch.stack([_ids(model, pairs, right, "right"), _ids(model, pairs, wrong, "wrong")], 1)
         return Readout(
             "logit_difference", pairs.last[:, None], tokens, lambda logits, _: logits[..., 0, 0] - logits[..., 0, 1]
@@ -102,7 +103,7 @@ def rank(answer: Answer = None) -> Metric:
 
 
 def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tensor]) -> Metric:
-    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+    def prepare(model: Model, pairs: Pairs) -> Readout:
         ids = _ids(model, pairs, answer, "right")
 
         def read(logits: Tensor, answers: Tensor | None) -> Tensor:
@@ -118,7 +119,7 @@ def _of_answer(name: str, answer: Answer, value: Callable[[Tensor, Tensor], Tens
 def kl_divergence() -> Metric:
     """KL(clean || patched) of the next-token distributions at the last position, in nats."""
 
-    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+    def prepare(model: Model, pairs: Pairs) -> Readout:
         def read(logits: Tensor, clean: Tensor | None) -> Tensor:
             assert clean is not None
             return (clean.exp() * (clean - logits[..., 0, :].log_softmax(-1))).sum(-1)
@@ -141,7 +142,7 @@ def function(
     comes as `reference`, one entry a prompt, handed to it as its second argument.
     """
 
-    def prepare(model: Transformer, pairs: Pairs) -> Readout:
+    def prepare(model: Model, pairs: Pairs) -> Readout:
         read = pairs.last[:, None] if positions is None else positions.to(model.device)
         given = (lambda logits, _: value(logits)) if reference is None else value
         return Readout(name, read, None, given, reference)
@@ -149,9 +150,7 @@ def function(
     return Metric(name, prepare)
 
 
-def last_logits(
-    model: Transformer, batch: TokenBatch, target: TokenBatch | None = None
-) -> Float[Tensor, "prompt d_vocab"]:
+def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = None) -> Float[Tensor, "prompt d_vocab"]:
     """Logits at each prompt's last position; of its target where the model has an encoder and a decoder."""
     with torch.no_grad():
         logits = model(batch, target=target)
@@ -160,7 +159,7 @@ def last_logits(
     return logits[torch.arange(len(batch.ids), device=logits.device), (target or batch).lengths - 1]
 
 
-def _ids(model: Transformer, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
+def _ids(model: Model, pairs: Pairs, answer: Answer, kind: str) -> Tensor:
     """One answer id a prompt."""
     if answer is None:
         ids = pairs.right if kind == "right" else pairs.wrong

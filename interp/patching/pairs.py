@@ -9,9 +9,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.running import as_batch, as_target
 from interp.tokens import TokenBatch, Tokenizer
-from interp.transformer import Transformer
 
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
@@ -122,7 +122,7 @@ class Pairs:
 
     @staticmethod
     def from_ids(
-        model: Transformer,
+        model: Model,
         clean: Tensor,
         corrupt: Tensor,
         right: Tensor | None = None,
@@ -146,7 +146,7 @@ class Pairs:
 
     @staticmethod
     def from_texts(
-        model: Transformer,
+        model: Model,
         clean: Sequence[str],
         corrupt: Sequence[str],
         right: Sequence[str],
@@ -208,12 +208,12 @@ def some_prompts(batch: TokenBatch, prompts: Int[Tensor, " some"]) -> TokenBatch
     return TokenBatch(batch.ids[prompts], batch.mask[prompts], batch.positions[prompts])
 
 
-def answers_in(model: Transformer) -> Tokenizer | None:
+def answers_in(model: Model) -> Tokenizer | None:
     """The tokenizer of what the output layer says."""
     return model.tokenizer if len(model.config.stacks) == 1 else model.target_tokenizer
 
 
-def _differing(model: Transformer, target: object, source: object) -> str:
+def _differing(model: Model, target: object, source: object) -> str:
     """The stack whose texts differ.
 
     Raises:
@@ -231,7 +231,7 @@ def _differing(model: Transformer, target: object, source: object) -> str:
 
 
 def _pair(
-    model: Transformer,
+    model: Model,
     clean: str,
     corrupt: str,
     right: str,
@@ -272,7 +272,7 @@ def _pair(
     return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
 
 
-def _too_long(model: Transformer, encoded: list[int], decoded: list[int]) -> str | None:
+def _too_long(model: Model, encoded: list[int], decoded: list[int]) -> str | None:
     """Why texts do not fit their stacks' contexts: what the first stack reads, and the decoder of two."""
     for at, (config, row) in enumerate(zip(model.config.stacks.values(), (encoded, decoded), strict=False)):
         if len(row) > config.n_ctx:
@@ -281,7 +281,7 @@ def _too_long(model: Transformer, encoded: list[int], decoded: list[int]) -> str
     return None
 
 
-def _read(model: Transformer, target: str) -> list[int]:
+def _read(model: Model, target: str) -> list[int]:
     """A target's ids as the decoder reads it, its start id before it."""
     return as_target(model, target).ids[0].tolist()
 

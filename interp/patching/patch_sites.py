@@ -6,9 +6,9 @@ from math import prod
 from typing import Literal
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.pairs import Pairs
-from interp.places import sites
-from interp.transformer import Stack, Transformer
+from interp.transformer import Stack, with_parts
 
 Attending = Literal["self", "cross"]
 IN_ATTENTION = ("q", "k", "v", "z", "scores", "pattern")
@@ -49,7 +49,7 @@ class PatchSite:
 
     @staticmethod
     def of(
-        model: Transformer,
+        model: Model,
         site: str,
         by: Sequence[str] = ("layer",),
         stack: str | None = None,
@@ -73,7 +73,7 @@ class PatchSite:
         if site not in patchable:
             where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
-        found = sites(model)[site_name(stack, 0, site, kind)]
+        found = model.sites[site_name(stack, 0, site, kind)]
         axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
         n_layers = 1 if site in _OUTSIDE else config.n_layers
         spot = PatchSite(stack, kind, site, axes, found.sizes, n_layers, config.causal)
@@ -162,26 +162,35 @@ class PatchSite:
         return self.site in _OUTSIDE
 
 
-def _patchable(model: Transformer, stack: str) -> list[str]:
+def _patchable(model: Model, stack: str) -> list[str]:
     """What can be patched in a stack, cross-attention's insides apart."""
-    first, inside = f"{stack}.0.", [name for name in sites(model) if name.startswith(f"{stack}.0.")]
+    first, inside = f"{stack}.0.", [name for name in model.sites if name.startswith(f"{stack}.0.")]
     local = [name.removeprefix(first).removeprefix("attn.") for name in inside]
     found = [site for site in local if not site.startswith("cross_attn.")]
     outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
-    return [*found, *(site for site in outside if site_name(stack, 0, site) in sites(model))]
+    return [*found, *(site for site in outside if site_name(stack, 0, site) in model.sites)]
 
 
-def last_stack(model: Transformer) -> str:
+def last_stack(model: Model) -> str:
     """The name of the stack that the output layer reads."""
     return next(reversed(model.config.stacks))
 
 
-def one_stack(model: Transformer, what: str) -> tuple[str, Stack]:
-    """The only stack of a model, and its name.
+def only_stack(model: Model, what: str) -> str:
+    """The name of the only stack of a model.
 
     Raises:
         InputError: there are two.
     """
     if len(model.config.stacks) > 1:
         raise InputError(f"{what} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
-    return next(iter(model.config.stacks)), model.last
+    return next(iter(model.config.stacks))
+
+
+def one_stack(model: Model, what: str) -> tuple[str, Stack]:
+    """The only stack of a model whose parts `what` calls, and its name.
+
+    Raises:
+        InputError: there are two, or another library runs the model.
+    """
+    return only_stack(model, what), with_parts(model, what).last

@@ -17,6 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
@@ -24,7 +25,7 @@ from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction
 from interp.patching.sweeping.bench import Bench
 from interp.patching.sweeping.memory import BUDGET
-from interp.transformer import Transformer
+from interp.transformer import with_parts
 
 Array = np.ndarray
 _DF = 3.0  # of the errors: heavy tails, since estimates now and then miss badly
@@ -61,7 +62,7 @@ class TopCells:
 
 
 def top_cells(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metric: Metric,
     site: str = "z",
@@ -94,6 +95,7 @@ def top_cells(
         InputError: as `sweep`; k less than 1 or more than there are cells, confidence not between 0 and 1, tie below 0,
             a metric without a gradient.
     """
+    model = with_parts(model, "the screened search")
     by = tuple(by)
     if not 0 < confidence < 1:
         raise InputError(f"confidence lies between 0 and 1, got {confidence}")

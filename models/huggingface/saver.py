@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interp import InputError, Tokenizer, Transformer, TransformerConfig
+from interp import InputError, Model, Tokenizer, Transformer, TransformerConfig
 from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
@@ -20,7 +20,7 @@ from models.huggingface.model_files import CONFIG, GENERATION, TARGET_TOKENIZER,
 from models.tensor_files import write
 
 
-def save(model: Transformer, directory: Path, family: str | None = None) -> None:
+def save(model: Model, directory: Path, family: str | None = None) -> None:
     """Write `model` as a directory that `transformers` reads too; `read` is the inverse.
 
     Files are written beside and moved, so no reader sees half of one; other files in `directory` stay. Without a
@@ -29,10 +29,11 @@ def save(model: Transformer, directory: Path, family: str | None = None) -> None
     Raises:
         InputError: no family, or not this one, can say what the model is made of; the disk is full.
     """
+    if not isinstance(model, Transformer):
+        source = getattr(model, "source", None)
+        raise InputError(f"another library runs this model: copy the directory that it was read from, {source}")
     if any(isinstance(module, quantizing.Int8) for module in model.modules()):
         raise InputError("a quantized model cannot be saved: its weights are rounded; load it without quantize")
-    if model.whole:
-        raise InputError(f"another library runs this model: copy the directory that it was read from, {model.source}")
     kind, raw = _expression(model, directory, family)
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file: give a directory to write the model to")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from interp import InputError, Tokenizer, Transformer
+from interp import InputError, Model, Tokenizer
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -51,7 +51,7 @@ def wrap(
     return _opening().wrap_bridge(bridge, tokenizer, target_tokenizer)
 
 
-def to_lens(model: Transformer) -> "TransformerBridge":
+def to_lens(model: Model) -> "TransformerBridge":
     """A `TransformerBridge` with the weights of our model, whose logits are the same; `.state_dict()` has the weights.
 
     Raises:

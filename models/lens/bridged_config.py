@@ -7,7 +7,7 @@ this shape (`interp.initialisation`) is made of them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from interp import InputError, StackConfig, TransformerConfig
 from interp.config import (
@@ -25,21 +25,18 @@ from interp.config import (
 )
 from models.lens.hooks import Hooks
 
-if TYPE_CHECKING:
-    from models.lens.bridges import Loaded
-
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def describe(
-    cfg: Any, loaded: "Loaded", found: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
+    cfg: Any, inner: Any, found: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
 ) -> TransformerConfig:
-    """The configuration of a bridge whose sites are `found`; `exact` is that of its directory, where we read such."""
-    stacks = {hooks.stack: _stack(cfg, loaded, hooks, shapes) for hooks in found}
+    """The configuration of a bridge around `inner`, with sites `found`; `exact` is its directory's, if we read such."""
+    stacks = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in found}
     if "decoder" in stacks and len(stacks) > 1:
         stacks["decoder"] = replace(stacks["decoder"], cross_attention=True)
     output = "untied" if "logits" in shapes else "none"
-    start = getattr(loaded.model.config, "decoder_start_token_id", None)
+    start = getattr(inner.config, "decoder_start_token_id", None)
     ours = TransformerConfig(
         encoder=stacks.get("encoder"),
         decoder=stacks.get("decoder"),
@@ -58,7 +55,7 @@ def _sizes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _stack(cfg: Any, loaded: "Loaded", hooks: Hooks, shapes: Shapes) -> StackConfig:
+def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
     def shape(site: str) -> tuple[int, ...] | None:
         """The axes of a site in the first layer that has it."""
         return next((shapes[layer.hooks[site]] for layer in hooks.layers if site in layer.hooks), None)
@@ -71,7 +68,6 @@ def _stack(cfg: Any, loaded: "Loaded", hooks: Hooks, shapes: Shapes) -> StackCon
     shared, hidden = shape("attn.k") or heads, shape("mlp.post")
     gated = any("mlp.gate" in layer.hooks.get("mlp.pre", "") for layer in hooks.layers)
     norm = RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else LayerNorm(cfg.eps)
-    embedding: Any = loaded.model.get_input_embeddings()
     return StackConfig(
         n_layers=len(hooks.layers),
         d_model=width,
@@ -80,7 +76,7 @@ def _stack(cfg: Any, loaded: "Loaded", hooks: Hooks, shapes: Shapes) -> StackCon
         n_kv_heads=shared[2] if heads[2] % shared[2] == 0 else None,
         d_mlp=hidden[-1] if hidden else int(cfg.d_mlp or width),
         n_ctx=int(cfg.n_ctx),
-        d_vocab=embedding.weight.shape[0],
+        d_vocab=inner.get_input_embeddings().weight.shape[0],
         causal=hooks.stack == "decoder",
         norm=norm,
         wiring=_wiring(hooks),

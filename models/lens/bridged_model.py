@@ -3,62 +3,44 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp import InputError, Site, TokenBatch, Tokenizer, Transformer, TransformerConfig
-from interp.cache import Growing
-from interp.config import StackConfig
-from interp.parts import Embedding, Output
-from interp.sight import Sight, Source
+from interp import InputError, Site, TokenBatch, Tokenizer, TransformerConfig
 from interp.tap import UNTAPPED, Tap
-from interp.transformer import Stack, Stream
 from models.lens.hooks import Place
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-_NO_PARTS = (
-    "TransformerLens runs this model as a whole, so its blocks, norms and weights cannot be called one at a time as "
-    "this needs: capture and edit with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
-)
 Hook = Callable[..., Tensor | None]
 
 
-class Bridged(Transformer):
-    """A bridge with the interface of a `Transformer`: its sites, captures and edits; not its parts.
+class Bridged(nn.Module):
+    """A bridge behind the interface of our models (`interp.model.Model`): its sites, captures and edits; not its parts.
 
-    `sites(model)` lists what it has. Fast paths that call blocks go the plain way where there is one, or say so.
     A call hangs its hooks on the bridge and takes them off again, one call at a time.
     """
-
-    whole = True
 
     def __init__(
         self,
         bridge: "TransformerBridge",
         config: TransformerConfig,
         places: Iterable[Place],
-        *,
-        tokenizer: Tokenizer | None = None,
-        target_tokenizer: Tokenizer | None = None,
-        embeddings: Mapping[str, nn.Module],
-        output: Output | None,
+        sites: Mapping[str, Site],
         weights: Mapping[str, nn.Parameter],
     ):
-        nn.Module.__init__(self)
-        self.config, self.tokenizer = config, tokenizer
-        self.target_tokenizer = target_tokenizer or tokenizer
-        self.source = self.family = None
-        self.bridge, self.output = bridge, output
-        self.places = {place.name: place for place in places}
+        super().__init__()
+        self.bridge, self.config, self.sites = bridge, config, sites
+        self.places = {place.name: place for place in places if place.name in sites}
         self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
-        self.stacks = nn.ModuleDict(
-            {name: WholeStack(self, name, stack, embeddings[name]) for name, stack in config.stacks.items()}
-        )
+        self.tokenizer: Tokenizer | None = None
+        self.target_tokenizer: Tokenizer | None = None
+        self.source: Path | None = None  # the directory that the weights were read from
         self._weights, self._turn = dict(weights), threading.Lock()
 
     def forward(
@@ -94,23 +76,21 @@ class Bridged(Transformer):
         streams: dict[str, Tensor] = {}
         return [(hook, _passing(places, hook, tap, streams)) for hook, places in at.items()]
 
-    def read(self, final: Stream, tap: Tap = UNTAPPED) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits from the last stack's final residual stream, which may be of some positions only."""
-        return None if self.output is None else tap("logits", self.output(final))
-
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
         return next(iter(self._weights.values())).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations."""
+        return next(iter(self._weights.values())).dtype
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """The weights as they were stored, each once; a bridge holds some twice, split and whole."""
         return iter(self._weights.items())
-
-    def tie(self) -> None:
-        """Nothing: the bridge's parameters are one where they should be."""
 
 
 def _passing(places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor]) -> Hook:
@@ -158,79 +138,6 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
             f"TransformerLens gives other numbers for this model where texts are padded on the {side}: "
             + (f"pad on the {next(iter(sides))}" if sides else "give texts one at a time, or all of one length")
         )
-
-
-class WholeStack(Stack):
-    """What is known of a stack that runs inside a whole: its configuration and its embedding."""
-
-    def __init__(self, owner: Bridged, name: str, config: StackConfig, embedding: nn.Module):
-        nn.Module.__init__(self)
-        self.config, self.embed = config, cast(Embedding, _Tokens(embedding))
-        self.__dict__["owner"], self.name = owner, name  # not a part of this one: it is the other way round
-
-    def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
-        """Residual stream after the final norm, for whole texts."""
-        final = f"{self.name}.resid_final"
-        if source is not None or final not in self.owner.places or len(self.owner.stacks) > 1:
-            raise InputError(_NO_PARTS)
-        inside = replace(tap, capture={*tap.capture, final}, seen={}, place="")
-        self.owner(batch, inside)
-        tap.seen.update({site: value for site, value in inside.seen.items() if site in tap.capture})
-        return inside.seen[final]
-
-    def resume(
-        self,
-        residual: Stream,
-        sight: Sight,
-        *,
-        tap: Tap = UNTAPPED,
-        start: int = 0,
-        past: Sequence[Growing] | None = None,
-        source: Source | None = None,
-    ) -> Stream:
-        """Nothing to continue from.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError(_NO_PARTS)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in {"blocks", "norm"}:
-            raise InputError(_NO_PARTS)
-        return super().__getattr__(name)
-
-
-class _Tokens(nn.Module):
-    """The embedding of a stack that runs inside a whole: its weights, not its positions."""
-
-    def __init__(self, token: nn.Module):
-        super().__init__()
-        self.token = token
-
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        raise InputError(_NO_PARTS)
-
-
-class Unread(Output):
-    """An output layer that reads more than the final stream, or reads it otherwise than ours."""
-
-    def forward(self, input: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
-        """Nothing to read.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError(
-            "this model's output layer does more than TransformerLens shows, so it cannot be read apart: "
-            "read the logits of a run instead"
-        )
-
-    def of_tokens(
-        self, final: Float[Tensor, "*cells prompt read d_model"], tokens: Int[Tensor, "prompt token"]
-    ) -> Float[Tensor, "*cells prompt read token"]:
-        """As `forward`."""
-        return self(final)
 
 
 def sites(places: Iterable[Place], known: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:

@@ -18,14 +18,13 @@ from transformer_lens.model_bridge.sources._hf_format import determine_architect
 from transformer_lens.model_bridge.sources.transformers.helpers import get_hf_model_class_for_architecture
 from transformers import AutoConfig, PreTrainedModel
 
-from interp import InputError, TokenBatch, Tokenizer, Transformer, TransformerConfig, run
-from interp.parts import Output
+from interp import InputError, Model, TokenBatch, Tokenizer, TransformerConfig, run
 from interp.places import sites_of
 from interp.tap import Edit
 from models.families import FAMILIES
 from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files
 from models.lens.bridged_config import describe
-from models.lens.bridged_model import Bridged, Unread, sites
+from models.lens.bridged_model import Bridged, sites
 from models.lens.hooks import Hooks, candidates, find, same
 
 _SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts on which a bridge is tried
@@ -62,7 +61,7 @@ def wrap_bridge(bridge: TransformerBridge, tokenizer: Tokenizer | None, target_t
     return model
 
 
-def bridge_of(model: Transformer) -> TransformerBridge:
+def bridge_of(model: Model) -> TransformerBridge:
     """A bridge with our model's weights, by way of the directory that `transformers` reads."""
     if isinstance(model, Bridged):
         return model.bridge
@@ -71,8 +70,7 @@ def bridge_of(model: Transformer) -> TransformerBridge:
             try:
                 save(model, Path(there), name)
                 with _quiet():
-                    weights = next(iter(model.parameters()))
-                    loaded = _loaded(Path(there), weights.dtype, weights.device)
+                    loaded = _loaded(Path(there), model.dtype, model.device)
             except InputError:
                 continue
             with _quiet():
@@ -87,7 +85,7 @@ class Loaded:
     model: Any
     architecture: str
     weights: Mapping[str, nn.Parameter]
-    head: tuple[Tensor, Tensor | None] | None  # weight and bias of the output layer; None where there is none
+    has_output: bool
 
     @staticmethod
     def of(model: PreTrainedModel, architecture: str, lacking: Sequence[str] = ()) -> "Loaded":
@@ -95,10 +93,8 @@ class Loaded:
 
         `lacking` are weights that no file had: those of an output layer, which the model then is without.
         """
-        layer: Any = model.get_output_embeddings()
-        head = None if layer is None or lacking else (layer.weight, layer.bias)
         weights = {name: weight for name, weight in model.named_parameters() if name not in lacking}
-        return Loaded(model, architecture, weights, head)
+        return Loaded(model, architecture, weights, model.get_output_embeddings() is not None and not lacking)
 
 
 def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded:
@@ -141,36 +137,12 @@ def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig
         found = trial.hooks()
     except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
-    config = describe(bridge.cfg, loaded, found, trial.shapes, exact)
+    config = describe(bridge.cfg, loaded.model, found, trial.shapes, exact)
     places = [place for hooks in found for place in hooks.places()]
     known = sites(places, sites_of(config), trial.shapes)
-    model = Bridged(
-        bridge,
-        config,
-        [place for place in places if place.name in known],
-        embeddings={name: trial.embedding(name) for name in config.stacks},
-        output=_output(config, loaded, trial.plain),
-        weights=loaded.weights,
-    )
-    model.own_sites = known
+    model = Bridged(bridge, config, places, known, loaded.weights)
     model.padding = trial.sides(model)
     return model
-
-
-def _output(config: TransformerConfig, loaded: Loaded, plain: Mapping[str, Tensor]) -> Output | None:
-    """The output layer, if what it reads is the final stream alone."""
-    if config.output == "none":
-        return None
-    with torch.device("meta"):
-        output, unread = Output(config), Unread(config)
-    if loaded.head is None or config.transform is not None or "final" not in plain:
-        return unread
-    weight, bias = loaded.head
-    output.weight = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)
-    output.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach()))
-    with torch.no_grad():
-        reads = plain["final"].shape[-1] == weight.shape[1] and same(output(plain["final"]), plain["logits"])
-    return output if reads else unread
 
 
 class Trial:
@@ -186,9 +158,8 @@ class Trial:
         chosen = [ordinary[torch.randint(len(ordinary), (2, n), generator=generator)] for n in (_LONG, _TARGET)]
         self.device = first.weight.device
         self.ids, self.target = (ids.to(self.device) for ids in chosen)
-        self._first, self._loaded = first, loaded
+        self._loaded = loaded
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.plain: dict[str, Tensor] = {}
 
     def hooks(self) -> list[Hooks]:
         """The sites of each stack."""
@@ -207,8 +178,6 @@ class Trial:
             found.append(hooks)
             seen = self._run({}, known)
             self.shapes |= {hook: tuple(value.shape) for hook, value in seen.items()}
-            self.plain = {"logits": seen["logits"]} if "logits" in seen else {}
-            self.plain |= {} if hooks.final is None else {"final": seen[hooks.final]}
         return found
 
     def _run(self, edits: Mapping[str, Edit], hooks: list[str]) -> dict[str, Tensor]:
@@ -236,12 +205,7 @@ class Trial:
             out: Any = self.bridge.run_with_hooks(
                 self.ids, [(names[0], hang(names)) for names in points.values()], **given
             )
-        return seen | ({"logits": out} if isinstance(out, Tensor) and self._loaded.head is not None else {})
-
-    def embedding(self, stack: str) -> nn.Module:
-        """The token embedding of a stack."""
-        inner = self._loaded.model.get_decoder() if self.both and stack == "decoder" else None
-        return self._first if inner is None else inner.get_input_embeddings()
+        return seen | ({"logits": out} if isinstance(out, Tensor) and self._loaded.has_output else {})
 
     @torch.no_grad()
     def sides(self, model: Bridged) -> frozenset[str]:

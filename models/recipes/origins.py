@@ -9,6 +9,7 @@ from typing import Any
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from interp.errors import inside
 from interp.initialisation import initialise
+from interp.transformer import with_parts
 from models.huggingface import weights_digest
 from models.huggingface.loader import described, read_tokenizers
 from models.recipes.architecture import Architecture, Kind
@@ -162,7 +163,7 @@ class Loaded:
 
     def model(self, data: Mapping[str, Data], digests: Mapping[str, str], cache: Path, seed: int) -> Transformer:
         """The model, read anew for every run: training changes it."""
-        return load(self.start)
+        return with_parts(load(self.start), "training")
 
     def facts(self) -> dict[str, Any]:
         """Which weights it begins with."""

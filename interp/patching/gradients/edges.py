@@ -18,12 +18,13 @@ from torch import Tensor
 
 from interp.config import NoNorm
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, one_stack, site_name
 from interp.patching.results import Direction
-from interp.transformer import Block, Transformer
+from interp.transformer import Block, Transformer, with_parts
 
 Writes = Float[Tensor, "sender prompt position d_model"]
 Reads = Float[Tensor, "receiver prompt position d_model"]
@@ -62,7 +63,7 @@ class Edges:
 
 
 def edge_attribution(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metric: Metric,
     direction: Direction = "denoise",
@@ -89,6 +90,7 @@ def edge_attribution(
         InputError: norms after the layers, fewer than one step, no output layer, a metric without a gradient or
             without one number a prompt, a budget too small for one prompt.
     """
+    model = with_parts(model, "edge attribution")
     _check(model, steps)
     readouts, base, source = prepare(model, pairs, metric, direction)
     senders, receivers = _senders(model), _receivers(model)

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
@@ -24,7 +25,7 @@ from interp.patching.results import Direction, Sweep, chosen
 from interp.patching.sweeping.sweep import blank_beyond, check_reach
 from interp.places import sites as sites_of
 from interp.sight import Sight, Source
-from interp.transformer import Transformer
+from interp.transformer import Transformer, with_parts
 
 Sites = Mapping[str, Sequence[str]]
 
@@ -48,7 +49,7 @@ class Magnitudes:
 
 
 def attribution_patching(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     sites: Sites,
@@ -84,6 +85,7 @@ def attribution_patching(
         InputError: no such site or axis, a metric without a gradient or without one number a prompt, a budget too
             small for one prompt.
     """
+    model = with_parts(model, "attribution patching")
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
     estimates, own, other = plan.totals(budget)
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
@@ -95,7 +97,7 @@ def attribution_patching(
 
 
 def atp_star(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     sites: Sites,
@@ -120,6 +122,7 @@ def atp_star(
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
     """
+    model = with_parts(model, "AtP*")
     layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]
     n_layers = len(layers)
     if n_layers < 2:

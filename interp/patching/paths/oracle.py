@@ -17,13 +17,14 @@ from torch import Tensor
 from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, one_stack, site_name
 from interp.patching.results import Direction, Sweep
 from interp.running import Run, run
 from interp.tap import Edit
-from interp.transformer import Transformer
+from interp.transformer import Transformer, with_parts
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
 THROUGH = {"nothing": ("attn_out", "mlp_out"), "mlps": ("attn_out",), "everything": ()}
@@ -119,7 +120,7 @@ def path_name(sender: str, receivers: Sequence[Receiver]) -> str:
 
 
 def path_patch_by_forward(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     receivers: Sequence[Receiver],
@@ -132,6 +133,7 @@ def path_patch_by_forward(
 
     Arguments and result are those of `interp.patching.path_patch`.
     """
+    model = with_parts(model, "path patching")
     by = tuple(by)
     check_paths(model, pairs, receivers, sender, by, through)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from interp.config import Gated, NoMLP, StackConfig
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
@@ -29,7 +30,7 @@ from interp.patching.results import Direction, Sweep
 from interp.patching.sweeping.lots import Group, groups
 from interp.patching.sweeping.memory import BUDGET, MOST, positions_changed
 from interp.patching.sweeping.sweep import blank_beyond, read_values
-from interp.transformer import Transformer
+from interp.transformer import Transformer, with_parts
 
 Cell = tuple[int, int | None]  # a sender: its layer, and its head where each head is one
 Asked = dict[int, dict[str, Bool[Tensor, "position head"]]]  # at each moment, by part: where receivers ask for it
@@ -37,7 +38,7 @@ Asked = dict[int, dict[str, Bool[Tensor, "position head"]]]  # at each moment, b
 
 @torch.no_grad()
 def path_patch(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     receivers: Sequence[Receiver],
@@ -72,6 +73,7 @@ def path_patch(
         InputError: no such sender, axis, receiver or `through`, no receiver, none that a sender could reach, a metric
             that returns no number a prompt, a budget too small for one cell.
     """
+    model = with_parts(model, "path patching")
     by = tuple(by)
     check_paths(model, pairs, receivers, sender, by, through)
     spot = PatchSite.of(model, sender, by)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from interp.edits import patch
+from interp.model import Model
 from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction, Sweep
 from interp.running import Run, run
-from interp.transformer import Transformer
 
 
 def sweep_by_forward(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     site: str = "z",
@@ -51,7 +51,7 @@ def sweep_by_forward(
     return Sweep(site, direction, by, values, clean, corrupt, spot.stack, spot.attention)
 
 
-def _run(model: Transformer, inputs: Inputs, **how: Any) -> Run:
+def _run(model: Model, inputs: Inputs, **how: Any) -> Run:
     return run(model, inputs[0], target=inputs[1], **how)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
@@ -27,7 +28,7 @@ from interp.transformer import Transformer
 
 @torch.no_grad()
 def sweep(
-    model: Transformer,
+    model: Model,
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     site: str = "z",
@@ -61,7 +62,7 @@ def sweep(
         InputError: no such site or axis, a site that is the same in both prompts whatever they are, a metric that
             returns no number a prompt, a budget too small for one cell.
     """
-    if model.whole:
+    if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
     by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(model, pairs, spot)

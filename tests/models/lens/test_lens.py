@@ -23,6 +23,7 @@ from interp.initialisation import untrained
 from interp.patching import sweep_by_forward
 from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
 from interp.places import sites_of
+from interp.transformer import with_parts
 from models import lens, load, save
 
 pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
@@ -245,8 +246,9 @@ def test_sweeps_are_ours(both, name, stack, attention, site):
     assert_close(found[1].effect(), plain.effect(), rtol=0, atol=0, equal_nan=True)
 
 
-def test_knock_outs_are_ours(both):
-    ours, theirs = both("llama")
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
+def test_knock_outs_are_ours(both, name):
+    ours, theirs = both(name)
     ids = texts(ours)["tokens"].ids[:1]
     claim = Claim(0, torch.tensor([3, 5]), torch.arange(7) == torch.tensor([[1], [2]]))
     one, other = knock_out(ours, ids, [claim]), knock_out(theirs, ids, [claim])
@@ -257,20 +259,43 @@ def test_knock_outs_are_ours(both):
 def test_what_needs_parts_names_the_plain_way(both):
     _, theirs = both("gpt2")
     ids = texts(theirs)["tokens"].ids[:1]
-    for needs_parts in (lambda: logit_lens(theirs, ids), lambda: generate(theirs, ids), lambda: theirs.last.blocks):
+    for needs_parts in (lambda: logit_lens(theirs, ids), lambda: with_parts(theirs, "this")):
         with pytest.raises(InputError, match=r"as a whole.*sweep_by_forward"):
             needs_parts()
 
 
-def test_an_output_layer_that_can_be_read_apart_gives_the_logits(both):
-    for name in ("gpt2", "llama", "gpt_neox"):
-        ours, theirs = both(name)
-        given = texts(ours)
-        out = run(theirs, capture="decoder.resid_final", **given)
-        assert_close(theirs.read(out["decoder.resid_final"]), out.logits, rtol=1e-5, atol=1e-5)
-    _, masked = both("bert")
-    with pytest.raises(InputError, match="cannot be read apart: read the logits of a run"):
-        masked.read(torch.zeros(1, 2, 24))
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_it_writes_as_ours_does(both, name):
+    ours, theirs = both(name)
+    prompt = texts(ours)["tokens"].ids[:1]
+    for temperature in (0.0, 1.0):
+        one, other = (generate(model, prompt, 6, temperature=temperature) for model in (ours, theirs))
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_pass_ends_with_the_last_site_that_is_wanted(both, name):
+    _, theirs = both(name)
+    given = texts(theirs)
+    hooks = theirs.bridge.hook_dict
+    before = {name: len(point.fwd_hooks) for name, point in hooks.items()}
+    for stack in theirs.config.stacks:
+        wanted, after = f"{stack}.*.attn.pattern", f"{stack}.resid_final"
+        passed = []
+        point = hooks[theirs.places[after].hook]
+        point.add_hook(lambda value, hook, passed=passed: passed.append(1))
+        try:
+            for grad in (False, True):
+                out = run(theirs, until=wanted, grad=grad, **given)
+                assert not passed
+                whole = run(theirs, capture=wanted, grad=grad, **given)
+                assert passed.pop()
+                assert_close(out.activations, whole.activations, rtol=0, atol=0)
+        finally:
+            point.remove_hooks()
+        with pytest.raises(InputError, match="this pass ended with"):
+            _ = out.logits
+        assert {name: len(point.fwd_hooks) for name, point in hooks.items()} == before
 
 
 # Analyses.
@@ -447,5 +472,5 @@ def test_a_model_of_parts_that_no_family_has_is_no_bridge(both):
 
 def test_a_bridged_model_is_not_saved_as_ours(both, tmp_path):
     _, theirs = both("gpt2")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="another library runs this model: copy the directory"):
         save(theirs, tmp_path / "there")
