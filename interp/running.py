@@ -1,6 +1,7 @@
 """One call of a model that reads and changes what it is asked to, and leaves nothing behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -11,8 +12,8 @@ from torch import Tensor
 from interp.edits import SelectiveEdit
 from interp.errors import InputError
 from interp.model import Model
-from interp.places import matching, sites
-from interp.tap import Edit, Tap
+from interp.places import matching
+from interp.tap import AllSeen, Edit, Tap
 from interp.tokens import Text, TokenBatch, Tokenizer
 
 Tokens = str | Sequence[Text] | TokenBatch | Tensor
@@ -26,14 +27,17 @@ class Run:
     activations: dict[str, Tensor] = field(repr=False)
     _logits: Tensor | None = field(repr=False)
     target: TokenBatch | None = None  # what the decoder read, where there is an encoder
+    ended: str | None = None  # the site with which the pass ended, where it did before its end
 
     @property
     def logits(self) -> Float[Tensor, "*batch position d_vocab"]:
         """Scores of the next token at every position.
 
         Raises:
-            InputError: the model has no output layer.
+            InputError: the model has no output layer, or the pass ended before it.
         """
+        if self._logits is None and self.ended is not None:
+            raise InputError(f"this pass ended with {self.ended!r}, before it had logits: run without `until`")
         if self._logits is None:
             raise InputError("this model has no output layer, so it has no logits; read its `resid_final` instead")
         return self._logits
@@ -56,12 +60,13 @@ def run(
     edit: Mapping[str, Edit | SelectiveEdit] | None = None,
     *,
     target: Tokens | None = None,
+    until: str | None = None,
     grad: bool = False,
 ) -> Run:
     """Run `model` on `tokens`, keeping the activations that `capture` names and changing those that `edit` names.
 
     Args:
-        model: a transformer.
+        model: a transformer, or whatever runs as one (`interp.model.Model`).
         tokens: a text, a list of texts, a `TokenBatch`, or ids (`prompt position`, taken as they are). In a list, a
             pair of texts (`[("He left.", "She stayed.")]`) is read as one, put together as the tokenizer says.
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
@@ -69,6 +74,8 @@ def run(
             that it adds is carried through the rest of the pass. Edits come before captures.
         target: what the decoder reads where there is an encoder, which reads `tokens`: ids are taken as they are, text
             gets the decoder's start id before it. One for each text, or one for all.
+        until: a name or glob of sites that are captured too, with the last of which the pass ends: what the model would
+            go on to compute is not computed, and there are no logits.
         grad: keep gradients.
 
     Returns:
@@ -77,20 +84,25 @@ def run(
 
     Raises:
         InputError: unknown sites, edits that change a shape or never fire, texts that do not fit the model, a target
-            that is missing, not wanted, or not one for each text.
+            that is missing, not wanted, or not one for each text; sites that `until` ends the pass before.
     """
     batch, decoded = as_batches(model, tokens, target)
-    known = sites(model)
+    known = model.sites
     edits: dict[str, Edit] = {}
     for pattern, change in (edit or {}).items():
         for name in matching(model, pattern):
             edits[name] = change.bind(known[name]) if isinstance(change, SelectiveEdit) else change
-    tap = Tap(capture=frozenset(matching(model, capture)), edit=edits)
-    with torch.set_grad_enabled(grad):
+    wanted, last = matching(model, capture), [] if until is None else matching(model, until)
+    tap = Tap(frozenset([*wanted, *last]), edits, frozenset(last))
+    logits = None
+    with torch.set_grad_enabled(grad), suppress(AllSeen):
         logits = model(batch, tap, decoded)
+    ended = "" if until is None else f" before the pass ended with {until!r}"
     if idle := edits.keys() - tap.fired:
-        raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
-    return Run(batch, tap.seen, logits, decoded)
+        raise InputError(f"these edits never fired{ended}: {', '.join(sorted(idle))}")
+    if missed := tap.capture - tap.seen.keys():
+        raise InputError(f"these sites were not passed{ended}: {', '.join(sorted(missed))}")
+    return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until)
 
 
 def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:

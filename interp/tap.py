@@ -13,12 +13,20 @@ from interp.errors import InputError
 Edit = Callable[[Tensor], Tensor]
 
 
+class AllSeen(Exception):  # noqa: N818 - it is no error
+    """All that a call was to go on until has been captured: what it would compute after that, nobody reads."""
+
+
 @dataclass
 class Tap:
-    """What one call captures and edits, by the full name of each site; `seen` fills as the call proceeds."""
+    """What one call captures and edits, by the full name of each site; `seen` fills as the call proceeds.
+
+    `until` are captured sites with the last of which the call ends, by `AllSeen`, which who made the tap catches.
+    """
 
     capture: Collection[str] = ()
     edit: Mapping[str, Edit] = field(default_factory=dict)
+    until: Collection[str] = ()
     seen: dict[str, Tensor] = field(default_factory=dict)
     fired: set[str] = field(default_factory=set)
     place: str = ""
@@ -27,7 +35,7 @@ class Tap:
         """The same tap, inside the part called `name`."""
         if not self.capture and not self.edit:
             return self
-        return Tap(self.capture, self.edit, self.seen, self.fired, f"{self.place}{name}.")
+        return Tap(self.capture, self.edit, self.until, self.seen, self.fired, f"{self.place}{name}.")
 
     def wants(self, name: str) -> bool:
         """Whether the site `name` of this part is captured or edited."""
@@ -50,6 +58,8 @@ class Tap:
             self.fired.add(site)
         if site in self.capture:
             self.seen[site] = value
+            if site in self.until and all(name in self.seen for name in self.until):
+                raise AllSeen
         return value
 
 
