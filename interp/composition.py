@@ -6,14 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.model import Model
 from interp.parts import Around, RootMeanSquare
-from interp.patching.patch_sites import one_stack
-from interp.transformer import AfterNorm, Block, PreNorm, Transformer
+from interp.patching.patch_sites import Attending, only_stack
+from interp.transformer import AfterNorm, Block, PreNorm, Transformer, with_parts
 
 
 @torch.no_grad()
 def composition_scores(
-    model: Transformer,
+    model: Model,
 ) -> Float[Tensor, "kind layer head later_layer later_head"]:
     """How much of what a head writes is read by a later head: Q-, K- and V-composition (Elhage 2021).
 
@@ -26,7 +27,8 @@ def composition_scores(
     Returns:
         Tensor: NaN where the later head is not in a later layer, and where either head reads or writes nothing.
     """
-    one_stack(model, "composition of heads")
+    model = with_parts(model, "composition of heads")
+    only_stack(model, "composition of heads")
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     shape = (3, n_layers, n_heads, n_layers, n_heads)
     factors = [_Factors.of(model, layer) for layer in range(n_layers)]
@@ -87,11 +89,12 @@ def _norm_before(block: Block) -> nn.Module:
     return block.norm_attn if block.wiring is PreNorm else nn.Identity()
 
 
-def norm_after(block: Block) -> nn.Module:
-    """The norm between attention and the stream."""
-    if isinstance(block.norm_attn, Around):
-        return block.norm_attn.after
-    return block.norm_attn if block.wiring is AfterNorm else nn.Identity()
+def norm_after(block: Block, attention: Attending = "self") -> nn.Module:
+    """The norm between an attention and the stream."""
+    norm = block.norm_attn if attention == "self" else block.norm_cross
+    if isinstance(norm, Around):
+        return norm.after
+    return norm if block.wiring is AfterNorm else nn.Identity()
 
 
 def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:

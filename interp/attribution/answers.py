@@ -11,8 +11,9 @@ from interp.composition import wide
 from interp.config import NoNorm, StackConfig
 from interp.errors import InputError
 from interp.parts import Output
-from interp.patching.patch_sites import one_stack
-from interp.running import Tokens, as_batch
+from interp.patching.pairs import Inputs, answers_in
+from interp.patching.patch_sites import last_stack
+from interp.running import Tokens, as_batches
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
@@ -24,7 +25,7 @@ Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None
 class Reading:
     """Where a direction is read: prompts, one column of each, and the direction after the final norm."""
 
-    batch: TokenBatch
+    inputs: Inputs
     columns: Int[Tensor, " prompt"]
     direction: Float[Tensor, "prompt d_model"]
     stack: str
@@ -38,9 +39,9 @@ class Reading:
         wrong: Answer | None,
         direction: Tensor | None,
         position: Positions,
+        target: Tokens | None,
     ) -> "Reading":
         """The arguments of `direct_logit_attribution`, checked."""
-        name, _ = one_stack(model, "direct attribution")
         config: StackConfig = model.last.config
         if config.wiring == "post" and not isinstance(config.norm, NoNorm):
             raise InputError(
@@ -49,8 +50,8 @@ class Reading:
             )
         if (right is None) == (direction is None) or (wrong is not None and right is None):
             raise InputError("expected either answers (right, and wrong to compare with) or a direction")
-        batch = as_batch(model, tokens)
-        n_prompts, bias = len(batch.ids), None
+        inputs = as_batches(model, tokens, target)
+        n_prompts, bias = len(inputs[0].ids), None
         if direction is None:
             if model.output is None:
                 raise InputError("this model has no output layer, so answers have no logits: give a direction")
@@ -72,10 +73,10 @@ class Reading:
                     f"got {tuple(read.shape)}"
                 )
             read = read.expand(n_prompts, -1)
-        columns = columns_of(batch, position)
+        columns = columns_of(inputs[1] or inputs[0], position)
         if columns.shape[1] != 1:
             raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
-        return Reading(batch, columns[:, 0], read, name, bias)
+        return Reading(inputs, columns[:, 0], read, last_stack(model), bias)
 
     def take(self, site: Float[Tensor, "prompt position ..."]) -> Float[Tensor, "prompt ..."]:
         """What a site holds where the direction is read."""
@@ -99,12 +100,10 @@ def answer_ids(model: Transformer, answer: Answer, n_prompts: int) -> Int[Tensor
     """One token a prompt."""
     if isinstance(answer, int | Tensor):
         ids = torch.as_tensor(answer)
-    elif model.tokenizer is None:
+    elif (tokenizer := answers_in(model)) is None:
         raise InputError("this model has no tokenizer: give answers as ids")
-    elif isinstance(answer, str):
-        ids = torch.tensor(model.tokenizer.id(answer))
     else:
-        ids = torch.tensor([model.tokenizer.id(each) for each in answer])
+        ids = torch.tensor(tokenizer.id(answer) if isinstance(answer, str) else [*map(tokenizer.id, answer)])
     if ids.shape not in {(), (n_prompts,)}:
         raise InputError(f"expected one answer, or one for each of the {n_prompts} prompts; got {tuple(ids.shape)}")
     if int(ids.min()) < 0 or int(ids.max()) >= model.config.d_vocab:

@@ -1,44 +1,57 @@
 """What does each term of the stream add to an answer, on the direct path to the output layer?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
 from interp.composition import gain, norm_after, wide
 from interp.errors import InputError
+from interp.model import Model
 from interp.parts import RootMeanSquare
-from interp.patching.patch_sites import one_stack
+from interp.patching.patch_sites import Attending, last_stack
 from interp.running import Run, Tokens, run
-from interp.transformer import Block, Transformer
+from interp.transformer import Block, Transformer, with_parts
+
+Toward = Float[Tensor, "prompt head d_head"]  # what a unit of each dimension of each head's z adds along a direction
+_PREFIX: dict[Attending, str] = {"self": "", "cross": "cross_"}
 
 
-def head_results(model: Transformer, out: Run | Tokens, layer: int) -> Float[Tensor, "prompt position head d_model"]:
+def head_results(
+    model: Model,
+    out: Run | Tokens,
+    layer: int,
+    *,
+    attention: Attending = "self",
+    target: Tokens | None = None,
+) -> Float[Tensor, "prompt position head d_model"]:
     """What each head of a layer writes: its `z` times its `W_O`.
 
     They add up to attention's output before any post-norm, less its bias.
 
     Args:
-        model: a transformer of one stack.
+        model: a transformer; of an encoder-decoder the heads are the decoder's.
         out: a run that captured the layer's `attn.z`, or tokens to run.
         layer: from 0; negative ones count from the last.
+        attention: `cross` for the heads that read the encoder, whose `cross_attn.z` is captured.
+        target: of tokens, what the decoder reads where there is an encoder.
 
     Raises:
-        InputError: no such layer, or a run without its `z`.
+        InputError: no such layer or attention, or a run without its `z`.
     """
-    (name, _), n_layers = one_stack(model, "what each head writes"), model.config.n_layers
+    model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
     if not -n_layers <= layer < n_layers:
         raise InputError(f"no layer {layer}: this model has layers 0-{n_layers - 1}")
-    site = f"{name}.{layer % n_layers}.attn.z"
-    z = (out if isinstance(out, Run) else run(model, out, capture=site))[site]
-    return einsum(
-        z,
-        model.last.blocks[layer].attn.W_O,
-        "... position head d_head, head d_head d_model -> ... position head d_model",
-    )
+    site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"
+    weight = _attention(model.last.blocks[layer], attention).W_O
+    z = (out if isinstance(out, Run) else run(model, out, target=target, until=site))[site]
+    return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
 
 
 @dataclass(frozen=True)
@@ -46,16 +59,17 @@ class DirectAttribution:
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
 
     `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
-    attention), `decoder.0.mlp`, `norm.bias` and `output.bias`; the values add up to `total`, the model's own number.
-    Units are logits, before their cap where the model has one.
+    attention), where there is an encoder `decoder.0.cross_head.3` and `decoder.0.cross_attn.bias`, `decoder.0.mlp`,
+    `norm.bias` and `output.bias`; the values add up to `total`, the model's own number. Units are logits, before their
+    cap where the model has one.
     """
 
     names: tuple[str, ...]
     values: Float[Tensor, "term prompt"]
     total: Float[Tensor, " prompt"]
-    stack: str
-    n_layers: int
-    n_heads: int
+    model: Transformer = field(repr=False)
+    reading: Reading = field(repr=False)
+    toward: Mapping[Attending, list[Toward]] = field(repr=False)  # of each attention, by layer
 
     def __getitem__(self, name: str) -> Float[Tensor, " prompt"]:
         """One term by its name."""
@@ -63,30 +77,31 @@ class DirectAttribution:
             raise InputError(f"no term {name!r}: expected one of {', '.join(self.names)}")
         return self.values[self.names.index(name)]
 
-    def by_head(self) -> Float[Tensor, "layer head prompt"]:
-        """The heads alone."""
-        heads = [self[f"{self.stack}.{layer}.head.{head}"] for layer, head in self._cells()]
-        return torch.stack(heads).unflatten(0, (self.n_layers, self.n_heads))
+    def by_head(self, attention: Attending = "self") -> Float[Tensor, "layer head prompt"]:
+        """The heads alone; of cross-attention, those that read the encoder."""
+        _attention(self.model.last.blocks[0], attention)  # which says where there is none
+        config, kind = self.model.config, f"{_PREFIX[attention]}head"
+        cells = product(range(config.n_layers), range(config.n_heads))
+        heads = [self[f"{self.reading.stack}.{layer}.{kind}.{head}"] for layer, head in cells]
+        return torch.stack(heads).unflatten(0, (config.n_layers, config.n_heads))
 
     def by_layer(self) -> Float[Tensor, "layer prompt"]:
-        """All that a layer's attention (bias included) and feed-forward write."""
-        prefixes = [f"{self.stack}.{layer}." for layer in range(self.n_layers)]
+        """All that a layer's attention (biases included) and feed-forward write."""
+        prefixes = [f"{self.reading.stack}.{layer}." for layer in range(self.model.config.n_layers)]
         members = [[at for at, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
         return torch.stack([self.values[at].sum(0) for at in members])
-
-    def _cells(self) -> list[tuple[int, int]]:
-        return [(layer, head) for layer in range(self.n_layers) for head in range(self.n_heads)]
 
 
 @torch.no_grad()
 def direct_logit_attribution(
-    model: Transformer,
+    model: Model,
     tokens: Tokens,
     right: Answer | None = None,
     wrong: Answer | None = None,
     *,
     direction: Float[Tensor, "*prompt d_model"] | None = None,
     position: Positions = None,
+    target: Tokens | None = None,
 ) -> DirectAttribution:
     """Each term's contribution to the logit of `right` less that of `wrong`, the final norm's scale held fixed.
 
@@ -95,73 +110,79 @@ def direct_logit_attribution(
     A norm between a layer and the stream is taken alike. The terms add up to the difference up to rounding; RMSNorm
     rounds to float32 in a model of any precision.
 
+    In an encoder-decoder the stream is the decoder's, to which its heads of both kinds write. The encoder has no direct
+    path: what it makes of the source reaches a logit through the cross-attention's heads alone.
+
     Args:
-        model: a transformer of one stack whose stream is a sum: no norm follows the sums.
+        model: a transformer whose last stream is a sum: no norm follows the sums.
         tokens: the prompts.
         right: the answer whose logit counts up: one for all prompts, or one a prompt; texts or ids.
         wrong: the answer whose logit counts down; left out, the logit of `right` alone.
         direction: instead of answers, a direction of the stream after the final norm; it needs no output layer.
         position: where it is read, in each prompt's own tokens (negative: from its end), one for all or one a prompt;
-            by default its last.
+            by default its last. Of a decoder that has an encoder, the target's tokens.
+        target: what the decoder reads where there is an encoder, which reads `tokens`.
 
     Raises:
         InputError: a stack with norms after its sums, answers that are read through a masked-word model's transform;
             neither or both of answers and direction; no such position.
     """
-    reading = Reading.of(model, tokens, right, wrong, direction, position)
+    model = with_parts(model, "direct attribution")
+    reading = Reading.of(model, tokens, right, wrong, direction, position, target)
     name, stack, layers = reading.stack, model.last, range(model.config.n_layers)
-    sites = {f"{name}.{layer}.attn.z" for layer in layers} | {f"{name}.embed", f"{name}.resid_final"}
+    attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
+    sites = {f"{name}.{layer}.{_PREFIX[attention]}attn.z" for layer in layers for attention in attentions}
     sites |= {f"{name}.{layer}.mlp_out" for layer in layers if stack.blocks[layer].mlp is not None}
-    out = run(model, reading.batch, capture=[*sites, f"{name}.{layers[-1]}.resid_post"])
-    e = _before(stack.norm, reading.take(out[f"{name}.{layers[-1]}.resid_post"]), reading.direction)
-    terms = {"embed": reading.dot(out[f"{name}.embed"], e)}
+    ends = f"{name}.embed", f"{name}.{layers[-1]}.resid_post", f"{name}.resid_final"
+    out = run(model, reading.inputs[0], capture=[*sites, *ends], target=reading.inputs[1])
+    e = _before(stack.norm, reading.take(out[ends[1]]), reading.direction)
+    terms = {"embed": reading.dot(out[ends[0]], e)}
+    toward: dict[Attending, list[Toward]] = {attention: [] for attention in attentions}
     for layer, block in enumerate(stack.blocks):
-        z = reading.take(out[f"{name}.{layer}.attn.z"])
-        toward, bias = _toward(block, z, e)
-        heads = einsum(z, toward, "prompt head d_head, prompt head d_head -> head prompt")
-        terms |= {f"{name}.{layer}.head.{head}": value for head, value in enumerate(heads)}
-        if bias is not None:
-            terms[f"{name}.{layer}.attn.bias"] = bias
+        for attention in attentions:
+            within, kind = f"{name}.{layer}.", _PREFIX[attention]
+            z = reading.take(out[f"{within}{kind}attn.z"])
+            each, bias = _toward(block, attention, z, e)
+            toward[attention].append(each)
+            heads = einsum(z, each, "prompt head d_head, prompt head d_head -> head prompt")
+            terms |= {f"{within}{kind}head.{head}": value for head, value in enumerate(heads)}
+            if bias is not None:
+                terms[f"{within}{kind}attn.bias"] = bias
         if block.mlp is not None:
             terms[f"{name}.{layer}.mlp"] = reading.dot(out[f"{name}.{layer}.mlp_out"], e)
     if (shift := _shift(stack.norm, reading.direction)) is not None:
         terms["norm.bias"] = shift
-    total = reading.dot(out[f"{name}.resid_final"], reading.direction)
+    total = reading.dot(out[ends[2]], reading.direction)
     if reading.bias is not None:
         terms["output.bias"] = reading.bias
         total = total + reading.bias
-    values = torch.stack(list(terms.values()))
-    return DirectAttribution(tuple(terms), values, total, name, len(layers), model.config.n_heads)
+    return DirectAttribution(tuple(terms), torch.stack([*terms.values()]), total, model, reading, toward)
 
 
 @torch.no_grad()
 def attribution_by_source(
-    model: Transformer,
-    tokens: Tokens,
-    right: Answer | None = None,
-    wrong: Answer | None = None,
-    *,
-    direction: Float[Tensor, "*prompt d_model"] | None = None,
-    position: Positions = None,
+    found: DirectAttribution, attention: Attending = "self"
 ) -> Float[Tensor, "layer head key prompt"]:
     """Each head's direct contribution by the position that it was read from: pattern[query, key] * v[key] W_O.
 
-    Arguments are those of `direct_logit_attribution`. Over keys it adds up to the head's contribution there; keys are
-    columns of the batch, and those that are padding are NaN.
+    Over keys it adds up to the head's contribution in `found`; keys are columns of what the heads read (of the source,
+    in cross-attention), and those that are padding are NaN.
+
+    Raises:
+        InputError: no such attention.
     """
-    reading = Reading.of(model, tokens, right, wrong, direction, position)
-    name, stack, found = reading.stack, model.last, []
-    last = f"{name}.{model.config.n_layers - 1}.resid_post"
-    out = run(model, reading.batch, capture=[*(f"{name}.*.attn.{part}" for part in ("pattern", "v", "z")), last])
-    e = _before(stack.norm, reading.take(out[last]), reading.direction)
-    shared = stack.config.n_heads // stack.config.kv_heads
-    for layer, block in enumerate(stack.blocks):
-        pattern = reading.take(out[f"{name}.{layer}.attn.pattern"].transpose(1, 2)).to(e.dtype)  # prompt head key
-        v = out[f"{name}.{layer}.attn.v"].repeat_interleave(shared, -2).to(e.dtype)
-        toward, _ = _toward(block, reading.take(out[f"{name}.{layer}.attn.z"]), e)
+    _attention(found.model.last.blocks[0], attention)  # which says where there is none
+    reading, config = found.reading, found.model.last.config
+    place = f"{reading.stack}.{{}}.{_PREFIX[attention]}attn."
+    batch, decoded = reading.inputs
+    out = run(found.model, batch, f"{place.format('*')}v", target=decoded, until=f"{place.format('*')}pattern")
+    keys, shared, by_layer = batch if attention == "cross" else decoded or batch, config.n_heads // config.kv_heads, []
+    for layer, toward in enumerate(found.toward[attention]):
+        pattern = reading.take(out[f"{place.format(layer)}pattern"].transpose(1, 2)).to(toward.dtype)  # prompt head key
+        v = out[f"{place.format(layer)}v"].repeat_interleave(shared, -2).to(toward.dtype)
         told = einsum(v, toward, "prompt key head d_head, prompt head d_head -> prompt head key")
-        found.append((pattern * told).permute(1, 2, 0))
-    return torch.stack(found).masked_fill(~reading.batch.mask.T, torch.nan)
+        by_layer.append((pattern * told).permute(1, 2, 0))
+    return torch.stack(by_layer).masked_fill(~keys.mask.T, torch.nan)
 
 
 def _before(
@@ -182,11 +203,23 @@ def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor,
     return e @ norm.bias.to(e.dtype) if isinstance(norm, nn.LayerNorm) and norm.bias is not None else None
 
 
+def _attention(block: Block, attention: Attending) -> Attention:
+    """A block's own attention, or that which reads the encoder.
+
+    Raises:
+        InputError: it has none.
+    """
+    found = block.attn if attention == "self" else block.cross_attn
+    if found is None:
+        raise InputError(f"no attention {attention!r} in this model: expected self")
+    return found
+
+
 def _toward(
-    block: Block, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
-) -> tuple[Float[Tensor, "prompt head d_head"], Float[Tensor, " prompt"] | None]:
+    block: Block, attention: Attending, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
+) -> tuple[Toward, Float[Tensor, " prompt"] | None]:
     """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
-    attn, norm = block.attn, norm_after(block)
+    attn, norm = _attention(block, attention), norm_after(block, attention)
     shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
     if not isinstance(norm, nn.Identity):
         e = _before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from interp.attribution.answers import Answer, Positions, answer_ids, columns_of
 from interp.errors import InputError
-from interp.patching.patch_sites import one_stack
-from interp.running import Tokens, as_batch, run
-from interp.transformer import Transformer
+from interp.model import Model
+from interp.patching.patch_sites import last_stack
+from interp.running import Tokens, as_batches, run
+from interp.transformer import Transformer, with_parts
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class LogitLens:
 
 
 @torch.no_grad()
-def logit_lens(model: Transformer, tokens: Tokens, position: Positions = None) -> LogitLens:
+def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, target: Tokens | None = None) -> LogitLens:
     """The final norm and output layer applied to the stream after each layer (nostalgebraist 2020).
 
     Args:
@@ -48,6 +49,7 @@ def logit_lens(model: Transformer, tokens: Tokens, position: Positions = None) -
         tokens: the prompts.
         position: where, in each prompt's own tokens (negative: from its end): one or several for all prompts, or a
             tensor with one a prompt; by default its last.
+        target: what the decoder reads where there is an encoder; positions are the decoder's then, and so are layers.
 
     Returns:
         LogitLens: logits `layer prompt position d_vocab`, one layer more than the model has.
@@ -55,14 +57,14 @@ def logit_lens(model: Transformer, tokens: Tokens, position: Positions = None) -
     Raises:
         InputError: no output layer, or no such position.
     """
+    model = with_parts(model, "the logit lens")
     if model.output is None:
         raise InputError("a logit lens needs an output layer: this model has none")
-    (name, _), n_layers = one_stack(model, "the logit lens"), model.config.n_layers
-    batch = as_batch(model, tokens)
-    columns = columns_of(batch, position)
+    batch, decoded = as_batches(model, tokens, target)
+    columns = columns_of(decoded or batch, position)
     rows = torch.arange(len(columns), device=columns.device)[:, None]
-    sites = [f"{name}.{layer}.resid_pre" for layer in range(n_layers)]
-    out = run(model, batch, capture=sites)
+    sites = [f"{last_stack(model)}.{layer}.resid_pre" for layer in range(model.config.n_layers)]
+    out = run(model, batch, capture=sites, target=decoded)
     early = torch.stack([out[site][rows, columns] for site in sites])
     logits = model.read(model.last.norm(early))
     assert logits is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import STACKS, model, randomise, token_ids
+from tiny import STACKS, TWO_STACKS, model, randomise, rows, token_ids, two_stacks
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.attribution import attribution_by_source, direct_logit_attribution, head_results, logit_lens
@@ -126,10 +126,10 @@ class TestDirectAttribution:
     @pytest.mark.parametrize("name", ADDITIVE)
     def test_sources_add_up_to_their_heads(self, name):
         built, batch = model(name), ragged()
-        sources = attribution_by_source(built, batch, 3, 5)
+        found = direct_logit_attribution(built, batch, 3, 5)
+        sources = attribution_by_source(found)
         assert sources.shape == (2, built.config.n_heads, 11, 3)
-        heads = direct_logit_attribution(built, batch, 3, 5).by_head()
-        torch.testing.assert_close(sources.nansum(2), heads)
+        torch.testing.assert_close(sources.nansum(2), found.by_head())
         assert torch.equal(sources[0, 0].isnan().T, ~batch.mask)
 
     @pytest.mark.parametrize("name", POST)
@@ -167,6 +167,76 @@ class TestDirectAttribution:
     def test_answers_need_an_output_layer(self):
         with pytest.raises(InputError, match="give a direction"):
             direct_logit_attribution(model("gpt2", output="none"), ragged(), 3)
+
+
+SUMS = [name for name, (_, decoder) in TWO_STACKS.items() if decoder.wiring != "post"]
+
+
+class TestTwoStacks:
+    """A decoder's stream is a sum of its own terms, to which its cross-attention's heads belong; the encoder's not."""
+
+    SOURCE, TARGET = rows((6, 4, 5), d_vocab=19), rows((5, 7, 3), seed=1)
+
+    @pytest.mark.parametrize("name", SUMS)
+    def test_terms_of_the_decoder_add_up_to_the_logit_difference(self, name):
+        right, wrong = torch.tensor([3, 5, 7]), torch.tensor([2, 11, 13])
+        for dtype, close in [(torch.float64, 1e-10), (torch.float32, 1e-5)]:
+            built = two_stacks(name).to(dtype)
+            found = direct_logit_attribution(built, self.SOURCE, right, wrong, target=self.TARGET)
+            logits = run(built, self.SOURCE, target=self.TARGET).logits[range(3), self.TARGET.lengths - 1]
+            expected = logits[range(3), right] - logits[range(3), wrong]
+            size = found.values.abs().sum(0).max()
+            torch.testing.assert_close(found.total, expected, rtol=close, atol=close)
+            torch.testing.assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
+            assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
+            assert found.by_head("cross").abs().min() > 0
+            assert all(term.startswith(("embed", "decoder.", "norm.", "output.")) for term in found.names)
+            torch.testing.assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
+            own = found["embed"] + found.by_layer().sum(0) + (found["norm.bias"] if "norm.bias" in found.names else 0)
+            torch.testing.assert_close(own, found.values.sum(0))
+
+    @pytest.mark.parametrize("name", SUMS)
+    @pytest.mark.parametrize(("attention", "keys"), [("self", TARGET), ("cross", SOURCE)])
+    def test_sources_add_up_to_their_heads(self, name, attention, keys):
+        found = direct_logit_attribution(two_stacks(name), self.SOURCE, 3, 5, target=self.TARGET)
+        sources = attribution_by_source(found, attention)
+        assert sources.shape == (2, 4, keys.ids.shape[1], 3)
+        torch.testing.assert_close(sources.nansum(2), found.by_head(attention))
+        assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
+
+    @pytest.mark.parametrize("name", list(TWO_STACKS))
+    def test_what_cross_attention_writes_adds_up_head_by_head(self, name):
+        built = two_stacks(name)
+        out = run(built, self.SOURCE, ["decoder.*.cross_attn.z", "decoder.*.cross_attn_out"], target=self.TARGET)
+        for layer, block in enumerate(built.last.blocks):
+            raw = head_results(built, out, layer, attention="cross").sum(-2) + block.cross_attn.out.bias
+            written = block.wiring.write(block.norm_cross, raw)
+            torch.testing.assert_close(written, out[f"decoder.{layer}.cross_attn_out"])
+        again = head_results(built, self.SOURCE, 0, attention="cross", target=self.TARGET)
+        torch.testing.assert_close(again, head_results(built, out, 0, attention="cross"))
+
+    @pytest.mark.parametrize("name", list(TWO_STACKS))
+    def test_the_logit_lens_reads_the_decoder(self, name):
+        built = two_stacks(name)
+        out = run(built, self.SOURCE, "decoder.1.resid_pre", target=self.TARGET)
+        lens = logit_lens(built, self.SOURCE, target=self.TARGET)
+        last = self.TARGET.lengths - 1
+        assert torch.equal(lens.logits[-1, :, 0], out.logits[range(3), last])
+        with torch.no_grad():
+            early = built.read(built.last.norm(out["decoder.1.resid_pre"]))[range(3), last]
+        torch.testing.assert_close(lens.logits[1, :, 0], early)
+
+    def test_misuse(self):
+        built = two_stacks("modern")
+        with pytest.raises(InputError, match="give target="):
+            direct_logit_attribution(built, self.SOURCE, 3)
+        with pytest.raises(InputError, match="norms come after its sums"):
+            direct_logit_attribution(two_stacks("original"), self.SOURCE, 3, target=self.TARGET)
+        for asked in (lambda found: found.by_head("cross"), lambda found: attribution_by_source(found, "cross")):
+            with pytest.raises(InputError, match=r"no attention 'cross' in this model: expected self$"):
+                asked(direct_logit_attribution(model("gpt2"), ragged(), 3))
+        with pytest.raises(InputError, match="no attention 'cross'"):
+            head_results(model("gpt2"), run(model("gpt2"), ragged(), "*.z"), 0, attention="cross")
 
 
 class TestLogitLens:
@@ -285,7 +355,8 @@ class TestPlanted:
         for name, value in expected.items():
             assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
         # and all of it is read from where the cat stands
-        sources = attribution_by_source(built, ["the cat the end"], "meow", "woof")[0, :, :, 0]
+        alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
+        sources = attribution_by_source(alone)[0, :, :, 0]
         torch.testing.assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)
         lens = logit_lens(built, ["the cat the end"])
         assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)
