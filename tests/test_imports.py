@@ -4,6 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from models.families import FAMILIES
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
 QUESTIONS = {"position", "cross_attention", "part_of_speech", "coreference", "probe"}
+STILL_SHARED = {"oracle.py"}  # in interp/patching, until it is rebuilt
 HEAVY = ("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub")
 
 
@@ -35,6 +39,67 @@ def test_arrows_point_one_way(package):
     for file in files:
         packages = {name.split(".")[0] for name in imported(file)}
         assert packages & {"interp", "models", "analyses", "notebooks", "tests"} <= MAY_IMPORT[package], file
+
+
+def modules() -> dict[str, Path]:
+    """The packages' files by dotted name; `__init__.py` by that of its folder."""
+    found = {}
+    for file in (each for package in MAY_IMPORT for each in sorted((ROOT / package).rglob("*.py"))):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which modules each one imports: at its top, in a function, for a type checker alone.
+
+    `from a.b import c` takes the module `a.b.c` where there is one, else something of `a.b`. To import `a.b.c` is to
+    import `a` and `a.b` too, but for those that hold the importer: without them it would not be running.
+    """
+    known, found = modules(), {}
+    for name, file in known.items():
+        found[name] = set()
+        for each in ast.walk(ast.parse(file.read_text())):
+            if isinstance(each, ast.ImportFrom):
+                named = {f"{each.module}.{alias.name}" for alias in each.names}
+                named = {one if one in known else str(each.module) for one in named}
+            else:
+                named = {alias.name for alias in each.names} if isinstance(each, ast.Import) else set()
+            above = {package for one in named for package in known if one.startswith(f"{package}.")}
+            holding = {package for package in known if name.startswith(f"{package}.")}
+            found[name] |= (named | (above - holding)) & known.keys() - {name}
+    return found
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in turn, the first again at the end; none if there is no circle."""
+    done: set[str] = set()
+
+    def follow(path: list[str]) -> list[str]:
+        for name in sorted(graph[path[-1]] - done):
+            if name in path:
+                return [*path[path.index(name) :], name]
+            if found := follow([*path, name]):
+                return found
+        done.add(path[-1])
+        return []
+
+    return next((found for name in graph if name not in done and (found := follow([name]))), [])
+
+
+def test_no_module_imports_itself_in_a_circle():
+    found = circle(arrows())
+    assert not found, " -> ".join(found)
+
+
+def test_circles_are_found_and_named():
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_two_modules_share_a_file_name():
+    names = Counter(file.name for file in modules().values() if file.name != "__init__.py")
+    assert {name for name, count in names.items() if count > 1} <= STILL_SHARED
 
 
 def test_questions_import_none_of_each_other():
@@ -69,6 +134,45 @@ def test_families_differ_by_their_parts_and_are_named_in_models_alone(package):
     for file in sorted((ROOT / package).rglob("*.py")):
         assert not words_of(file) & families, file
     assert len((ROOT / "interp" / "transformer.py").read_text().splitlines()) < 350
+
+
+def wanted(folder: str) -> set[str]:
+    """Distributions that a folder's files import, by statement or by a name given to what imports it."""
+    calls = {"import_module", "find_spec", "importorskip"}
+    names: set[str] = set()
+    for file in (ROOT / folder).rglob("*.py"):
+        names |= imported(file)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and {getattr(node.func, name, "") for name in ("attr", "id")} & calls:
+                names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
+    ours = {
+        *MAY_IMPORT,
+        *(file.stem for file in (ROOT / "tests").rglob("*.py")),
+        *(path.name for path in ROOT.iterdir()),
+    }
+    tops = {name.split(".")[0] for name in names} - ours - sys.stdlib_module_names
+    known = packages_distributions()
+    return {plain(known.get(top, [top])[0]) for top in tops}
+
+
+def plain(name: str) -> str:
+    """A distribution's name as an index has it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=\[; ]", name)[0]).lower()
+
+
+def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core, extras = {*map(plain, project["dependencies"])}, project["optional-dependencies"]
+    optional = {plain(each) for name in ("lens", "minilm", "int8") for each in extras[name]}
+    test = {*map(plain, extras["test"])}
+    packages = set.union(*map(wanted, MAY_IMPORT))
+    assert packages <= core | optional, "the package imports what it does not depend on"
+    unseen = {"pyarrow"}  # by which pandas writes Parquet
+    assert core - packages == unseen, "what only tests import is in the extra `test`"
+    others = set.union(*map(wanted, ("tests", "benchmarks", "notebooks")))
+    assert others <= core | optional | test, "tests import what no extra brings"
+    # what runs beside the code and is not imported by it
+    assert test - others == {"pytest-xdist", "beartype", "ruff", "pyright", "ipykernel", "pre-commit"}
 
 
 def loaded_by(statement: str) -> set[str]:
