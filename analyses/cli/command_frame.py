@@ -18,8 +18,8 @@ import typer
 from analyses.cli.options import Device, Dtype, DtypeOption, Model, Out, Seed
 
 if TYPE_CHECKING:
-    from analyses.corpora import Corpus
     import interp
+    from analyses.corpora import Corpus
 
 USAGE, INTERRUPTED = 2, 130  # exit codes
 

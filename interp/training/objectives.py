@@ -41,13 +41,11 @@ class Examples:
 
     def part(self, rows: slice) -> "Examples":
         """Some of the rows."""
-        decoded = None if self.decoded is None else self.decoded.rows(rows)
-        return Examples(self.tokens.rows(rows), self.targets[rows], decoded)
+        return Examples(self.tokens.rows(rows), self.targets[rows], self.decoded and self.decoded.rows(rows))
 
     def to(self, device: torch.device) -> "Examples":
         """The same on another device."""
-        decoded = None if self.decoded is None else self.decoded.to(device)
-        return Examples(self.tokens.to(device), self.targets.to(device), decoded)
+        return Examples(self.tokens.to(device), self.targets.to(device), self.decoded and self.decoded.to(device))
 
 
 @runtime_checkable

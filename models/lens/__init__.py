@@ -1,8 +1,9 @@
 """Models that TransformerLens wraps, behind the interface of ours: `load("lens:NAME_OR_DIRECTORY")`.
 
-Sites, `run`, captures, edits, and with them every analysis, the report and plain sweeps, on each architecture that a
-`TransformerBridge` exists for. What its hooks are is found out on a short run (`models.lens.hooks`), and sites that it
-lacks, or can only read, are said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of our model.
+Sites, `run`, captures, edits, and with them generation, every analysis, the report and plain sweeps, on each
+architecture that a `TransformerBridge` exists for: an `interp.Model`, and no `Transformer`, whose parts can be called.
+What its hooks are is found out on a short run (`models.lens.hooks`), and sites that it lacks, or can only read, are
+said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of our model.
 """
 
 import importlib
