@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.head_tables import Collected, Heads, Scored
+from analyses.measures import Measure
 from analyses.reading.examples import Head
 from analyses.reading.inputs import patterns
 from interp import InputError, Model, TokenBatch, Tokenizer
@@ -70,7 +71,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
         hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, some))
         totals.add(torch.tensor([group_of(pair.target) for pair in some]), hits, rows)
     baselines = [f"place {at}" for at in range(width)] + [f"place {-1 - at}" for at in range(width)]
-    scored = [Scored(totals, names, SINKS[0], baselines)]
+    scored = [Scored(totals, [Measure(name) for name in names], SINKS[0], baselines)]
     documents = len({pair.target for pair in pairs})
     return Collected(heads, BEHAVIOUR, corpus, scored, {"texts": len(pairs)}, documents).table(seed=seed)
 

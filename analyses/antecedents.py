@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from analyses.corpora.mentions import GENDERED, PRONOUNS, gender, is_pronoun
+from analyses.measures import Rival
 from interp.annotation import AnnotatedText, Mention
 
 
@@ -135,13 +136,13 @@ def same_form(item: AntecedentItem) -> tuple[float, ...]:
     return _one_hot(item, _last([form == item.form for form in item.forms]))
 
 
-BASELINES: dict[str, Callable[[AntecedentItem], tuple[float, ...]]] = {
-    "nearest": nearest,
-    "first": first,
-    "random": random,
-    "same gender": same_gender,
-    "same form": same_form,
-}
+RIVALS = (
+    Rival("nearest", nearest),
+    Rival("first", first),
+    Rival("random", random),
+    Rival("same gender", same_gender),
+    Rival("same form", same_form),
+)
 """What solves an item without reading the sentence; each gives one score a candidate."""
 
 

@@ -1,14 +1,43 @@
-"""Which behaviours are there, and which module measures one in a kind of attention?"""
+"""Which behaviours are there? Ours, and those that a user makes; each is a value that everything else reads."""
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from analyses import coreference, cross_attention, part_of_speech, position
 from analyses.head_tables import Heads
+from analyses.measures import Behaviour
+from interp import InputError
 
-MODULES: dict[str, Any] = {module.BEHAVIOUR: module for module in (position, part_of_speech, coreference)}
-ACROSS: dict[str, Any] = {module.BEHAVIOUR: module for module in (cross_attention,)}
+OURS: dict[str, Behaviour] = {
+    each.name: each for each in (position.BEHAVIOUR, part_of_speech.BEHAVIOUR, coreference.BEHAVIOUR)
+}
+ACROSS: dict[str, Behaviour] = {cross_attention.BEHAVIOUR.name: cross_attention.BEHAVIOUR}
+"""What cross-attention is asked instead of the behaviour of the same name."""
 
 
-def modules_for(heads: Heads) -> dict[str, Any]:
-    """The modules, by behaviour, that measure these heads."""
-    return ACROSS if heads.attention == "cross" else MODULES
+def chosen(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
+    """By name, those that are asked for: ours by their names, others as they are; all of ours by default.
+
+    Raises:
+        InputError: no such behaviour, or two of one name, or two measures of one name.
+    """
+    found: dict[str, Behaviour] = {}
+    for each in OURS if behaviours is None else behaviours:
+        if isinstance(each, str) and each not in OURS:
+            raise InputError(f"no behaviour {each}: expected some of {', '.join(OURS)}")
+        behaviour = OURS[each] if isinstance(each, str) else each
+        if behaviour.name in found:
+            raise InputError(f"two behaviours are called {behaviour.name}: give each a name of its own")
+        found[behaviour.name] = behaviour
+    names = Counter(measure.name for behaviour in found.values() for measure in behaviour.measures)
+    own = [behaviour for name, behaviour in found.items() if behaviour is not OURS.get(name)]
+    if twice := sorted({measure.name for each in own for measure in each.measures if names[measure.name] > 1}):
+        raise InputError(f"several measures are called {', '.join(twice)}: give each a name of its own")
+    return found
+
+
+def asked_of(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:
+    """What is asked of these heads: in cross-attention what is about two texts, in a stack's own what is about one."""
+    if heads.attention == "cross":
+        return {name: ACROSS[name] for name in behaviours if name in ACROSS}
+    return dict(behaviours)

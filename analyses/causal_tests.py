@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,20 @@ class Task:
     extra: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Effects:
+    """The causal part of one behaviour.
+
+    table      the rows of `tables/effects`
+    tasks      a row of `tables/tasks` each: how many pairs, the logit differences, what was left out or refused
+    left_out   why there is nothing, where there is
+    """
+
+    table: pd.DataFrame
+    tasks: Sequence[dict[str, Any]] = ()
+    left_out: str | None = None
+
+
 def make_task(name: str, question: str, build: Callable[[], Task]) -> Task:
     """The task that `build` makes; one without pairs, and the reason, where none can be made for this model."""
     try:
@@ -44,13 +59,11 @@ def make_task(name: str, question: str, build: Callable[[], Task]) -> Task:
         return Task(name, question, None, refused=str(error))
 
 
-def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> pd.DataFrame:
-    """The rows of `tables/effects`: the share of the clean-corrupt logit difference that each head's `z` carries.
+def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:
+    """The share of the clean-corrupt logit difference that each head's `z` carries.
 
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
     clean prompt (is it necessary?). Intervals and tests are over prompts; `q` is over all rows.
-
-    `attrs["tasks"]` describes each task: how many pairs, the logit differences, what was left out or refused.
     """
     rows: list[pd.DataFrame] = []
     described = []
@@ -60,21 +73,18 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
         rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    table = table.reindex(columns=EFFECT_COLUMNS)
-    table.attrs = {"tasks": described}
-    return table
+    return Effects(table.reindex(columns=EFFECT_COLUMNS), described)
 
 
-def no_effects(behaviour: str, why: str = NO_OUTPUT) -> pd.DataFrame:
-    """The empty table of a model whose effects cannot be measured, and why."""
+def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
+    """Those of a model whose effects cannot be measured, and why."""
     table = pd.DataFrame(columns=EFFECT_COLUMNS)
-    table.attrs = {"tasks": [], "left_out": f"The causal test of {behaviour} was left out: {why}."}
-    return table
+    return Effects(table, left_out=f"The causal test of {behaviour} was left out: {why}.")
 
 
-def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, object], list[pd.DataFrame]]:
+def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame]]:
     missing = float("nan")
-    facts: dict[str, object] = {"n": 0, "clean": missing, "corrupt": missing, "neutral": missing, "difference": missing}
+    facts: dict[str, Any] = {"n": 0, "clean": missing, "corrupt": missing, "neutral": missing, "difference": missing}
     facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, []

@@ -7,9 +7,10 @@ causal test swaps the antecedent's gender and asks which heads carry it to the p
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.antecedents import BASELINES, AntecedentItem, items_and_unasked
-from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items, items_and_unasked
+from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Collected, Heads, Scored
-from analyses.reading.collectors import head_table, summary
+from analyses.measures import Behaviour, Looks, Measure, pieces_of
+from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading, Window
 from interp import AnnotatedText, InputError, Model, TokenBatch
 from interp.patching import Pairs
@@ -28,11 +30,6 @@ from interp.patching.pairs import first_difference
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
 from interp.patterns.rows import SINKS, rows_at
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
-
-BEHAVIOUR = "coreference"
-NEEDS = frozenset({"chains"})
-MEASURES = ("antecedent", "antecedent:named", "antecedent-mass", "antecedent-mass:named")
-HEADLINE = ("antecedent", "antecedent:named", "antecedent-mass")
 
 
 def measure(
@@ -49,13 +46,63 @@ def measure(
     the candidates' attention that is; `:named` keeps the items whose nearest true antecedent is a name or a noun. The
     baseline is the strictest of nearest, first, random, same gender and same form.
 
-    Returns the rows of `tables/heads`, with `attrs["counts"]` and `attrs["documents"]`.
+    Returns the rows of `tables/heads`.
 
     Raises:
         InputError: the corpus is empty, has no chains, or no pronoun with a right and a wrong candidate before it.
     """
     collector = Collector(model, seed=seed, pronouns=pronouns)
-    return head_table(collector, model, corpus, seed=seed, progress=progress)
+    return measured(collector, model, corpus, seed=seed, progress=progress).heads
+
+
+def _chain(shown: Window, *, named: bool = False) -> Looks:
+    """From a pronoun's pieces to the head words of its chain before it."""
+    found: Looks = {}
+    for item in _shown(shown, antecedent_items(shown.text), Counter()):
+        right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
+        found |= pieces_of(shown, right) if item.named or not named else {}
+    return found
+
+
+_ALL: dict[str, Any] = {"claims": _chain, "rivals": RIVALS, "null": "same distance"}
+_NAMED: dict[str, Any] = _ALL | {"claims": partial(_chain, named=True)}
+# The named items carry the evidence of a coreference head, and the label says what it is.
+MEASURES = (
+    Measure(
+        "antecedent",
+        "the pronoun’s most attended candidate is one that it stands for",
+        label=None,
+        together="antecedent",
+        reference="nearest",
+        recorded="antecedent",
+        **_ALL,
+    ),
+    Measure(
+        "antecedent:named",
+        "the same where the nearest true antecedent is a name or a noun",
+        label="antecedent",
+        together="antecedent",
+        tasks=("gender",),
+        **_NAMED,
+    ),
+    Measure(
+        "antecedent-mass",
+        "share of the candidates’ attention that falls on what the pronoun stands for",
+        hidden=False,
+        label=None,
+        together="antecedent-mass",
+        reference="nearest",
+        **_ALL,
+    ),
+    Measure(
+        "antecedent-mass:named",
+        "the same where the nearest true antecedent is a name or a noun",
+        hidden=False,
+        label=None,
+        together="antecedent-mass",
+        **_NAMED,
+    ),
+)
 
 
 class Collector:
@@ -71,7 +118,7 @@ class Collector:
     ):
         self.heads = heads or Heads.of(model)
         self.n_ctx = model.config.stacks[self.heads.stack].n_ctx
-        self.totals = {sink: Totals.empty(self.heads.count + len(BASELINES), len(MEASURES)) for sink in SINKS}
+        self.totals = {sink: Totals.empty(self.heads.count + len(RIVALS), len(MEASURES)) for sink in SINKS}
         self.nulls = {sink: Null.empty(self.heads.count, len(MEASURES)) for sink in SINKS}
         self.counts: Counter[str] = Counter()
         # a long text comes in many windows
@@ -105,10 +152,10 @@ class Collector:
                 "the corpus has no pronoun with both a right and a wrong mention before it in one window of the "
                 f"model's context ({self.n_ctx} tokens): expected coreference chains, and a context that shows them"
             )
-        rules = list(BASELINES)
+        rules = [rival.name for rival in RIVALS]
         scored = [Scored(self.totals[sink], MEASURES, sink, rules, null=self.nulls[sink]) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
-        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
+        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
 
 
 @dataclass(frozen=True)
@@ -124,7 +171,13 @@ class _Question:
 def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts: Counter[str]) -> Iterable[_Question]:
     if window.text.mentions is None:
         counts["texts left out of coreference: no chains"] += 1
-        return
+        return []
+    shown = _shown(window, items, counts)
+    return [_Question(prompt, item, window.start, window.word_of[0]) for item in shown]
+
+
+def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
+    """The items that are scored in a window, with the candidates that it shows."""
     absent = {word for word, count in enumerate(window.pieces, window.start) if not count}.union(range(window.start))
     for item in items:
         if not window.scores(item.pronoun):
@@ -132,8 +185,8 @@ def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts:
         shown = _without(item, absent)
         if shown is None:
             counts["pronouns left out: no right and wrong candidate within the window"] += 1
-            continue
-        yield _Question(prompt, shown, window.start, window.word_of[0])
+        else:
+            yield shown
 
 
 def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
@@ -185,9 +238,9 @@ class _Items:
         candidates[present] = [word - each.first_word for each in questions for word in each.item.candidates]
         correct = np.zeros(present.shape, dtype=bool)
         correct[present] = [right for item in items for right in item.correct]
-        baselines = np.zeros((len(BASELINES), *present.shape), dtype=np.float32)
-        for index, baseline in enumerate(BASELINES.values()):
-            baselines[index][present] = [score for item in items for score in baseline(item)]
+        baselines = np.zeros((len(RIVALS), *present.shape), dtype=np.float32)
+        for index, rival in enumerate(RIVALS):
+            baselines[index][present] = [score for item in items for score in rival(item)]
         columns = (
             np.array([question.prompt for question in questions]),
             np.array([question.item.pronoun - question.first_word for question in questions]),
@@ -252,18 +305,18 @@ _FRAMES = (
 _NEUTRAL = "The child"
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
-    """Which heads carry the antecedent's gender to the pronoun: the rows of `tables/effects` for the task `gender`.
+def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
+    """Which heads carry the antecedent's gender to the pronoun: the task `gender`.
 
     Clean and corrupted prompts differ in one name, of either gender and of equally many tokens; the answers are " he"
     and " she" (or " He" and " She"), and either is the clean one in half of the pairs. The gender-neutral prompt of a
     pair says how much of the answer was there anyway (Vig 2020).
     """
     if model.config.output == "none":
-        return no_effects(BEHAVIOUR)
+        return no_effects(BEHAVIOUR.name)
     question = "Which heads carry the gender of the one who was named to he or she?"
     task = make_task("gender", question, lambda: _gender(model, pairs, seed, question))
-    return patch_heads(model, BEHAVIOUR, [task], seed=seed)
+    return patch_heads(model, BEHAVIOUR.name, [task], seed=seed)
 
 
 def _gender(model: Model, count: int, seed: int, question: str) -> Task:
@@ -294,3 +347,25 @@ def _gender(model: Model, count: int, seed: int, question: str) -> Task:
         shared = pronouns[0][: first_difference(*pronouns)]
         rows.append([*tokenizer.prefix, *tokenizer.pieces(neutral[place]).ids, *shared])
     return Task("gender", question, found, TokenBatch.from_rows(rows), found.left_out)
+
+
+BEHAVIOUR = Behaviour(
+    "coreference",
+    "Coreference",
+    MEASURES,
+    Collector,
+    headline=("antecedent", "antecedent:named", "antecedent-mass"),
+    needs=frozenset({"chains"}),
+    described=(
+        "From a pronoun, is the most attended of the mentions before it one that it stands for? The baseline is the "
+        "best of five rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
+        "coreference head, a head must beat the nearest mention on all pronouns, and the best rule where the nearest "
+        "true antecedent is a name or a noun."
+    ),
+    grids={"share": "Which heads look from a pronoun to what it stands for?"},
+    colour="orange",
+    effects=effects,
+    cost=6,
+    probe="antecedent",
+    pictures=("pronoun",),
+)

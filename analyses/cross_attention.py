@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from analyses.head_tables import Collected, Heads, Scored
+from analyses.measures import Behaviour, Measure, Rival
 from analyses.reading.collectors import summary
 from analyses.reading.windows import Batch, Reading
 from interp import InputError, Model
@@ -15,10 +16,26 @@ from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score
 from interp.patterns.rows import SINKS
 
-BEHAVIOUR = "position"
-NEEDS: frozenset[str] = frozenset()
-HEADLINE = ("monotonicity", "diagonal", "first-token", "entropy")
-_N_OVER_ROWS = len(MEASURES) - 1  # the last, monotonicity, is a number a text
+_UNITS = {"first-token": "share", "entropy": "entropy", "diagonal": "progress", "monotonicity": "correlation"}
+_TITLES = {
+    "first-token": "attention to the first source token",
+    "entropy": "how evenly attention is spread over the source",
+    "diagonal": "how far from the diagonal attention falls",
+    "monotonicity": "how orderly the source is walked through",
+}
+_UNIFORM, _NO_ORDER = Rival("uniform", lambda crossing: crossing.uniform), Rival("no order", 0.0)
+_MEASURES = tuple(
+    Measure(
+        name,
+        _TITLES[name],
+        unit=_UNITS[name],
+        rivals=(_NO_ORDER if name == "monotonicity" else _UNIFORM,),
+        of_words=False,
+        recorded=name if name == "monotonicity" else "",
+    )
+    for name in MEASURES
+)
+_OVER_ROWS = MEASURES.index("monotonicity")  # the last is a number a text
 
 
 class Collector:
@@ -53,16 +70,39 @@ class Collector:
     def collected(self, reading: Reading) -> Collected:
         """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
         scored = [part for sink in SINKS for part in self._scored(sink, self.totals[sink])]
-        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=dict(reading.counts), **summary(reading))
+        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=dict(reading.counts), **summary(reading))
 
     @staticmethod
     def _scored(sink: Literal["kept", "removed"], totals: Totals) -> list[Scored]:
         rows, order = (
             Totals(*(part[..., measures] for part in (totals.scores, totals.weights, totals.rows)))
-            for measures in (slice(_N_OVER_ROWS), slice(_N_OVER_ROWS, None))
+            for measures in (slice(_OVER_ROWS), slice(_OVER_ROWS, None))
         )
         alone = Totals(*(part[:, :-1] for part in (order.scores, order.weights, order.rows)))
         return [
-            Scored(rows, MEASURES[:_N_OVER_ROWS], sink, ["uniform"]),
-            Scored(alone, MEASURES[_N_OVER_ROWS:], sink, constant=("no order", 0.0)),
+            Scored(rows, _MEASURES[:_OVER_ROWS], sink, [_UNIFORM.name]),
+            Scored(alone, _MEASURES[_OVER_ROWS:], sink, constant=(_NO_ORDER.name, 0.0)),
         ]
+
+
+BEHAVIOUR = Behaviour(
+    "position",
+    "Position",
+    _MEASURES,
+    Collector,
+    headline=("monotonicity", "diagonal", "first-token", "entropy"),
+    described=(
+        "Where in the source does a head look as the target is written? Monotonicity is the rank correlation, text by "
+        "text, of the most attended source token with the target’s: 1 walks through the source in order. Attention to "
+        "the first source token is compared with a head that looks at the whole source alike; diagonal and entropy "
+        "describe."
+    ),
+    grids={
+        "share": "Which heads look by position?",
+        "entropy": "Which heads look at few tokens, and which at all alike?",
+        "correlation": "Which heads walk through the source as the target is written?",
+        "progress": "How far from the diagonal do heads look?",
+    },
+    colour="blue",
+    attention="cross",
+)

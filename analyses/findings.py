@@ -1,8 +1,9 @@
 """Which rows of the table of heads are findings? One rule for figures, tables and sentences.
 
 A head shows a behaviour where its gain over the strictest baseline is at least 0.05, the 95% interval excludes 0 and q
-is below 0.05. A head that finds antecedents must beat the nearest mention on all items, and every baseline where the
-nearest true antecedent is a name or a noun: finding the previous "he" is not coreference.
+is below 0.05. Measures that ask the same of all items and of the hard ones count together (`Measure.together`): a head
+that finds antecedents must beat the nearest mention on all items, and every baseline where the nearest true antecedent
+is a name or a noun, since finding the previous "he" is not coreference.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,60 +11,43 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analyses.measures import RANKED
+
 NOTABLE = 0.05  # the least gain or effect
 DISCOVERY = 0.05  # the false discovery rate that findings are held to
 FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
-RANKED = ("share", "correlation", "lift")  # units in which more is better; the others only describe
-_REFERENCE, _NAMED = ("antecedent", "antecedent-mass"), ":named"
 _HEAD = ["stack", "attention", "layer", "head"]
-
-
-def unit(measure: str) -> str:
-    """What a measure counts in: gains of different units cannot be ranked together."""
-    if measure.startswith("tag:"):
-        return "lift"
-    units = {"distance": "tokens", "entropy": "entropy", "diagonal": "progress", "monotonicity": "correlation"}
-    return units.get(measure, "share")
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
     """The rows, read with the first position kept, that show their measure."""
-    kept = heads.loc[(heads["sink"] == "kept") & heads["measure"].map(unit).isin(RANKED)]
+    kept = heads.loc[(heads["sink"] == "kept") & heads["unit"].isin(RANKED)]
     shown = _clear(kept, kept["gain"], kept["ci_low"])
     shown = shown.loc[shown["q"] < DISCOVERY]
-    named, nearest = _keys(shown), _keys(beating_nearest(heads))
-
-    def holds(key: tuple[object, ...]) -> bool:
-        *head, measure = key
-        on_all = str(measure).removesuffix(_NAMED)
-        return on_all not in _REFERENCE or ((*head, on_all + _NAMED) in named and (*head, on_all) in nearest)
-
-    return shown.loc[np.fromiter(map(holds, _each(shown)), dtype=bool)]
+    asked, strict = shown["together"].fillna(""), shown["reference"].isna()
+    both = _keys(shown.loc[strict]) & _keys(beating_reference(heads))
+    holds = [not name or key in both for name, key in zip(asked, _each(shown), strict=True)]
+    return shown.loc[np.array(holds, dtype=bool)]
 
 
 def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
     return rows.loc[(gain >= NOTABLE) & (low > 0)]
 
 
-def beating_nearest(heads: pd.DataFrame) -> pd.DataFrame:
-    """Rows that find antecedents better than the nearest mention does, the first position kept.
+def beating_reference(heads: pd.DataFrame) -> pd.DataFrame:
+    """Rows of measures with a `reference` that beat it, the first position kept.
 
     It may be a weaker baseline than theirs: gain and interval are moved by the difference.
     """
-    value = {
-        row["measure"]: row["value"]
-        for row in heads.attrs.get("baselines", ())
-        if row["baseline_name"] == "nearest" and row["sink"] == "kept"
-    }
-    rows = heads.loc[(heads["sink"] == "kept") & heads["measure"].isin(_REFERENCE)]
-    easier = rows["baseline"] - rows["measure"].map(value).astype(float).fillna(rows["baseline"])
+    rows = heads.loc[(heads["sink"] == "kept") & heads["reference"].notna()]
+    easier = rows["baseline"] - rows["reference"].astype(float)
     return _clear(rows, rows["gain"] + easier, rows["ci_low"] + easier)
 
 
 def _each(rows: pd.DataFrame) -> Iterable[tuple[object, ...]]:
-    return rows[[*_HEAD, "measure"]].itertuples(index=False, name=None)
+    return rows[[*_HEAD, "together"]].itertuples(index=False, name=None)
 
 
 def _keys(rows: pd.DataFrame) -> set[tuple[object, ...]]:

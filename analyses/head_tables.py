@@ -1,7 +1,7 @@
 """From totals to the table of heads: one row a head, measure and reading, each with its baseline, interval and test."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.measures import Measure
 from interp import InputError, Model
 from interp.patterns import N_GROUPS, Null, Totals
 from interp.patterns.totals import Finishing
@@ -18,11 +19,14 @@ from interp.statistics import benjamini_hochberg, estimate
 HEAD_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"),
     *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "null", "p_null", "n"),
+    *("unit", "together", "reference"),
 ]
+BASELINE_COLUMNS = ["behaviour", "measure", "sink", "corpus", "baseline_name", "value", "n"]
 EFFECT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "task", "intervention"),
     *("effect", "ci_low", "ci_high", "p", "q", "n"),
 ]
+NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Scored:
     """
 
     totals: Finishing
-    measures: Sequence[str]
+    measures: Sequence[Measure]
     sink: Literal["kept", "removed"]
     baselines: Sequence[str] = ()
     constant: tuple[str, float] | None = None
@@ -99,11 +103,22 @@ class Scored:
         return replace(self, totals=self.totals.of(groups), null=null)
 
 
-class Rules(list[dict[str, Any]]):
-    """Rows that are only read. pandas copies `attrs` deeply at every step, which took longer than the steps did."""
+@dataclass(frozen=True)
+class Measured:
+    """What one behaviour's measures say of every head.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Rules":
-        return self
+    heads       the rows of `tables/heads`; a measure that no row was eligible for has none
+    baselines   every rival's own value where a measure has several
+    counts      what was read, and what was left out and why
+    documents   how many the intervals rest on
+    absent      the measures that the text has no item of
+    """
+
+    heads: pd.DataFrame
+    baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
+    counts: Mapping[str, int] = field(default_factory=dict)
+    documents: int | None = None
+    absent: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -123,42 +138,44 @@ class Collected:
         return replace(self, scored=[each.of(groups) for each in self.scored])
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
-        """The rows of `tables/heads`; `q` is over all of them. A measure that no row was eligible for has none.
+        """The rows of `tables/heads`, as `measured` has them."""
+        return self.measured(seed=seed).heads
+
+    def measured(self, *, seed: int = 0) -> Measured:
+        """Every value with its baseline, interval and tests; `q` is over all of them.
 
         `null` is the measure's mean under permuted keys and `p_null` its one-sided p (`interp.patterns.nulls`).
-        A measure's baseline is the strictest: the one with the highest value on the same rows. `attrs` hold `counts`,
-        `documents`, and as `baselines` every baseline's own value where a measure has several.
+        A measure's baseline is the strictest: the one with the highest value on the same rows. `reference` is the value
+        of the one that a finding need only beat where a measure that shares its `together` asks for the strictest.
         """
         finished = [(each, each.totals.finish()) for each in self.scored]
-        parts = [_rows(self.heads, each, totals, seed) for each, totals in finished]
-        parts = [part.assign(corpus=each.corpus or self.corpus) for part, each in zip(parts, self.scored, strict=True)]
-        table = pd.concat(parts, ignore_index=True)
+        rules = pd.DataFrame([row for part in finished for row in self._baselines(*part)], columns=BASELINE_COLUMNS)
+        table = pd.concat([self._rows(*part, seed) for part in finished], ignore_index=True)
         table = table.loc[table["n"] > 0].reset_index(drop=True).assign(behaviour=self.behaviour)
         table["q"] = benjamini_hochberg(table["p"].to_numpy())
-        table = table.reindex(columns=HEAD_COLUMNS)
-        table.attrs = {"counts": dict(self.counts), "documents": self.documents}
-        if rules := [row for each, totals in finished for row in self._baselines(each, totals)]:
-            table.attrs["baselines"] = Rules(rules)
-        return table
+        asked = {measure.name for each in self.scored if each.sink == "kept" for measure in each.measures}
+        absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
+        counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
+        return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent)
+
+    def _rows(self, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
+        rows = _rows(self.heads, scored, totals, seed)
+        known = {(row["measure"], row["baseline_name"]): row["value"] for row in self._baselines(scored, totals)}
+        reference = {each.name: known.get((each.name, each.reference), np.nan) for each in scored.measures}
+        return rows.assign(corpus=scored.corpus or self.corpus, reference=rows["measure"].map(reference).astype(float))
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
-        """Every baseline's own value on every measure, where there is more than one."""
+        """Every rival's own value on every measure that has items, where there is more than one."""
         if len(scored.baselines) < 2:
             return []
         value = (totals.scores[:, self.heads.count :].sum(0) / totals.weights[:, self.heads.count :].sum(0)).tolist()
         n = totals.rows[:, self.heads.count :].sum(0).tolist()
+        about = {"behaviour": self.behaviour, "sink": scored.sink, "corpus": scored.corpus or self.corpus}
         return [
-            {
-                "behaviour": self.behaviour,
-                "measure": measure,
-                "sink": scored.sink,
-                "corpus": scored.corpus or self.corpus,
-                "baseline_name": name,
-                "value": value[row][column],
-                "n": int(n[row][column]),
-            }
+            about | {"measure": of.name, "baseline_name": name, "value": value[row][column], "n": int(n[row][column])}
             for row, name in enumerate(scored.baselines)
-            for column, measure in enumerate(scored.measures)
+            for column, of in enumerate(scored.measures)
+            if n[row][column]
         ]
 
 
@@ -177,7 +194,10 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
     return pd.DataFrame(
         {
             **where,
-            "measure": np.asarray(scored.measures, dtype=object)[measure],
+            **{
+                column: np.asarray([getattr(each, name) for each in scored.measures], dtype=object)[measure]
+                for column, name in (("measure", "name"), ("unit", "unit"), ("together", "together"))
+            },
             "sink": scored.sink,
             "value": found.value,
             "baseline": found.baseline,

@@ -7,7 +7,7 @@ number of a subject across a distractor to its verb.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,28 +15,19 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Collected, Heads, Scored
-from analyses.reading.collectors import head_table, summary
+from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
+from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.relations import BASELINE_OFFSETS, WAYS, Choices, Items, RelationTotals
+from analyses.relations import OFFSETS, WAYS, Choices, ChoiceTotals, Items
 from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp.annotation import ROOT
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
 from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
-
-BEHAVIOUR = "part-of-speech"
-NEEDS = frozenset({"tags", "relations"})
-HEADLINE = (
-    "relation:det:head->dependent",
-    "relation:amod:head->dependent",
-    "relation:nsubj:head->dependent",
-    "relation:obj:dependent->head",
-    "tag:NOUN->ADJ",
-    "tag:VERB->NOUN",
-)
 
 UNIVERSAL_TAGS = frozenset(
     (
@@ -67,13 +58,63 @@ def measure(
     is the other end; its baseline is the best fixed offset in words. Tag lift: see `interp.patterns.tags`; its
     baseline is 1. Texts without tags or relations are counted and left out.
 
-    Returns the rows of `tables/heads`, with `attrs["counts"]` and `attrs["documents"]`.
+    Returns the rows of `tables/heads`.
 
     Raises:
         InputError: the corpus is empty or has no annotation that is needed.
     """
     collector = Collector(model, seed=seed, relations=relations, tag_pairs=tag_pairs)
-    return head_table(collector, model, corpus, seed=seed, progress=progress)
+    return measured(collector, model, corpus, seed=seed, progress=progress).heads
+
+
+# What each measure claims.
+
+_AGREEMENT = ("agreement", "agreement-adjacent")
+NO_PREFERENCE = Rival("no preference", 1.0)
+
+
+def relation_measure(relation: str, way: str) -> Measure:
+    """From one end of a dependency to the other; `way` is one of `WAYS`."""
+    this, that = way.split("->")
+    return Measure(
+        f"relation:{relation}:{way}",
+        f"from the {this} of {relation} to its {that}",
+        pairs=lambda text: related(text, relation, way),
+        rivals=OFFSETS,
+        null="same distance",
+        tasks=_AGREEMENT if relation == "nsubj" else (),
+    )
+
+
+def related(text: AnnotatedText, relation: str, way: str) -> Iterator[tuple[int, int]]:
+    """The words of a text that stand at one end of a dependency, each with the word at the other."""
+    if text.heads is None or text.relations is None:
+        return
+    for dependent, (head, name) in enumerate(zip(text.heads, text.relations, strict=True)):
+        if name == relation and head != ROOT:
+            yield (dependent, head) if way == WAYS[0] else (head, dependent)
+
+
+def tag_measure(query: str, key: str) -> Measure:
+    """From words of one tag to other words of another, beyond what distance explains."""
+    return Measure(
+        f"tag:{query}->{key}",
+        f"from words tagged {query} to words tagged {key}",
+        unit="lift",
+        claims=lambda shown: _tagged(shown, query, key),
+        rivals=(NO_PREFERENCE,),
+        null="same distance",
+        tasks=_AGREEMENT if (query, key) == ("VERB", "NOUN") else (),
+        recorded="tag" if (query, key) == ("NOUN", "ADJ") else "",
+    )
+
+
+def _tagged(shown: Shown, query: str, key: str) -> Looks:
+    tags = shown.text.tags
+    if tags is None:
+        return {}
+    keys = [word for word in shown.columns if tags[word] == key]
+    return pieces_of(shown, ((word, other) for word in shown.columns if tags[word] == query for other in keys))
 
 
 class Collector:
@@ -91,10 +132,10 @@ class Collector:
         self.heads = heads or Heads.of(model)
         self.causal = self.heads.causal
         self.relations = list(relations)
-        self.names = [f"relation:{name}:{way}" for name in relations for way in WAYS]
-        self.lift_names = [f"tag:{x}->{y}" for x, y in tag_pairs]
+        self.chosen = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.lifted = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
-        self.selected = {sink: RelationTotals(self.heads.count, len(self.names)) for sink in SINKS}
+        self.selected = {sink: ChoiceTotals(self.heads.count, len(self.chosen), OFFSETS) for sink in SINKS}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.counts: Counter[str] = Counter()
@@ -105,8 +146,8 @@ class Collector:
         items = Items.of(batch, self.relations, self.causal, self.counts)
         if len(items):
             choices = Choices(batch, items)
-            self.selected["kept"].add(batch.groups, items, choices.kept)
-            self.selected["removed"].add(batch.groups, items, choices.removed(batch.sink), choices.lost(batch.sink))
+            for sink in SINKS:
+                self.selected[sink].read(choices, sink)
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
@@ -140,15 +181,15 @@ class Collector:
                 "the corpus has no word with a tag or relation that is measured: "
                 "expected universal tags and dependencies"
             )
-        offsets = [f"offset {offset:+d}" for offset in BASELINE_OFFSETS]
-        scored = [Scored(selected[sink][0], self.names, sink, offsets, null=selected[sink][1]) for sink in SINKS]
+        rules = [rival.name for rival in OFFSETS]
+        scored = [Scored(selected[sink][0], self.chosen, sink, rules, null=selected[sink][1]) for sink in SINKS]
         scored += [self._lift(sink) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
-        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
+        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
 
     def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
         lifts = self.lifts[sink]
-        return Scored(lifts, self.lift_names, sink, constant=("no preference", 1.0), null=lifts.null)
+        return Scored(lifts, self.lifted, sink, constant=(NO_PREFERENCE.name, 1.0), null=lifts.null)
 
 
 def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
@@ -171,8 +212,8 @@ _ACROSS = (
 )
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
-    """Which heads carry the subject's number to its verb: the rows of `tables/effects` for two tasks.
+def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
+    """Which heads carry the subject's number to its verb, in two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
     so that a model which only hears the nearest noun still shows where it hears it. Clean and corrupted prompts have
@@ -180,7 +221,7 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress 
     answers are " was" and " were", and either number is the clean one in half of the pairs.
     """
     if model.config.output == "none":
-        return no_effects(BEHAVIOUR)
+        return no_effects(BEHAVIOUR.name)
     across = "Which heads carry the number of the subject across another noun to was or were?"
     adjacent = "Which heads carry the number of the subject to was or were right behind it?"
     tasks = [
@@ -191,7 +232,7 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress 
             lambda: _agreement(model, pairs, seed, "agreement-adjacent", adjacent, _ADJACENT),
         ),
     ]
-    return patch_heads(model, BEHAVIOUR, tasks, seed=seed)
+    return patch_heads(model, BEHAVIOUR.name, tasks, seed=seed)
 
 
 def _agreement(model: Model, count: int, seed: int, name: str, question: str, frames: Sequence[str]) -> Task:
@@ -232,3 +273,36 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> Seque
         (one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]
     ]
     return own + mixed
+
+
+BEHAVIOUR = Behaviour(
+    "part-of-speech",
+    "Part of speech and syntax",
+    (
+        *(relation_measure(name, way) for name in RELATIONS for way in WAYS),
+        *(tag_measure(x, y) for x, y in TAG_PAIRS),
+    ),
+    Collector,
+    headline=(
+        "relation:det:head->dependent",
+        "relation:amod:head->dependent",
+        "relation:nsubj:head->dependent",
+        "relation:obj:dependent->head",
+        "tag:NOUN->ADJ",
+        "tag:VERB->NOUN",
+    ),
+    needs=frozenset({"tags", "relations"}),
+    described=(
+        "From one end of a dependency, how often is the most attended word the other end? The baseline is the best "
+        "fixed offset, such as “the next word”; lifts say how much more attention one kind of word gets from another "
+        "than its distance explains (1 is none)."
+    ),
+    grids={
+        "share": "Which heads find the other end of a dependency better than the best fixed offset?",
+        "lift": "Which heads prefer words of one tag beyond what distance explains?",
+    },
+    colour="green",
+    effects=effects,
+    cost=70,
+    pictures=("tags", "sentence"),
+)

@@ -4,16 +4,19 @@ Attention is read on any text, and on random tokens repeated once, where only in
 the repeat: it asks which heads carry the copy from the first time to the second.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from analyses.causal_tests import Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Collected, Heads, Scored
-from analyses.reading.collectors import head_table, summary
+from analyses.measures import Behaviour, Looks, Measure, Rival, Shown
+from analyses.reading.collectors import measured, summary
 from analyses.reading.inputs import is_paired, patterns
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
@@ -24,10 +27,6 @@ from interp.patterns import Null, Rows, Totals, positional
 from interp.patterns.nulls import on_set, spread
 from interp.patterns.rows import SINKS
 from interp.sight import Sight
-
-BEHAVIOUR = "position"
-NEEDS: frozenset[str] = frozenset()
-HEADLINE = ("previous-token", "first-token", "duplicate-token", "induction", "positional-head", "entropy")
 
 _UNTRAINED_TEXTS = 64  # texts on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
@@ -43,13 +42,88 @@ def measure(
 ) -> pd.DataFrame:
     """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
 
-    Returns the rows of `tables/heads`; `attrs["counts"]` says what was read and left out, `attrs["documents"]` how many
-    documents the intervals rest on.
+    Returns the rows of `tables/heads`.
 
     Raises:
         InputError: the corpus is empty, or the model has no tokenizer.
     """
-    return head_table(Collector(model, seed=seed), model, corpus, seed=seed, progress=progress)
+    return measured(Collector(model, seed=seed), model, corpus, seed=seed, progress=progress).heads
+
+
+# What each measure claims.
+
+UNIFORM = Rival("uniform", lambda rows: rows.uniform)
+_ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
+
+
+def _at(offset: int) -> Callable[[Shown], Looks]:
+    return lambda shown: {i: {i + offset} for i in shown.scored if i + offset in shown.content}
+
+
+def _first_token(shown: Shown) -> Looks:
+    return {i: {0} for i in shown.scored if i >= 1}
+
+
+def _earlier_copies(shown: Shown) -> Looks:
+    earlier: dict[int, set[int]] = defaultdict(set)
+    found: Looks = {}
+    for i in sorted(shown.content):
+        if i in shown.scored and earlier[shown.ids[i]]:
+            found[i] = {*earlier[shown.ids[i]]}
+        earlier[shown.ids[i]].add(i)
+    return found
+
+
+def _what_followed(shown: Shown) -> Looks:
+    """In start + R + R: from the second copy to what came after the token's first occurrence."""
+    length = len(shown.content) // 2
+    return {row: {row - (length - 1)} for row in sorted(shown.content)[length:]}
+
+
+def _offset_measure(offset: int) -> Measure:
+    name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
+    return Measure(
+        name,
+        f"attention to the token {abs(offset)} {way}",
+        claims=_at(offset),
+        later=offset > 0,
+        tasks=("repeat",) if offset == -1 else (),
+        recorded=name if offset == -1 else "",
+        **_ROWS,
+    )
+
+
+MEASURES = (
+    *map(_offset_measure, positional.OFFSETS),
+    Measure("first-token", "attention to the first token", claims=_first_token, **_ROWS),
+    Measure("self", "attention to the token itself", claims=_at(0), hidden=False, **_ROWS),
+    Measure(
+        "duplicate-token",
+        "attention to earlier copies of the same token",
+        claims=_earlier_copies,
+        tasks=("repeat",),
+        **_ROWS,
+    ),
+    Measure("distance", "mean distance of attention", unit="tokens", **_ROWS),
+    Measure("entropy", "how evenly attention is spread", unit="entropy", **_ROWS | {"null": "none"}),
+    Measure(
+        "positional-head",
+        "rows whose most attended token stands at one offset",
+        rivals=(Rival("untrained heads", None),),
+        of_words=False,
+        label=None,
+    ),
+    Measure(
+        "induction",
+        "attention to what followed the token the first time",
+        claims=_what_followed,
+        tasks=("repeat",),
+        corpus="random repeats",
+        recorded="induction",
+        **_ROWS,
+    ),
+)
+_BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 class Collector:
@@ -77,17 +151,19 @@ class Collector:
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up, and induction."""
-        scored = [Scored(self.totals[sink], self.names, sink, ["uniform"], null=self.nulls[sink]) for sink in SINKS]
+        asked = [_BY_NAME[name] for name in self.names]
+        scored = [Scored(self.totals[sink], asked, sink, [UNIFORM.name], null=self.nulls[sink]) for sink in SINKS]
         if self.n_untrained:
             fresh = (untrained(self.model, self.seed + k) for k in range(self.n_untrained))
             bar = max(_best_untrained_share(each, self.heads, reading.corpus) for each in fresh)
-            scored.append(Scored(self.modes, ["positional-head"], "kept", constant=("untrained heads", bar)))
+            of_modes = _BY_NAME["positional-head"]
+            scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
         counts, repeats = dict(reading.counts), repeat_length(self.model)
         if repeats < SHORTEST_REPEAT:
             counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
         else:
             scored.append(induction(self.model, repeats, self.seed, self.heads))
-        return Collected(self.heads, BEHAVIOUR, scored=scored, counts=counts, **summary(reading))
+        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
 
 
 def _best_untrained_share(model: Model, heads: Heads, corpus: Iterable[AnnotatedText]) -> float:
@@ -144,7 +220,8 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None) 
         groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
         totals.add(groups, score, torch.full_like(score, float(length)))
         null.add(groups, *_one_of_the_drawn(pattern[..., -length:, -2 * length :], visible[:, -length:, -2 * length :]))
-    return Scored(totals, ["induction"], "kept", ["uniform"], corpus="random repeats", null=null)
+    measure = _BY_NAME["induction"]
+    return Scored(totals, [measure], "kept", [UNIFORM.name], corpus=measure.corpus, null=null)
 
 
 def _one_of_the_drawn(
@@ -160,17 +237,17 @@ def _one_of_the_drawn(
 # The causal test: a repeat against a broken repeat.
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0, progress: Progress | None = None) -> pd.DataFrame:
-    """Which heads carry a copy: the rows of `tables/effects` for the task `repeat`.
+def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
+    """Which heads carry a copy: the task `repeat`.
 
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
     later one, so what followed it is another token. Right and wrong answers are what followed in either.
     """
     if model.config.output == "none":
-        return no_effects(BEHAVIOUR)
+        return no_effects(BEHAVIOUR.name)
     question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"
     task = make_task("repeat", question, lambda: _broken_repeat(model, pairs, seed, question))
-    return patch_heads(model, BEHAVIOUR, [task], seed=seed)
+    return patch_heads(model, BEHAVIOUR.name, [task], seed=seed)
 
 
 def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
@@ -189,3 +266,25 @@ def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
     pairs = Pairs.from_ids(model, clean, corrupt, clean[row, asked + 1], clean[row, other + 1]).to(model.device)
     copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
     return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
+
+
+BEHAVIOUR = Behaviour(
+    "position",
+    "Position",
+    MEASURES,
+    Collector,
+    headline=("previous-token", "first-token", "duplicate-token", "induction", "positional-head", "entropy"),
+    described=(
+        "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
+        "on random tokens repeated once, to what followed a token the first time (induction). Each is compared with "
+        "a head that looks at all visible tokens alike."
+    ),
+    grids={
+        "share": "Which heads look by position?",
+        "entropy": "Which heads look at few tokens, and which at all alike?",
+    },
+    colour="blue",
+    effects=effects,
+    bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
+    pictures=("repeats", "distance", "sentence"),
+)

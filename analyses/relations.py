@@ -1,4 +1,4 @@
-"""Which word does a head choose from one end of a dependency, and is it the other end?
+"""Which word does a head choose from a word that asks, such as one end of a dependency, and is it the one sought?
 
 One item asks one word (the query) for another (the target). A word's highest choice is found once for all its items.
 """
@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from analyses.measures import Measure, Rival
 from analyses.reading.windows import Batch
 from interp.annotation import ROOT
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
@@ -21,7 +22,15 @@ from interp.patterns.nulls import distance_bin
 from interp.patterns.rows import Sink, rows_at
 from interp.tokens import NO_WORD
 
-BASELINE_OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)
+
+def _at(offset: int) -> Rival:
+    return Rival(f"offset {offset:+d}", lambda items: items.query + offset)
+
+
+OFFSETS = tuple(map(_at, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
+"""Rules that look at a fixed offset in words."""
+UNIFORM = Rival("uniform", None)
+"""All other visible words alike: right as often as chance."""
 WAYS = ("dependent->head", "head->dependent")
 _NOT_VISIBLE = "relation ends left out: the other end is not visible"
 _OWN_HEAD = "relations left out: a word that is its own head"
@@ -55,6 +64,22 @@ class Items:
             if count:
                 counts[reason] += count
         return Items(*torch.from_numpy(found).to(batch.pattern.device))
+
+    @staticmethod
+    def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
+        """The items of any measures of word pairs: the plain way, which asks for the pairs of each text."""
+        found: list[tuple[int, int, int, int]] = []
+        for (prompt, window), (column, measure) in product(enumerate(batch.windows), enumerate(measures)):
+            assert measure.pairs is not None
+            for query, target in measure.pairs(window.text):
+                if query == target or not window.scores(query):
+                    continue
+                if target not in window.columns or (causal and target > query):
+                    counts[f"{measure.name}: pairs left out: the word sought is not visible"] += 1
+                    continue
+                found.append((prompt, query - window.start, target - window.start, column))
+        columns = torch.tensor(found, dtype=torch.long, device=batch.pattern.device).reshape(-1, 4)
+        return Items(*columns.unbind(1))
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -135,6 +160,25 @@ class Choices:
         gone = (~rows_at(sink.kept, self.prompt[self.of], self.piece)).to(self.rows)
         by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.of, gone)
         return by_word[self.asking] > 0, self.first_word[self.items.prompt] == self.items.target
+
+    def ruled(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
+        """How often each rule is right: 0 or 1, or by chance."""
+        found = [self._chance(without_first) if rule.looks is None else self._hit(rule) for rule in rivals]
+        return torch.stack(found, 1).to(self.rows)
+
+    def _hit(self, rule: Rival) -> Bool[Tensor, " item"]:
+        """A one-hot row's highest word needs no search."""
+        return rule(self.items) == self.items.target
+
+    def _chance(self, without_first: bool) -> Float[Tensor, " item"]:
+        """One in as many as there are other words to see."""
+        batch, (prompt, query) = self.batch, (self.items.prompt, self.items.query)
+        seen = batch.rows.visible[prompt, batch.first_piece[prompt, query]].gather(1, batch.first_piece[prompt])
+        seen = seen & (batch.pieces[prompt] > 0)
+        word = torch.arange(seen.shape[1], device=seen.device)
+        if without_first:
+            seen &= (word != self.first_word[prompt, None]) | (batch.pieces[prompt] > 1)
+        return 1 / (seen & (word != query[:, None])).sum(1).clamp(min=1)
 
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"]]:
         """Attention from each piece of the words that ask to other words, and apart from it to the first position."""
@@ -226,39 +270,33 @@ class Choices:
         return judged
 
 
-class RelationTotals:
-    """Items chosen right, by group and measure: heads, then fixed offsets in words."""
+class ChoiceTotals:
+    """Items chosen right, by group and measure: heads, then rivals."""
 
-    def __init__(self, n_heads: int, n_measures: int):
-        self.n_heads, self.n_measures = n_heads, n_measures
-        n_columns = 4 * n_heads + 2 * len(BASELINE_OFFSETS)
+    def __init__(self, n_heads: int, n_measures: int, rivals: Sequence[Rival]):
+        self.n_heads, self.n_measures, self.rivals = n_heads, n_measures, rivals
+        n_columns = 4 * n_heads + 2 * len(rivals)
         self.sums = torch.zeros(N_GROUPS * n_measures, n_columns, dtype=torch.float64)
 
-    def add(
-        self,
-        groups: Int[Tensor, " prompt"],
-        items: Items,
-        judged: Judged,
-        lost: tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]] | None = None,
-    ) -> None:
-        """Add items, without those that are lost to a head or to all."""
-        # a one-hot row's highest word needs no search
-        offsets = torch.tensor(BASELINE_OFFSETS, device=items.query.device)
-        baselines = (items.target - items.query)[:, None] == offsets
-        if lost is None:
-            counted, everywhere = torch.ones_like(judged.right), torch.ones_like(baselines)
-        else:
-            rows, at_sink = lost
-            everywhere = ~at_sink[:, None].expand_as(baselines)
+    def read(self, choices: Choices, sink: str) -> None:
+        """Add the items of a batch, without those that are lost to a head or to all."""
+        removed, taken = sink == "removed", choices.batch.sink
+        judged = choices.removed(taken) if removed else choices.kept
+        rivals = choices.ruled(self.rivals, without_first=removed)
+        counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
+        if removed:
+            rows, at_sink = choices.lost(taken)
+            everywhere *= ~at_sink[:, None]
             counted = (~rows & ~at_sink[:, None]).to(judged.right)
-        columns = [judged.right * counted, baselines * everywhere, counted, everywhere]
+        columns = [judged.right * counted, rivals * everywhere, counted, everywhere]
         columns += [judged.mean * counted, judged.variance * counted]
-        row = groups.to(items.prompt)[items.prompt] * self.n_measures + items.column
-        self.sums.index_add_(0, row.cpu(), torch.cat([each.to(judged.right) for each in columns], 1).cpu().double())
+        items = choices.items
+        row = choices.batch.groups.to(items.prompt)[items.prompt] * self.n_measures + items.column
+        self.sums.index_add_(0, row.cpu(), torch.cat(columns, 1).cpu().double())
 
     def finish(self) -> tuple[Totals, Null]:
-        """Totals over heads and offsets, and the heads' null."""
-        n, n_offsets = self.n_heads, len(BASELINE_OFFSETS)
+        """Totals over heads and rivals, and the heads' null."""
+        n, n_rivals = self.n_heads, len(self.rivals)
         sums = self.sums.unflatten(0, (N_GROUPS, self.n_measures)).transpose(1, 2)
-        scores, weights, mean, variance = sums.split([n + n_offsets, n + n_offsets, n, n], 1)
+        scores, weights, mean, variance = sums.split([n + n_rivals, n + n_rivals, n, n], 1)
         return Totals(scores, weights, weights), Null(mean, variance)

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from analyses import coreference, corpora, part_of_speech, position
-from analyses.antecedents import BASELINES
+from analyses.antecedents import RIVALS
 from analyses.head_tables import Collected
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -185,7 +185,7 @@ def by_position(model: Transformer, both: Measured, pairs: int) -> Line:
     """Previous token, induction, copying."""
     chosen, reported = (where.table() for where, _ in both)
     found = {name: shown(reported, name, best(chosen, name)) for name in ("previous-token", "induction")}
-    (task,) = position.effects(model, pairs=pairs, seed=1).attrs["tasks"]
+    (task,) = position.effects(model, pairs=pairs, seed=1).tasks
     met = {name: each["value"] >= TARGETS[name] for name, each in found.items()}
     met["copying"] = task.get("copying", 0.0) >= TARGETS["copying"]
     return {**found, "copying": {"value": task.get("copying"), "n": task["n"]}, "met": met}
@@ -194,8 +194,10 @@ def by_position(model: Transformer, both: Measured, pairs: int) -> Line:
 def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Line:
     """Each relation's head and offset."""
     chosen, reported = (
-        part_of_speech.measure(model, corpora.read(path, limit)) for path, limit in ((train, sentences), (dev, None))
+        measured(part_of_speech.Collector(model), model, corpora.read(path, limit))
+        for path, limit in ((train, sentences), (dev, None))
     )
+    read, chosen, reported = chosen.counts["texts"], chosen.heads, reported.heads
     found: dict[str, Line] = {}
     for name in part_of_speech.RELATIONS:
         ways = [f"relation:{name}:{way}" for way in ("dependent->head", "head->dependent")]
@@ -209,7 +211,7 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
     above = [name for name, each in found.items() if each["gain"][0] >= TARGETS["relation"]]
     found = dict(sorted(found.items(), key=lambda item: -item[1]["gain"][0]))
     met = len(above) >= TARGETS["relations"]
-    return {"sentences chosen on": chosen.attrs["counts"]["texts"], "above": above, "found": found, "met": met}
+    return {"sentences chosen on": read, "above": above, "found": found, "met": met}
 
 
 def antecedents(both: Measured) -> Line:
@@ -219,11 +221,11 @@ def antecedents(both: Measured) -> Line:
     totals = next(each for each in held.scored if each.sink == "kept").totals.finish()
     own = layer * held.heads.n_heads + head
     found: Line = {"head": f"L{layer}.H{head}", "books": held.documents}
-    for at, measure in enumerate(coreference.MEASURES[:2]):
+    for at, measure in enumerate(each.name for each in coreference.MEASURES[:2]):
         scores, weights = (each[:, :, at].numpy() for each in (totals.scores, totals.weights))
         against = {
             name: estimate(*(each[:, [row]] for row in (own, held.heads.count + number) for each in (scores, weights)))
-            for number, name in enumerate(BASELINES)
+            for number, name in enumerate(rival.name for rival in RIVALS)
         }
         found[measure] = {
             "value": round(float(against["nearest"].value[0]), 4),
@@ -239,7 +241,7 @@ def antecedents(both: Measured) -> Line:
 
 def gender(model: Transformer, pairs: int = NAMED) -> Line:
     """How often the right pronoun has the higher logit."""
-    (task,) = coreference.effects(model, pairs=pairs, seed=1).attrs["tasks"]
+    (task,) = coreference.effects(model, pairs=pairs, seed=1).tasks
     facts = {name: round(task[name], 4) for name in ("accuracy", "clean", "corrupt", "neutral")}
     return {"pairs": task["n"], **facts, "refused": task["refused"], "met": task["accuracy"] >= TARGETS["gender"]}
 

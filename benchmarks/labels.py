@@ -35,7 +35,7 @@ import pandas as pd
 import torch
 
 from analyses import part_of_speech, position
-from analyses.behaviours import MODULES
+from analyses.behaviours import OURS
 from analyses.head_tables import Collected, Scored
 from analyses.labels import label
 from analyses.labels.evidence import CELL
@@ -149,7 +149,7 @@ def random_model(seed: int) -> Transformer:
 def untrained_one(seed: int) -> list[str]:
     """The labels of a model in which there is nothing to find."""
     corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
-    table = label(random_model(seed), dict.fromkeys(MODULES, corpus), documents=HIDDEN, words=WORDS, seed=seed).labels
+    table = label(random_model(seed), dict.fromkeys(OURS, corpus), documents=HIDDEN, words=WORDS, seed=seed).labels
     return [f"{row['evidence']}: {row['label']}" for row in table.to_dict("records")]
 
 

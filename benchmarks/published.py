@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
-from analyses.antecedents import BASELINES
+from analyses.antecedents import RIVALS
 from analyses.head_tables import Collected
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -74,8 +74,8 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
         tables = [found.half(half).table() for half in (0, 1)]
         print(f"{corpus.name}: {found.documents:,} documents, context {model.config.n_ctx}\n")
         print("| | all pronouns | nearest antecedent named |\n|---|---|---|")
-        rules = pd.DataFrame(tables[1].attrs["baselines"])
-        for rule in BASELINES:
+        rules = found.half(1).measured().baselines
+        for rule in (rival.name for rival in RIVALS):
             print(f"| {rule} |" + "".join(f" {_value(rules, rule, name):.1%} |" for name in _ASKED))
         for asked in _ASKED:
             print(_best(kept(tables[0]), kept(tables[1]), asked))

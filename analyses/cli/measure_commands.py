@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import Asked, corpora, leaving
-from analyses.cli.options import N_PAIRS, Corpora, Experiments, HeldOut, Labels, OverTraining, Pairs, Probes
+from analyses.cli.options import N_PAIRS, Corpora, Experiments, HeldOut, Labels, Measures, OverTraining, Pairs, Probes
 
 
 def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
@@ -25,19 +25,27 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         labels: Labels = True,
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
+        measures: Measures = None,
     ) -> None:
         from analyses import report
 
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
+            given |= {"measures": bool(measures)}
             given |= {"no-labels": not labels, "no-probes": not probes, "no-experiments": not experiments}
             _refuse([name for name, is_given in given.items() if is_given])
             report.over_training(over_training, asked.out, asked.load, **asked.record)
             return
         what = {"pairs": pairs, "labels": labels, "probes": probes, "experiments": experiments}
-        report.build(asked.load(), corpora(corpus), asked.out, behaviours=behaviours, **what, **asked.named)
+        wanted = behaviours
+        if measures:
+            from analyses.behaviours import OURS
+            from analyses.own_measures import read_file
 
-    return leaving(default_out, without=() if behaviours is None else {"over_training"})(command)
+            wanted = [*OURS, *(each for path in measures for each in read_file(path))]
+        report.build(asked.load(), corpora(corpus), asked.out, behaviours=wanted, **what, **asked.named)
+
+    return leaving(default_out, without=() if behaviours is None else {"over_training", "measures"})(command)
 
 
 def _refuse(given: Sequence[str]) -> None:

@@ -53,6 +53,14 @@ Probes = Annotated[bool, typer.Option("--probes/--no-probes", help="Probe every 
 Experiments = Annotated[
     bool, typer.Option("--experiments/--no-experiments", help="Run the small experiments of the source articles.")
 ]
+Measures = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A Python file of your own that makes measures or behaviours, measured beside ours; it is run. May be "
+        "repeated.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, typer.Option(help="The output directory.")]
 OverTraining = Annotated[
     list[Path] | None,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from analyses.findings import RANKED, unit
 from analyses.head_tables import Collected, Heads, Scored, gains, strictest
+from analyses.measures import UNITS
 from interp.statistics import contrast, estimate
 
 _GAIN_DIFFERENCE = (1, -1, -1, 1)  # value and baseline of one, each beside its counterpart in the other
@@ -32,6 +32,7 @@ class Best:
     baseline: np.ndarray
     baseline_name: str
     n: int
+    unit: str
 
     @property
     def layer(self) -> int:
@@ -48,6 +49,7 @@ class Best:
             "depth": depth(self.layer, self.heads.n_layers),
             "baseline_name": self.baseline_name,
             "n": self.n,
+            "unit": self.unit,
         }
 
 
@@ -79,13 +81,13 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     gained = gains(choosing, heads.count)
     found = {}
     for column, measure in enumerate(choosing.measures):
-        if unit(measure) not in RANKED or np.isnan(gained[:, column]).all():
+        if not UNITS[measure.unit].ranked or np.isnan(gained[:, column]).all():
             continue
         head = int(np.nanargmax(gained[:, column]))
         if not n[head][column]:
             continue
         read = weights[:, head, column] != 0  # a baseline that is a number is there in groups that were not
-        found[measure] = Best(
+        found[measure.name] = Best(
             heads=heads,
             index=head,
             corpus=reporting.corpus or collected.corpus,
@@ -93,6 +95,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
             baseline=np.stack([against[:, column], against_weights[:, column]]) * read,
             baseline_name=rules[column],
             n=n[head][column],
+            unit=measure.unit,
         )
     return found
 

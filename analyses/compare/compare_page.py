@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
+from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import head_name, measure_name
-from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN, unit
+from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.sections import (
     UNUSED,
@@ -29,7 +30,6 @@ from analyses.sections import (
     remark,
 )
 
-_TITLES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
 _NAMED = 4  # measures in a sentence
 _COLUMNS = [
     *("model", "head", "depth", "value", "baseline", "gain"),
@@ -265,7 +265,7 @@ def _behaviour(found: Comparison, used: Used, behaviour: str) -> Section:
         blocks.append(Table(_COLUMNS, cells, "llrrrrrrrr", caption))
     if counted := counts_table([read.counts.get(behaviour, {}) for read in found.reads], names):
         blocks.append(Details("What was read and what was left out", counted))
-    return Section(_TITLES[behaviour], blocks, behaviour)
+    return Section(OURS[behaviour].title, blocks, behaviour)
 
 
 def _read(used: Used) -> str:
@@ -312,7 +312,7 @@ def _sentence(row: Mapping[str, Any], n_heads: int) -> str:
 
 def _gain(row: Mapping[str, Any]) -> str:
     head, rule = head_name(row["layer"], row["head"]), row["baseline_name"]
-    lift = " in lift" if unit(row["measure"]) == "lift" else ""
+    lift = " in lift" if row["unit"] == "lift" else ""
     if row["gain"] <= -0.0005:
         sure = interval(-row["ci_high"], -row["ci_low"])
         return f"even its best head, {head}, stays {number(-row['gain'])}{lift} below {rule} (95% {sure})"

@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.behaviours import MODULES
+from analyses.behaviours import OURS
 from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving
 from analyses.findings import notable
 from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
+from analyses.measures import RANKED
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
 from interp import InputError, Model
@@ -24,9 +25,10 @@ COMPARE_COLUMNS = [
     *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "n", "n_heads", "mean_depth", "reference"),
     *("difference", "difference_low", "difference_high", "p", "q"),
     *("value_difference", "value_difference_low", "value_difference_high", "value_p", "value_q"),
+    "unit",
 ]
 HEADLINE: dict[str, list[str]] = {
-    name: [measure for measure in module.HEADLINE if measure != "entropy"] for name, module in MODULES.items()
+    name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
 _NO_HEAD = {"n_heads": 0, "mean_depth": float("nan")}
 Say = Callable[[str, int], object]
@@ -123,7 +125,7 @@ def compare(
     """
     _refuse(models, behaviours)
     say = progress or (lambda stage, texts: None)
-    used = _used([name for name in MODULES if behaviours is None or name in behaviours], corpora)
+    used = _used([name for name in OURS if behaviours is None or name in behaviours], corpora)
     reads = [_read(name, model, used, seed, say) for name, model in models.items()]
     measured = [{*read.collected} for read in reads]
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
@@ -137,8 +139,8 @@ def compare(
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
     if len(models) < 2:
         raise InputError(f"expected at least two models to compare, got {len(models)}: {', '.join(models) or 'none'}")
-    if unknown := set(behaviours or ()) - set(MODULES):
-        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
+    if unknown := set(behaviours or ()) - set(OURS):
+        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(OURS)}")
     for name, model in models.items():
         if len(model.config.stacks) > 1:
             raise InputError(
@@ -150,7 +152,7 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
 
 
 def _used(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[Used]:
-    needs = {behaviour: MODULES[behaviour].NEEDS for behaviour in behaviours}
+    needs = {behaviour: OURS[behaviour].needs for behaviour in behaviours}
     return [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
 
 
@@ -169,7 +171,7 @@ def _read(name: str, model: Model, used: Sequence[Used], seed: int, say: Say) ->
 def _collect(name: str, model: Model, used: Used, seed: int, say: Say) -> Iterable[tuple[str, Collected | InputError]]:
     """One reading of one corpus for all the behaviours that it serves."""
     reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
-    collectors = [MODULES[behaviour].Collector(model, seed=seed) for behaviour in used.asked]
+    collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in used.asked]
     try:
         found = collect(reading, collectors)
         refuse_unread(reading.counts, used.corpus.name)
@@ -198,13 +200,12 @@ def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataF
         found.append(tested.assign(depth=depth(tested["layer"], each.heads.n_layers), shows=shows))
     whole = pd.concat(found, ignore_index=True)
     whole.insert(0, "model", name)
-    whole.attrs = {}  # pandas copies them, deeply, with every step
     return whole
 
 
 def _table(reads: Sequence[Read], seed: int) -> pd.DataFrame:
     rows = []
-    for behaviour in MODULES:
+    for behaviour in OURS:
         bests = [best_heads(read.collected[behaviour]) if behaviour in read.collected else {} for read in reads]
         rows += _rows(behaviour, reads, bests, seed)
     table = pd.DataFrame(rows).reindex(columns=COMPARE_COLUMNS)

@@ -1,7 +1,7 @@
 """Which head is called what, and do heads that attend also matter?"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, WIDTH, begin, head_name, measure_name, panels, styled
+from analyses.figures.style import GREY, WIDTH, begin, families, head_name, measure_name, panels, styled
 
-_COLOURS = {"position": BLUE, "part-of-speech": GREEN, "coreference": ORANGE}
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
 _SHOWN = 3  # labels that fit into a cell
@@ -22,7 +21,12 @@ _HEAD = ["stack", "attention", "layer", "head"]
 
 @styled
 def label_map(
-    labels: pd.DataFrame, n_layers: int, n_heads: int, *, title: str = "What may each head be called?"
+    labels: pd.DataFrame,
+    n_layers: int,
+    n_heads: int,
+    *,
+    colours: Mapping[str, str] | None = None,
+    title: str = "What may each head be called?",
 ) -> Figure:
     """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
 
@@ -30,12 +34,14 @@ def label_map(
         labels: rows of `tables/labels` of one kind of attention in one stack.
         n_layers: rows of the map.
         n_heads: columns of the map.
+        colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
         title: the question.
     """
+    family = families(labels["behaviour"], colours)
     figure = begin(title, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads))
     ax = figure.subplots()
     for (layer, head), rows in _by_head(labels).items():
-        face: Any = (*_rgb(_COLOURS[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
+        face: Any = (*_rgb(family[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))
         ax.text(head, layer, _cell([row["label"] for row in rows]), ha="center", va="center", fontsize=6)
     ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
@@ -46,8 +52,7 @@ def label_map(
     ax.tick_params(which="both", length=0)
     ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(n_layers - 0.49, -0.51))  # the outer lines are whole too
     ax.spines[:].set_visible(False)
-    present = [name for name in _COLOURS if name in set(labels["behaviour"])]
-    keys = [Patch(color=(*_rgb(_COLOURS[name]), _STRENGTH["both"]), label=name) for name in present]
+    keys = [Patch(color=(*_rgb(colour), _STRENGTH["both"]), label=name) for name, colour in family.items()]
     keys += [Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name]), label=_SAYS[name]) for name in _STRENGTH]
     figure.legend(handles=keys, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     return figure
@@ -88,6 +93,7 @@ def attention_against_effect(
     labels: pd.DataFrame,
     *,
     most: int = 9,
+    colours: Mapping[str, str] | None = None,
     title: str = "Do the heads that attend also matter to what the model says?",
 ) -> Figure:
     """One panel a measure, one dot a head: its gain over the baseline, and what hiding the claimed keys costs.
@@ -95,27 +101,29 @@ def attention_against_effect(
     Args:
         evidence: a row a head and measure, as `analyses.labels.label` returns them.
         labels: rows of `tables/labels`; labelled heads are coloured and the two with the largest effects named.
+        colours: as in `label_map`.
         most: panels at most, those measures first whose label most heads carry by both kinds of evidence.
         title: the question.
     """
     known = evidence.dropna(subset=["gain", "effect"])
-    # the label `antecedent` rests on the items whose antecedent is named
-    known = known.loc[known["measure"] != "antecedent"].replace({"measure": {"antecedent:named": "antecedent"}})
+    known = known.dropna(subset=["label"]).assign(measure=known["label"])  # the measure that each label rests on
+    family = families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[:most]
     figure, axes = panels(title, len(order), height=2.4, columns=3, key=0.8)
     for ax, measure in zip(axes, order, strict=True):
-        _agreement(ax, known.loc[known["measure"] == measure], labels.loc[labels["label"] == measure])
+        rows = known.loc[known["measure"] == measure]
+        colour = family[rows["behaviour"].iloc[0]]
+        _agreement(ax, rows, labels.loc[labels["label"] == measure], colour)
     figure.supxlabel("attention: gain over the strictest baseline", fontsize=9)
     figure.supylabel("effect of hiding the claimed keys, in nats a row", fontsize=9)
     return figure
 
 
-def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame) -> None:
+def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) -> None:
     """All heads in grey, those labelled with this measure in the colour of its behaviour."""
     chosen = rows.merge(labels[[*_HEAD, "evidence"]], on=_HEAD, how="left")
-    colour = _COLOURS[rows["behaviour"].iloc[0]]
     plain = chosen.loc[chosen["evidence"].isna()]
     ax.scatter(plain["gain"], plain["effect"], s=9, color=GREY, alpha=0.6, linewidth=0)
     named = chosen.dropna(subset=["evidence"])

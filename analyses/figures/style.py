@@ -1,6 +1,7 @@
 """How do all figures look? Sizes in inches and points, the colours, and the two ways in which every figure begins."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from math import isnan
 from textwrap import fill
 from typing import Any
@@ -19,6 +20,8 @@ BLUE, ORANGE, GREEN, GREY = (
     "#009e73",
     "#8a8a8a",
 )  # Okabe & Ito 2008: told apart by colour-blind readers
+PURPLE = "#cc79a7"
+FAMILIES = {"blue": BLUE, "green": GREEN, "orange": ORANGE, "purple": PURPLE}
 SIGNED, POSITIVE = "RdBu_r", "viridis"
 _STYLE: Any = {
     "font.size": 9,
@@ -72,6 +75,14 @@ def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 4) -> None:
     figure.legend(
         entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=columns
     )
+
+
+def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The colour of each behaviour that is there: as told, else one family after the other."""
+    present = dict.fromkeys(behaviours)
+    if colours is None:
+        return dict(zip(present, cycle(FAMILIES.values()), strict=False))
+    return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
 
 
 def measure_name(measure: str) -> str:

@@ -1,4 +1,4 @@
-"""Which rows and keys does a label speak of? The claims of every measure on one window, and controls beside each.
+"""Which keys are hidden to test a label? What its measure claims on one window (`Measure.looks`), and controls.
 
 A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there: pieces of
 a word's antecedents, the token before. One control has the same rows and as many other visible keys, each drawn at
@@ -9,88 +9,19 @@ What a head loses there it would lose by looking at fixed distances alone.
 
 import random
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.antecedents import antecedent_items
+from analyses.measures import Looks
 from analyses.reading.windows import Window
-from analyses.relations import WAYS
 from interp import AnnotatedText
-from interp.annotation import ROOT
-from interp.patterns.positional import offset_name, offsets
 
 _DRAWS = 20  # until one falls inside the text
-Looks = dict[int, set[int]]  # for each row, its keys, whether visible or not
-
-
-def position_looks(window: Window, *, causal: bool) -> dict[str, Looks]:
-    """`previous-token`, `offset:k` and, unless causal, `next-token`; `first-token` and `duplicate-token`."""
-    rows, content = _scored(window), window.content
-    found: dict[str, Looks] = {
-        offset_name(offset): {i: {i + offset} for i in rows if i + offset in content} for offset in offsets(causal)
-    }
-    found["first-token"] = {i: {0} for i in rows if i >= 1}
-    earlier: dict[int, set[int]] = defaultdict(set)
-    copies: Looks = {}
-    for i, id in enumerate(window.ids):
-        if i in content:
-            if i in rows and earlier[id]:
-                copies[i] = {*earlier[id]}
-            earlier[id].add(i)
-    return found | {"duplicate-token": copies}
-
-
-def tag_looks(window: Window, pairs: Collection[tuple[str, str]]) -> dict[str, Looks]:
-    """`tag:X->Y`: from the pieces of words tagged X to those of other words tagged Y."""
-    tags, columns = window.text.tags, window.columns
-    found: dict[str, Looks] = {f"tag:{x}->{y}": {} for x, y in pairs}
-    if tags is None:
-        return found
-    words: dict[str, list[int]] = defaultdict(list)
-    for word in columns:
-        words[tags[word]].append(word)
-    for x, y in pairs:
-        for word in (word for word in words[x] if window.scores(word)):
-            keys = {key for other in words[y] if other != word for key in columns[other]}
-            _look(found[f"tag:{x}->{y}"], columns[word], keys)
-    return found
-
-
-def relation_looks(window: Window, relations: Collection[str]) -> dict[str, Looks]:
-    """`relation:R:dependent->head` and back: from the pieces of one end to those of the other."""
-    text, columns = window.text, window.columns
-    found: dict[str, Looks] = {f"relation:{name}:{way}": {} for name, way in product(relations, WAYS)}
-    if text.heads is None or text.relations is None:
-        return found
-    for word in columns:
-        head, name = text.heads[word], text.relations[word]
-        if head == ROOT or head not in columns or name not in relations:
-            continue
-        for query, target, way in ((word, head, WAYS[0]), (head, word, WAYS[1])):
-            if window.scores(query):
-                _look(found[f"relation:{name}:{way}"], columns[query], {*columns[target]})
-    return found
-
-
-def antecedent_looks(window: Window) -> dict[str, Looks]:
-    """`antecedent`: from a pronoun to the head words of its chain before it; `antecedent:named` where the nearest is no
-    pronoun."""
-    columns, found = window.columns, {"antecedent": {}, "antecedent:named": {}}
-    for item in antecedent_items(window.text):
-        if not window.scores(item.pronoun):
-            continue
-        right = [word for word, correct in zip(item.candidates, item.correct, strict=True) if correct]
-        keys = {key for word in right for key in columns.get(word, ())}
-        _look(found["antecedent"], columns[item.pronoun], keys)
-        if item.named:
-            _look(found["antecedent:named"], columns[item.pronoun], keys)
-    return found
 
 
 def unannotated(text: AnnotatedText) -> list[str]:
@@ -204,14 +135,3 @@ def key_mask(keys: Sequence[Collection[int]], width: int) -> Bool[Tensor, "row k
     at = [(row, key) for row, own in enumerate(keys) for key in own]
     mask[tuple(torch.tensor(at).T)] = True
     return mask
-
-
-def _look(looks: Looks, rows: Collection[int], keys: set[int]) -> None:
-    if keys:
-        for row in rows:
-            looks.setdefault(row, set()).update(keys)
-
-
-def _scored(window: Window) -> set[int]:
-    """Columns with a token of the text that is scored in this window."""
-    return {i for i in window.content if window.word_of[i] < 0 or window.word_of[i] >= window.scored_from}

@@ -6,16 +6,16 @@ are hidden. Heads of three untrained models of the same shape set a bar that cha
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from analyses import position
-from analyses.behaviours import modules_for
+from analyses.behaviours import asked_of
 from analyses.corpora.serving import sharing
 from analyses.head_tables import Collected, Heads, gains
 from analyses.labels import knockouts
+from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Model, Transformer
@@ -24,10 +24,8 @@ from interp.patterns import group_of
 
 UNTRAINED = 3  # models of the same shape
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
-_BARE: dict[Any, dict[str, Any]] = {position: {"n_untrained": 0}}  # `positional-head` makes no label, so needs no bar
 _WORDS = (10, 60)  # of a document, that knock-outs read at least and at most
 _DOCUMENTS = (24, 40)  # of each half, likewise
-_CLAIMED = {"position": 20, "part-of-speech": 70, "coreference": 6}  # claims and controls that one text has, about
 _BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _BAR_DOCUMENTS, _BAR_WORDS = 64, 150  # what each of them reads
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
@@ -86,7 +84,7 @@ class Evidence:
     `bars` holds by measure the largest gain among heads of untrained models.
     """
 
-    behaviour: str
+    behaviour: Behaviour
     choosing: Half
     reporting: Half
     bars: Mapping[str, float]
@@ -97,6 +95,7 @@ def gather(
     model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     collected: Sequence[Collected],
+    behaviours: Mapping[str, Behaviour],
     *,
     documents: int | None = None,
     words: int | None = None,
@@ -109,16 +108,17 @@ def gather(
         model: a transformer with a tokenizer.
         corpora: by behaviour, a text that can be read again and again.
         collected: what behaviours added up to.
+        behaviours: by name, those that may be collected.
         documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
             24 to 40.
         words: of each of them; likewise, 10 to 60.
         seed: of everything random.
         say: is told what is being done.
     """
-    bars = _bars(model, corpora, collected, seed, say)
+    bars = _bars(model, corpora, collected, behaviours, seed, say)
     found = []
     for whole, bar in zip(collected, bars, strict=True):
-        behaviour = whole.behaviour
+        behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         reason = None
         try:
@@ -129,7 +129,8 @@ def gather(
             most, each = affordable(model, behaviour)
             most, each = documents or most, words or each
             effects = [
-                _effects(model, behaviour, corpora[behaviour], half, most, each, seed + half, say) for half in HALVES
+                _effects(model, behaviour, corpora[whole.behaviour], half, most, each, seed + half, say)
+                for half in HALVES
             ]
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
@@ -138,10 +139,10 @@ def gather(
     return found
 
 
-def affordable(model: Transformer, behaviour: str) -> tuple[int, int]:
+def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
     weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
-    cells = model.config.n_layers * model.config.n_heads * _CLAIMED[behaviour]
+    cells = model.config.n_layers * model.config.n_heads * behaviour.cost
     words = _BUDGET / (cells * max(weights, 1) / 2)  # a cell passes through half of the blocks, on average
     fewest, most = _WORDS
     documents = int(min(max(words / fewest, _DOCUMENTS[0]), _DOCUMENTS[1]))
@@ -150,7 +151,7 @@ def affordable(model: Transformer, behaviour: str) -> tuple[int, int]:
 
 def _effects(
     model: Transformer,
-    behaviour: str,
+    behaviour: Behaviour,
     corpus: Iterable[AnnotatedText],
     half: Literal[0, 1],
     documents: int,
@@ -158,7 +159,7 @@ def _effects(
     seed: int,
     say: Say,
 ) -> pd.DataFrame:
-    say(f"{behaviour}: knocking out", 0)
+    say(f"{behaviour.name}: knocking out", 0)
     own = Sample(corpus, half, documents, words)
     other = Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING)
     return knockouts.measure(
@@ -168,14 +169,15 @@ def _effects(
         training=other,
         texts=documents * words,  # all of them
         seed=seed,
-        progress=lambda texts: say(f"{behaviour}: knocking out", texts),
-    )
+        progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
+    ).table
 
 
 def _bars(
     model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     collected: Sequence[Collected],
+    behaviours: Mapping[str, Behaviour],
     seed: int,
     say: Say,
 ) -> list[dict[str, float]]:
@@ -184,16 +186,16 @@ def _bars(
     for number in range(UNTRAINED):
         fresh = untrained(model, seed + number)
         for kind in dict.fromkeys(each.heads for each in collected):
-            modules = modules_for(kind)
+            of_kind = asked_of(kind, behaviours)
             asked = {each.behaviour: corpora[each.behaviour] for each in collected if each.heads == kind}
-            for corpus, behaviours in sharing(asked):
+            for corpus, names in sharing(asked):
                 say("reading with untrained models", 0)
-                measured = [modules[each] for each in behaviours]
-                bare = [module.Collector(fresh, seed=seed, heads=kind, **_BARE.get(module, {})) for module in measured]
+                measured = [of_kind[name] for name in names]
+                bare = [each.collector(fresh, seed=seed, heads=kind, **each.bare) for each in measured]
                 reading = Reading(fresh, Sample(corpus, 0, _BAR_DOCUMENTS, _BAR_WORDS), heads=kind)
-                for behaviour, found in zip(behaviours, collect(reading, bare), strict=True):
+                for name, found in zip(names, collect(reading, bare), strict=True):
                     if isinstance(found, Collected):
-                        _raise(bars[kind, behaviour], found)
+                        _raise(bars[kind, name], found)
     return list(bars.values())
 
 
@@ -201,6 +203,6 @@ def _raise(bars: dict[str, float], found: Collected) -> None:
     """Set each bar as high as the best head of one more model."""
     for scored in found.scored:
         if scored.sink == "kept":
-            for name, gained in zip(scored.measures, gains(scored, found.heads.count).T, strict=True):
+            for measure, gained in zip(scored.measures, gains(scored, found.heads.count).T, strict=True):
                 if not np.isnan(gained).all():
-                    bars[name] = max(bars.get(name, -np.inf), float(np.nanmax(gained)))
+                    bars[measure.name] = max(bars.get(measure.name, -np.inf), float(np.nanmax(gained)))

@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from analyses.behaviours import MODULES, modules_for
+from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
-from analyses.findings import DISCOVERY, NOTABLE, RANKED, beating_nearest, notable, unit
-from analyses.head_tables import Collected, Heads
+from analyses.findings import DISCOVERY, NOTABLE, beating_reference, notable
+from analyses.head_tables import EFFECT_COLUMNS, Collected, Heads
 from analyses.labels.evidence import CELL, Evidence, Say, gather
+from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Model
@@ -33,7 +34,7 @@ LABEL_COLUMNS = [
 ]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
-    *("effect", "effect_low", "effect_high", "p_effect", "readout", "agreement"),
+    *("effect", "effect_low", "effect_high", "p_effect", "readout", "agreement", "label"),
 ]
 NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
 
@@ -42,18 +43,7 @@ _TOO_FEW = (
     "labels are chosen on one half of the documents and reported on the other: expected at least "
     f"{_FEWEST} documents, got {{}}"
 )
-# A coreference head must beat every rule where the antecedent is named, and the nearest mention on all items: the named
-# items carry its evidence, and the label says what it is.
-_NAMED, _ALL = "antecedent:named", "antecedent"
-_NO_LABEL = ("positional-head", "antecedent-mass", "antecedent-mass:named", _ALL)  # other labels say them
 _HEAD = ["stack", "attention", "layer", "head"]
-_TASKS = {
-    "repeat": ("previous-token", "duplicate-token", "induction"),
-    "agreement": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
-    "agreement-adjacent": ("relation:nsubj:head->dependent", "relation:nsubj:dependent->head", "tag:VERB->NOUN"),
-    "gender": ("antecedent",),
-}
-"""The minimal pairs that ask about the same as a label, besides its own items."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,8 @@ class Labelled:
     """The labels of a model's heads.
 
     labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
-    evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals
+    evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
+               and the label that rests on it
     left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
     """
 
@@ -74,6 +65,7 @@ def label(
     model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
     *,
+    behaviours: Sequence[str | Behaviour] | None = None,
     collected: Sequence[Collected] | None = None,
     effects: pd.DataFrame | None = None,
     documents: int | None = None,
@@ -92,6 +84,7 @@ def label(
     Args:
         model: a transformer with a tokenizer.
         corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
+        behaviours: those that `corpora` may name; ours by default.
         collected: what the behaviours' measures added up to on them, in each kind of attention, where that is known
             already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
@@ -103,14 +96,15 @@ def label(
     Raises:
         InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
     """
-    if unknown := corpora.keys() - MODULES.keys():
-        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
+    known_as = chosen(behaviours)
+    if unknown := corpora.keys() - known_as.keys():
+        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(known_as)}")
     say = progress or (lambda stage, count: None)
-    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, seed, say)
+    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, known_as, seed, say)
     left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
     enough = [each for each in totals if each.documents >= _FEWEST]
-    found = gather(model, corpora, enough, documents=documents, words=words, seed=seed, say=say)
-    left_out |= {each.behaviour: each.effects_left_out for each in found if each.effects_left_out}
+    found = gather(model, corpora, enough, known_as, documents=documents, words=words, seed=seed, say=say)
+    left_out |= {each.behaviour.name: each.effects_left_out for each in found if each.effects_left_out}
     candidates, evidence = [], []
     for each in found:
         known = _known(each)
@@ -119,27 +113,33 @@ def label(
     if not found:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
     if effects is None:
-        asked = dict.fromkeys(each.behaviour for each in found)
-        effects = pd.concat([MODULES[behaviour].effects(model, seed=seed) for behaviour in asked], ignore_index=True)
-    labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects)
+        asked = [known_as[name] for name in dict.fromkeys(each.behaviour.name for each in found)]
+        tested = [each.effects(model, seed=seed).table for each in asked if each.effects]
+        effects = pd.concat(tested, ignore_index=True) if tested else pd.DataFrame(columns=EFFECT_COLUMNS)
+    tasks = {measure.called: measure.tasks for each in found for measure in each.behaviour.measures}
+    labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects, tasks)
     return Labelled(labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out)
 
 
 def _collected(
-    model: Model, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int, say: Say
+    model: Model,
+    corpora: Mapping[str, Iterable[AnnotatedText]],
+    behaviours: Mapping[str, Behaviour],
+    seed: int,
+    say: Say,
 ) -> tuple[list[Collected], dict[str, str]]:
     """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
     totals, left_out = [], {}
     for kind in Heads.every(model):
-        modules = modules_for(kind)
-        for corpus, behaviours in sharing({name: corpus for name, corpus in corpora.items() if name in modules}):
-            collectors = [modules[behaviour].Collector(model, seed=seed, heads=kind) for behaviour in behaviours]
+        asked = asked_of(kind, behaviours)
+        for corpus, names in sharing({name: corpus for name, corpus in corpora.items() if name in asked}):
+            collectors = [asked[name].collector(model, seed=seed, heads=kind) for name in names]
             reading = Reading(model, corpus, lambda texts: say("reading", texts), heads=kind)
-            for behaviour, found in zip(behaviours, collect(reading, collectors), strict=True):
+            for name, found in zip(names, collect(reading, collectors), strict=True):
                 if isinstance(found, Collected):
                     totals.append(found)
                 else:
-                    left_out[behaviour] = str(found)
+                    left_out[name] = str(found)
     return totals, left_out
 
 
@@ -151,7 +151,7 @@ def _chosen(evidence: Evidence) -> pd.DataFrame:
     moved = evidence.choosing.effects
     moves = moved.loc[(moved["q"] < DISCOVERY) & (moved["effect"] >= NOTABLE_EFFECT)]
     rows = pd.concat([attends[CELL].assign(attends=True, moves=False), moves[CELL].assign(attends=False, moves=True)])
-    fit = [name not in _NO_LABEL and unit(name) in RANKED for name in rows["measure"]]
+    fit = [evidence.behaviour[name].called is not None for name in rows["measure"]]
     chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
     return chosen.assign(bar=[max(0.0, evidence.bars.get(name, 0.0)) for name in chosen["measure"]])
 
@@ -165,10 +165,16 @@ def _known(evidence: Evidence) -> pd.DataFrame:
         _columns(effects, "effect", "effect", "readout"), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
-    nearest = beating_nearest(heads)
-    beats = {tuple(row) for row in nearest.loc[nearest["measure"] == _ALL, _HEAD].itertuples(index=False)}
-    fit = [row[-1] != _NAMED or tuple(row[:-1]) in beats for row in rows[[*_HEAD, "measure"]].itertuples(index=False)]
-    return rows.assign(agreement=[agreement[name] for name in rows["measure"]], fit=fit)
+    beats = {tuple(row) for row in beating_reference(heads)[[*_HEAD, "together"]].itertuples(index=False)}
+    measures = [evidence.behaviour[name] for name in rows["measure"]]
+    alone = np.array([not measure.together for measure in measures], dtype=bool)
+    places = rows[_HEAD].itertuples(index=False)
+    both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
+    return rows.assign(
+        agreement=[agreement[name] for name in rows["measure"]],
+        label=[measure.called for measure in measures],
+        fit=alone | np.array(both, dtype=bool),
+    )
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
@@ -203,19 +209,19 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
         rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
-    rows = rows.loc[rows["evidence"] != ""].rename(columns={"measure": "label"}).replace({"label": {_NAMED: _ALL}})
+    rows = rows.loc[rows["evidence"] != ""]
     return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *_HEAD, "label"], ignore_index=True)
 
 
-def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
+def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:
     """The labels, beside what each head carries of the minimal pairs that ask about the same."""
     best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*_HEAD, "task"])
     known = {tuple(row[name] for name in (*_HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")
     for row in rows:
-        for task, names in _TASKS.items():
+        for task in tasks[row["label"]]:
             carried = known.get((*(row[name] for name in _HEAD), task))
-            if row["label"] in names and carried is not None:
+            if carried is not None:
                 row |= {"task": task, "task_effect": carried["effect"]}
                 row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
                 break

@@ -7,29 +7,22 @@ rows, and keys at the distances that are usual for the label (`claims`).
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import pandas as pd
 
-from analyses import part_of_speech
+from analyses.behaviours import chosen
 from analyses.head_tables import Heads
-from analyses.labels.claims import (
-    Looks,
-    antecedent_looks,
-    position_looks,
-    relation_looks,
-    tag_looks,
-    unannotated,
-)
+from analyses.labels.claims import unannotated
 from analyses.labels.readouts import Readout, readouts
 from analyses.labels.tally import CLAIM, Tally
+from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.reading.windows import Progress, Window, windows
-from analyses.relations import WAYS
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, group_of
-from interp.patterns.positional import offset_name, offsets
 from interp.statistics import benjamini_hochberg, estimate
 from interp.tokens import NO_WORD
 
@@ -37,10 +30,17 @@ KNOCKOUT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "readout"),
     *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "q", "n"),
 ]
-BEHAVIOURS = ("position", "part-of-speech", "coreference")
 _REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
+
+
+@dataclass(frozen=True)
+class Knockouts:
+    """What hiding costs: a row a head and measure, and what was read and left out."""
+
+    table: pd.DataFrame
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def measure(
@@ -48,11 +48,11 @@ def measure(
     corpus: Iterable[AnnotatedText],
     *,
     training: Iterable[AnnotatedText] | None = None,
-    behaviours: Sequence[str] = BEHAVIOURS,
+    behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     seed: int = 0,
     progress: Progress | None = None,
-) -> pd.DataFrame:
+) -> Knockouts:
     """One row a head and measure: what hiding its claimed keys costs of what is read at the same rows, in nats a row.
 
     `readout` says what is read: the text's next token (causal models with an output layer), the row's own word, masked
@@ -61,14 +61,13 @@ def measure(
     control that loses most, named in `control_name`: other keys of the same rows, or keys at the distances that are
     usual for the label (not for positional measures, which are nothing but distance). `effect` is their difference,
     with a 95% interval over documents and a one-sided p for effect > 0; `q` is over all rows. `n` counts rows.
-    `attrs["counts"]` says what was read and left out.
 
     Args:
         model: a transformer of one stack with a tokenizer.
         corpus: texts; each measure reads those that have the annotation it needs.
         training: texts for the probes of a model without output layer; texts of documents that are measured are passed
             over. None: half of the corpus's documents, by a hash of their names, train, and the others are measured.
-        behaviours: whose measures.
+        behaviours: whose measures; all of ours by default.
         texts: how many to measure.
         seed: of the control keys, of masked words and of intervals.
         progress: called with the number of texts read.
@@ -83,15 +82,14 @@ def measure(
     own, other = _split(model, corpus, training, texts, counts)
     if not own:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    read_by = readouts(model, behaviours, other, counts)
-    names = [pair for pair in _measures(model.config.last.causal) if pair[0] in read_by]
-    tally = Tally(model, names, random.Random(seed), counts)
-    if ("position", "induction") in names:
-        _add_induction(tally, read_by["position"], seed)
-    shown = [
-        [(each, _looks(each, read_by, causal=model.config.last.causal)) for each in _windows(model, text, counts)]
-        for text in own
-    ]
+    asked = chosen(behaviours)
+    read_by = readouts(model, [*asked.values()], other, counts)
+    hidden = _hidden([behaviour for name, behaviour in asked.items() if name in read_by], model.config.last.causal)
+    tally = Tally(model, hidden, random.Random(seed), counts)
+    for behaviour, measure in hidden:
+        if measure.corpus:
+            _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)
+    shown = [[(each, _looks(each, hidden)) for each in _windows(model, text, counts)] for text in own]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
     for number, (text, each) in enumerate(zip(own, shown, strict=True), 1):
@@ -107,12 +105,11 @@ def measure(
     tally.flush()
     if not tally.totals[CLAIM].rows.any():
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
-    table = _table(model, names, tally, seed)
+    table = _table(model, hidden, tally, seed)
     table = table.assign(
         corpus=getattr(corpus, "name", "texts"), readout=[read_by[name].name for name in table["behaviour"]]
-    ).reindex(columns=KNOCKOUT_COLUMNS)
-    table.attrs = {"counts": dict(counts)}
-    return table
+    )
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(counts))
 
 
 def _split(
@@ -152,13 +149,14 @@ def _split(
     return own, other
 
 
-def _measures(causal: bool) -> list[tuple[str, str]]:
-    """Behaviour and measure of all that is claimed."""
-    position = [*map(offset_name, offsets(causal)), "first-token", "duplicate-token", "induction"]
-    grammar = [f"relation:{name}:{way}" for name in part_of_speech.RELATIONS for way in WAYS]
-    grammar += [f"tag:{x}->{y}" for x, y in part_of_speech.TAG_PAIRS]
-    named = {"position": position, "part-of-speech": grammar, "coreference": ["antecedent", "antecedent:named"]}
-    return [(behaviour, name) for behaviour, own in named.items() for name in own]
+def _hidden(behaviours: Sequence[Behaviour], causal: bool) -> list[tuple[str, Measure]]:
+    """Behaviour and measure of all that is claimed and hidden."""
+    return [
+        (behaviour.name, measure)
+        for behaviour in behaviours
+        for measure in behaviour.asked(causal=causal)
+        if measure.points and measure.hidden
+    ]
 
 
 def _windows(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
@@ -166,23 +164,16 @@ def _windows(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> I
     return windows(text, model.tokenizer, model.config.n_ctx, counts)
 
 
-def _looks(window: Window, behaviours: Collection[str], *, causal: bool) -> dict[str, Looks]:
-    """Rows and keys of every measure of some behaviours; induction's are on texts of its own."""
-    found: dict[str, Looks] = {}
-    if "position" in behaviours:
-        found |= position_looks(window, causal=causal)
-    if "part-of-speech" in behaviours:
-        found |= relation_looks(window, part_of_speech.RELATIONS) | tag_looks(window, part_of_speech.TAG_PAIRS)
-    if "coreference" in behaviours:
-        found |= antecedent_looks(window)
-    return found
+def _looks(window: Window, hidden: Sequence[tuple[str, Measure]]) -> dict[str, Looks]:
+    """Rows and keys of every measure that is read on the corpus."""
+    return {measure.name: measure.looks(window) for _, measure in hidden if not measure.corpus}
 
 
-def _add_induction(tally: Tally, readout: Readout, seed: int) -> None:
+def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readout, seed: int) -> None:
     """Random tokens and their repeat, as `position` measures induction; each sequence is a document of its own."""
     model, length = tally.model, repeat_length(tally.model)
     if length < SHORTEST_REPEAT:
-        tally.counts[f"induction left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
+        tally.counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
         return
     for number, ids in enumerate(repeated(model, length, _REPEATS, seed).tolist()):
         start = len(ids) - 2 * length
@@ -190,24 +181,23 @@ def _add_induction(tally: Tally, readout: Readout, seed: int) -> None:
         special = (True,) * start + (False,) * 2 * length
         window = Window(text, 0, 0, 0, tuple(ids), (NO_WORD,) * len(ids), special)
         if not readout.readable(window):
-            tally.counts[f"induction left out: random tokens have nothing for a {readout.name} to read"] = 1
+            tally.counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
             return
-        looks = {row: {row - (length - 1)} for row in range(start + length, len(ids))}
-        tally.add(window, number % N_GROUPS, {"position": readout}, {"induction": looks})
+        tally.add(window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)})
 
 
-def _table(model: Transformer, names: Sequence[tuple[str, str]], tally: Tally, seed: int) -> pd.DataFrame:
+def _table(model: Transformer, hidden: Sequence[tuple[str, Measure]], tally: Tally, seed: int) -> pd.DataFrame:
     drops = tally.totals[CLAIM]
     controls, which = tally.strictest()
     parts = [part.numpy().reshape(part.shape[0], -1) for part in (drops.scores, drops.weights)]
     parts += [part.numpy().reshape(part.shape[0], -1) for part in (controls.scores, controls.weights)]
     found = estimate(*parts, seed=seed)
-    where, column = Heads.of(model).columns(len(names))
+    where, column = Heads.of(model).columns(len(hidden))
     table = pd.DataFrame(
         {
             **where,
-            "behaviour": [names[at][0] for at in column],
-            "measure": [names[at][1] for at in column],
+            "behaviour": [hidden[at][0] for at in column],
+            "measure": [hidden[at][1].name for at in column],
             "drop": found.value,
             "control": found.baseline,
             "control_name": which,

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from analyses.antecedents import AntecedentItem, antecedent_items
+from analyses.measures import Behaviour
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.knockout import Read, log_probabilities
@@ -62,13 +63,13 @@ class Readout(Protocol):
 
 
 def readouts(
-    model: Transformer, behaviours: Collection[str], training: Sequence[AnnotatedText], counts: Counter[str]
+    model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText], counts: Counter[str]
 ) -> dict[str, Readout]:
     """For each behaviour how the model is read; those that cannot be read are left out and counted.
 
     Args:
         model: a transformer with a tokenizer.
-        behaviours: `position`, `part-of-speech` and `coreference`, or some of them.
+        behaviours: what is asked.
         training: texts for probes; they are only read where there is no output layer.
         counts: what is left out.
 
@@ -77,18 +78,17 @@ def readouts(
     """
     if model.output is not None:
         one = NextToken(model.output) if model.config.last.causal else MaskedWord.of(model)
-        return dict.fromkeys(behaviours, one)
+        return {behaviour.name: one for behaviour in behaviours}
     shown = [window for text in training for window in _windows(model, text)]
     found: dict[str, Readout] = {}
-    tags = [behaviour for behaviour in behaviours if behaviour != "coreference"]
-    if tags:
-        probe = TagProbe.fitted(model, shown)
-        found |= dict.fromkeys(tags, probe) if probe else {}
-        counts.update({f"{behaviour}: {_NO_TAGS}": 1 for behaviour in tags if probe is None})
-    if "coreference" in behaviours:
-        probe = AntecedentProbe.fitted(model, shown)
-        found |= {"coreference": probe} if probe else {}
-        counts.update({f"coreference: {_NO_CHAINS}": 1} if probe is None else {})
+    for kind, fitted, missing in (
+        ("tag", TagProbe.fitted, _NO_TAGS),
+        ("antecedent", AntecedentProbe.fitted, _NO_CHAINS),
+    ):
+        asking = [behaviour.name for behaviour in behaviours if behaviour.probe == kind]
+        probe = fitted(model, shown) if asking else None
+        found |= dict.fromkeys(asking, probe) if probe else {}
+        counts.update({f"{name}: {missing}": 1 for name in asking if probe is None})
     if not found:
         raise InputError(
             "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "

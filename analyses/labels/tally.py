@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from analyses.labels.claims import Hiding, Looks, at_usual_distances, distances, key_mask, with_control
+from analyses.labels.claims import Hiding, at_usual_distances, distances, key_mask, with_control
 from analyses.labels.readouts import Readout
+from analyses.measures import Looks, Measure
 from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
 from interp.patching.knockout import Claim, Read, knock_out
@@ -35,10 +36,12 @@ class Job:
 class Tally:
     """What hiding has cost so far, by group of documents; claims of several windows are hidden together."""
 
-    def __init__(self, model: Transformer, names: Sequence[tuple[str, str]], rng: random.Random, counts: Counter[str]):
+    def __init__(
+        self, model: Transformer, measures: Sequence[tuple[str, Measure]], rng: random.Random, counts: Counter[str]
+    ):
         n_heads = model.config.n_layers * model.config.n_heads
-        self.model, self.names, self.rng, self.counts = model, names, rng, counts
-        self.totals = {kind: Totals.empty(n_heads, len(names)) for kind in (CLAIM, *CONTROLS)}
+        self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
+        self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS)}
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
         self.jobs: list[Job] = []
 
@@ -50,27 +53,22 @@ class Tally:
     def add(self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks]) -> None:
         """Claims of one window."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
-        for column, (behaviour, name) in enumerate(self.names):
-            if not looks.get(name):
+        for column, (behaviour, measure) in enumerate(self.measures):
+            if not looks.get(measure.name):
                 continue
             readout = read_by[behaviour]
-            for kind, hiding in self._hidings(window, behaviour, name, looks[name], readout, readable[readout]):
+            own = looks[measure.name]
+            for kind, hiding in self._hidings(window, measure, own, readout, readable[readout]):
                 ids, read = readout.text(window, hiding.rows), readout.read(window, hiding.rows)
                 self.jobs.append(Job(kind, group, column, readout, ids, hiding, read))
         if len(self.jobs) >= CLAIMS:
             self.flush()
 
     def _hidings(
-        self,
-        window: Window,
-        behaviour: str,
-        name: str,
-        looks: Looks,
-        readout: Readout,
-        readable: Collection[int],
+        self, window: Window, measure: Measure, looks: Looks, readout: Readout, readable: Collection[int]
     ) -> Iterator[tuple[str, Hiding]]:
         """A claim and its controls."""
-        causal, words = self.model.config.last.causal, behaviour != "position"
+        causal, words = self.model.config.last.causal, measure.of_words
         found = with_control(window, looks, readable, self.rng, causal=causal, at_distance=words, counts=self.counts)
         if found is None:
             return
@@ -79,7 +77,7 @@ class Tally:
         yield CLAIM, claim
         yield CONTROLS[0], others
         if words:
-            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[name], self.rng, causal=causal)
+            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[measure.name], self.rng, causal=causal)
 
     def flush(self) -> None:
         """Hide what waits."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch.nn.functional as F
 
 from analyses import coreference, cross_attention, part_of_speech, position
+from analyses.behaviours import ACROSS, OURS
 from analyses.head_tables import Heads, Scored, values
 from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
 from analyses.reading.windows import Reading
@@ -20,12 +21,11 @@ from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
 
 TAGS = ("NOUN", "ADJ")  # queries and keys of the lift that is followed
-KEYS = {
-    "previous-token": "previous-token",
-    "induction": "induction",
-    "antecedent": "antecedent",
-    f"tag:{TAGS[0]}->{TAGS[1]}": "tag",
-    "monotonicity": "monotonicity",
+RECORDED = {
+    measure.name: measure.recorded
+    for behaviour in (*OURS.values(), *ACROSS.values())
+    for measure in behaviour.measures
+    if measure.recorded
 }
 """Measures of heads, as the analyses call them, and how the record of a run does."""
 
@@ -67,7 +67,7 @@ def measures(
     found: dict[str, float] = {}
     for heads in kinds:
         found |= _of_heads(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
-    for measure in KEYS.values():
+    for measure in RECORDED.values():
         own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
         found |= {f"model/{measure}": max(own)} if own else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
@@ -119,9 +119,9 @@ def _named(scored: Scored, heads: Heads, kind: str) -> dict[str, float]:
     value, baseline = values(scored, heads.count)
     found: dict[str, float] = {}
     for column, measure in enumerate(scored.measures):
-        if measure not in KEYS:
+        key = measure.recorded
+        if not key:
             continue
-        key = KEYS[measure]
         for at, score in enumerate(value[:, column].tolist()):
             if np.isfinite(score):
                 found[f"heads/{key}/{kind}L{at // heads.n_heads}.H{at % heads.n_heads}"] = score

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items, unasked
+from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items, unasked
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Model, StackConfig
 
@@ -30,7 +30,7 @@ class Edge:
     mention: int
     forms: str  # of both, in lower case: the type of the pair
     same: bool
-    rules: tuple[float, ...]  # for each of `BASELINES`, how surely it gets this edge right
+    rules: tuple[float, ...]  # for each of `RIVALS`, how surely it gets this edge right
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterat
     two = sorted(latest.values())
     kept = {name: tuple(getattr(item, name)[at] for at in two) for name in _OF_CANDIDATES}
     pair = replace(item, **kept)
-    verdicts = [rule(pair) for rule in BASELINES.values()]
+    verdicts = [rule(pair) for rule in RIVALS]
     for at, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
         right = tuple(verdict[at] if same else 1 - verdict[at] for verdict in verdicts)
         yield Edge(item.pronoun, mention, f"{item.form} {form}", same, right)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.antecedents import BASELINES
+from analyses.antecedents import RIVALS
 from analyses.probe.items import Asked
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
@@ -121,7 +121,7 @@ def labels_of(task: Task, asked: Sequence[Asked]) -> Labels:
     if task.label is None:
         edges = [(edge, each.window.text.document) for each in asked for edge in each.edges]
         found = [(row, edge.forms, str(edge.same), document) for row, (edge, document) in enumerate(edges)]
-        rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(BASELINES))
+        rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(RIVALS))
     else:
         words = enumerate((each.window.text, word) for each in asked for word in each.words)
         known = ((row, text.words[word].lower(), task.label(text, word), text.document) for row, (text, word) in words)
@@ -163,7 +163,7 @@ def baseline(asked: Posed) -> tuple[Float[Tensor, " item"], str]:
     rules = asked.test.rules
     if rules is not None:
         best = int(rules.mean(0).argmax())
-        return rules[:, best], [*BASELINES][best]
+        return rules[:, best], RIVALS[best].name
     labels, wanted = asked.classes["label"]
     own, other = commonest_labels(asked.train.types, labels.tolist())
     guessed = [own.get(name, other) for name in asked.test.types]

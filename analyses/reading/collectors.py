@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import pandas as pd
-
-from analyses.head_tables import Collected, Heads
+from analyses.head_tables import Collected, Heads, Measured
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
 
@@ -50,15 +48,15 @@ def _collected(collector: Collector, reading: Reading) -> Collected | InputError
         return error
 
 
-def head_table(
+def measured(
     collector: Collector,
     model: Model,
     corpus: Iterable[AnnotatedText],
     *,
-    seed: int,
-    progress: Progress | None,
-) -> pd.DataFrame:
-    """The rows of `tables/heads` of one behaviour alone.
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Measured:
+    """What one behaviour alone says: its rows of `tables/heads`, every rival's value, and what was read and left out.
 
     Raises:
         InputError: the corpus is empty or lacks what is measured, or the model has no tokenizer.
@@ -66,7 +64,7 @@ def head_table(
     (found,) = collect(Reading(model, corpus, progress), [collector])
     if isinstance(found, InputError):
         raise found
-    return found.table(seed=seed)
+    return found.measured(seed=seed)
 
 
 def summary(reading: Reading) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class Window:
         return frozenset(column for column, special in enumerate(self.special) if not special)
 
     @cached_property
+    def scored(self) -> frozenset[int]:
+        """Of these, the columns whose rows are counted in this window."""
+        return frozenset(i for i in self.content if self.word_of[i] < 0 or self.word_of[i] >= self.scored_from)
+
+    @cached_property
     def columns(self) -> dict[int, list[int]]:
         """The columns of each word's pieces."""
         found: dict[int, list[int]] = {}

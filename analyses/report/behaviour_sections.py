@@ -6,10 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import head_name, measure_name
-from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, RANKED, UNKNOWN, best, causes, notable, unit
-from analyses.head_tables import Collected, Heads
+from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, notable
+from analyses.head_tables import Collected, Heads, Measured
+from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.sections import (
     BREAK,
@@ -31,40 +33,7 @@ from analyses.sections import (
 
 UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table
-_UNITS = {
-    "share": "Shares",
-    "correlation": "Rank correlations",
-    "lift": "Lifts: how many times what distance explains; 1 is no preference",
-}
 _CELL = ["stack", "attention", "layer", "head", "measure"]
-NAMES = {"position": "Position", "part-of-speech": "Part of speech and syntax", "coreference": "Coreference"}
-_MEASURED = {
-    "position": (
-        "How much attention goes to the token before, to the first token, to earlier copies of the same token, and, "
-        "on random tokens repeated once, to what followed a token the first time (induction). Each is compared with "
-        "a head that looks at all visible tokens alike."
-    ),
-    "part-of-speech": (
-        "From one end of a dependency, how often is the most attended word the other end? The baseline is the best "
-        "fixed offset, such as “the next word”; lifts say how much more attention one kind of word gets from another "
-        "than its distance explains (1 is none)."
-    ),
-    "coreference": (
-        "From a pronoun, is the most attended of the mentions before it one that it stands for? The baseline is the "
-        "best of five rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
-        "coreference head, a head must beat the nearest mention on all pronouns, and the best rule where the nearest "
-        "true antecedent is a name or a noun."
-    ),
-}
-
-
-_ACROSS = (
-    "Where in the source does a head look as the target is written? Monotonicity is the rank correlation, text by "
-    "text, of the most attended source token with the target’s: 1 walks through the source in order. Attention to the "
-    "first source token is compared with a head that looks at the whole source alike; diagonal and entropy describe."
-)
-
-
 _COLUMNS = [
     *("head", "measure", "value", "baseline", "which", "gain", "95% interval", "n", "q"),
     "value without first position",
@@ -82,54 +51,68 @@ class Result:
     `left_out` says why where this model could not be measured on its corpus.
     """
 
-    behaviour: str
+    behaviour: Behaviour
     kind: Heads
     corpus: Corpus
     generated: bool  # no given corpus annotates it, so it was measured on generated stories
-    headline: Sequence[str]
-    heads: pd.DataFrame
-    effects: pd.DataFrame
+    measured: Measured
+    tested: Effects
     left_out: str | None = None
     collected: Collected | None = None
     drawn: Sequence[Figure] = ()
     caused: Mapping[str, Figure] = field(default_factory=dict)  # by task
 
     @property
+    def headline(self) -> Sequence[str]:
+        """The measures that lead."""
+        return self.behaviour.headline
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """The rows of `tables/heads`."""
+        return self.measured.heads
+
+    @property
+    def effects(self) -> pd.DataFrame:
+        """The rows of `tables/effects`."""
+        return self.tested.table
+
+    @property
     def documents(self) -> int | None:
         """How many its intervals rest on."""
-        return self.heads.attrs.get("documents")
+        return self.measured.documents
 
     @property
     def baselines(self) -> pd.DataFrame:
         """Every rule's value, where a measure has several rules to beat."""
-        return pd.DataFrame(self.heads.attrs.get("baselines", ()))
+        return self.measured.baselines
 
     @property
     def tasks(self) -> Sequence[Mapping[str, Any]]:
         """The causal tests."""
-        return self.effects.attrs.get("tasks", ())
+        return self.tested.tasks
 
     @property
     def untested(self) -> str | None:
         """Why there is no causal test, where there is none."""
-        return self.effects.attrs.get("left_out")
+        return self.tested.left_out
 
     @property
     def counts(self) -> dict[str, int]:
         """What was read and what was left out, in measuring and in the causal test."""
         left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tasks}
-        return {**self.heads.attrs.get("counts", {}), **{name: count for name, count in left_out.items() if count}}
+        return {**self.measured.counts, **{name: count for name, count in left_out.items() if count}}
 
     def name(self, several: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""
-        return NAMES[self.behaviour] + (f" in {self.kind.title}" if several else "")
+        return self.behaviour.title + (f" in {self.kind.title}" if several else "")
 
 
 def told(result: Result, *, several: bool) -> Part:
     """A behaviour as the page shows it; `several` where a model has several kinds of attention."""
     name = result.name(several)
-    id = "-".join([result.behaviour, *([result.kind.stack, result.kind.attention] if several else [])])
-    measured = _ACROSS if several and result.kind.attention == "cross" else _MEASURED[result.behaviour]
+    id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if several else [])])
+    measured = result.behaviour.described
     caveats = [*map(caveat, _caveats(result, several=several))]
     if result.left_out:
         why = f"Not measured: {result.left_out}."
@@ -168,6 +151,8 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
     if unknown > UNKNOWN * tokens:
         share = f"{unknown / tokens:.0%}"
         found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
+    if absent := [measure_name(name) for name in result.headline if name in result.measured.absent]:
+        found.append(f"This text has no item of {', '.join(absent)}, so nothing is said of it.")
     items = result.heads.loc[result.heads["measure"].isin(list(result.headline)) & (result.heads["sink"] == "kept")]
     fewest = items.groupby("measure", sort=False)["n"].max()
     if few := [f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
@@ -190,7 +175,7 @@ def _found(result: Result) -> list[Text]:
             said.append([*_finding(top[0]), f"{others}."])
     if said:
         return said
-    closest = best(heads, [measure for measure in result.headline if unit(measure) == "share"], 1).to_dict("records")
+    closest = best(heads.loc[heads["unit"] == "share"], result.headline, 1).to_dict("records")
     none = "No head stands out."
     return [[f"{none} Closest comes ", *_finding(closest[0]), "."] if closest else none]
 
@@ -207,8 +192,7 @@ def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
     ranked = heads.loc[heads["measure"].isin(list(headline)) & (heads["sink"] == "kept")]
     without = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
     rows = ranked.merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
-    of_unit = rows["measure"].map(unit)
-    tops = [(_UNITS[each], rows.loc[of_unit == each].nlargest(_ROWS, "gain")) for each in RANKED]
+    tops = [(UNITS[each].title, rows.loc[rows["unit"] == each].nlargest(_ROWS, "gain")) for each in RANKED]
     return [
         Table(
             _COLUMNS,

@@ -16,6 +16,7 @@ from analyses import patch as patching
 from analyses import probe as probing
 from analyses.corpora import Corpus
 from analyses.experiments import EXPERIMENTS, experiments_section
+from analyses.measures import Behaviour, Measure
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.report import full_report
@@ -51,7 +52,7 @@ def build(
     corpora: Sequence[Corpus],
     out: str | Path,
     *,
-    behaviours: Sequence[str] | None = None,
+    behaviours: Sequence[str | Behaviour | Measure] | None = None,
     pairs: int = 40,
     labels: bool = True,
     probes: bool = True,
@@ -65,7 +66,7 @@ def build(
         model: a transformer with a tokenizer.
         corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
         out: the output directory.
-        behaviours: which of `MODULES`; all by default.
+        behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
         pairs: minimal pairs of each causal test.
         labels: whether heads are labelled (`analyses.labels`).
         probes: whether every layer is probed (`analyses.probe`).

@@ -1,6 +1,6 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,13 +8,15 @@ from typing import Any
 import pandas as pd
 
 from analyses import probe
-from analyses.behaviours import MODULES, modules_for
-from analyses.causal_tests import no_effects
+from analyses.behaviours import asked_of, chosen
+from analyses.causal_tests import Effects, no_effects
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving
 from analyses.experiments import experiments_section
-from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, with_q
+from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, with_q
 from analyses.labels import label
+from analyses.measures import Behaviour, Measure
+from analyses.own_measures import as_behaviours
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, label_section
@@ -37,6 +39,7 @@ from analyses.sections import (
 from interp import InputError, Model
 
 Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
+_NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
 )
@@ -95,7 +98,7 @@ def find(
     corpora: Sequence[Corpus],
     name: str,
     *,
-    behaviours: Sequence[str] | None,
+    behaviours: Sequence[str | Behaviour | Measure] | None,
     seed: int,
     pairs: int,
     labels: bool,
@@ -104,42 +107,47 @@ def find(
     say: Say,
 ) -> Page:
     """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
-    chosen = list(behaviours or MODULES)
-    if unknown := set(chosen) - set(MODULES):
-        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(MODULES)}")
-    measured = _measure(model, chosen, corpora, seed=seed, pairs=pairs, say=say)
+    known = chosen(as_behaviours(behaviours) if behaviours else None)
+    measured = _measure(model, known, corpora, seed=seed, pairs=pairs, say=say)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
     results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
-    labelled = _labels(model, results, seed, say) if labels else None
+    labelled = _labels(model, results, known, seed, say) if labels else None
     probed = _probes(model, corpora, seed, say) if probes else None
     asked = experiments_section.section(model, seed=seed, progress=say) if experiments else None
     return _page(model, corpora, results, labelled, probed, asked, name=name, pairs=pairs)
 
 
 def _measure(
-    model: Model, behaviours: Sequence[str], corpora: Sequence[Corpus], *, seed: int, pairs: int, say: Say
+    model: Model,
+    behaviours: Mapping[str, Behaviour],
+    corpora: Sequence[Corpus],
+    *,
+    seed: int,
+    pairs: int,
+    say: Say,
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     found: dict[tuple[str, Heads], Result] = {}
     kinds = Heads.every(model)
-    for used in serving({behaviour: MODULES[behaviour].NEEDS for behaviour in behaviours}, corpora):
+    for used in serving({name: behaviour.needs for name, behaviour in behaviours.items()}, corpora):
         for kind in kinds:
-            modules = modules_for(kind)
-            asked = [behaviour for behaviour in used.asked if behaviour in modules]
+            asked = [each for name, each in asked_of(kind, behaviours).items() if name in used.asked]
             if not asked:
                 continue
-            collectors = [modules[behaviour].Collector(model, seed=seed, heads=kind) for behaviour in asked]
-            reading = Reading(model, used.corpus, partial(say, f"{', '.join(asked)}: reading"), heads=kind)
+            collectors = [each.collector(model, seed=seed, heads=kind) for each in asked]
+            reading = Reading(
+                model, used.corpus, partial(say, f"{', '.join(each.name for each in asked)}: reading"), heads=kind
+            )
             for behaviour, collected in zip(asked, collect(reading, collectors), strict=True):
                 where = behaviour, kind
-                found[where] = _result(model, *where, used, collected, seed=seed, pairs=pairs, say=say)
+                found[behaviour.name, kind] = _result(model, *where, used, collected, seed=seed, pairs=pairs, say=say)
     return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
 
 
 def _result(
     model: Model,
-    behaviour: str,
+    behaviour: Behaviour,
     kind: Heads,
     used: Serving,
     collected: Collected | InputError,
@@ -148,28 +156,28 @@ def _result(
     pairs: int,
     say: Say,
 ) -> Result:
-    about = behaviour, kind, used.corpus, used.stands_in, modules_for(kind)[behaviour].HEADLINE
+    about = behaviour, kind, used.corpus, used.stands_in
     try:
         if isinstance(collected, InputError):
             raise collected
-        heads = collected.table(seed=seed)
-        refuse_unread(heads.attrs.get("counts", {}), used.corpus.name)
+        measured = collected.measured(seed=seed)
+        refuse_unread(measured.counts, used.corpus.name)
     except InputError as error:
-        nothing = pd.DataFrame(columns=HEAD_COLUMNS), pd.DataFrame(columns=EFFECT_COLUMNS)
+        nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
         return Result(*about, *nothing, left_out=str(error))
     if len(model.config.stacks) > 1:
-        effects = no_effects(behaviour, _TWO_STACKS)
+        effects = no_effects(behaviour.name, _TWO_STACKS)
+    elif behaviour.effects is None:
+        effects = no_effects(behaviour.name, _NO_PAIRS)
     else:
-        effects = MODULES[behaviour].effects(
-            model, pairs=pairs, seed=seed, progress=lambda n: say(f"{behaviour}: patching", n)
-        )
-    return Result(*about, heads, effects, collected=collected)
+        effects = behaviour.effects(model, pairs=pairs, seed=seed)
+    return Result(*about, measured, effects, collected=collected)
 
 
 def _reasons(results: Sequence[Result]) -> str:
     """Why nothing was measured, each reason once."""
     reasons = dict.fromkeys(result.left_out for result in results)
-    of = {why: ", ".join(result.behaviour for result in results if result.left_out == why) for why in reasons}
+    of = {why: ", ".join(result.behaviour.name for result in results if result.left_out == why) for why in reasons}
     return "; ".join(f"{behaviours}: {why}" for why, behaviours in of.items())
 
 
@@ -177,16 +185,27 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
     heads = with_q([result.heads for result in results])
     effects = with_q([result.effects for result in results])
-    return [replace(result, heads=h, effects=e) for result, h, e in zip(results, heads, effects, strict=True)]
+    return [
+        replace(result, measured=replace(result.measured, heads=own), tested=replace(result.tested, table=tested))
+        for result, own, tested in zip(results, heads, effects, strict=True)
+    ]
 
 
-def _labels(model: Model, results: Sequence[Result], seed: int, say: Say) -> Part:
+def _labels(model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour], seed: int, say: Say) -> Part:
     """The labels of all behaviours that were measured, each on its corpus."""
-    corpora = {result.behaviour: result.corpus for result in results if result.collected}
+    corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.effects for result in results], ignore_index=True)
-    labelled = label(model, corpora, collected=collected, effects=effects, seed=seed, progress=say)
-    return label_section.told(labelled, model)
+    labelled = label(
+        model,
+        corpora,
+        behaviours=[*behaviours.values()],
+        collected=collected,
+        effects=effects,
+        seed=seed,
+        progress=say,
+    )
+    return label_section.told(labelled, model, behaviours)
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], seed: int, say: Say) -> Part | str:
@@ -200,11 +219,10 @@ def _probes(model: Model, corpora: Sequence[Corpus], seed: int, say: Say) -> Par
 def _draw(model: Model, result: Result, *, seed: int, say: Say) -> Result:
     if result.left_out:
         return result
-    say(f"{result.behaviour}: drawing", 0)
-    how = {"heads": result.heads, "headline": result.headline, "seed": seed}
-    drawn = illustrate(model, result.behaviour, result.corpus, **how)
+    say(f"{result.behaviour.name}: drawing", 0)
+    drawn = illustrate(model, result.behaviour, result.corpus, heads=result.heads, seed=seed)
     questions = {task["task"]: task.get("question") for task in result.tasks}
-    caused = effect_figures(result.behaviour, result.effects, questions)
+    caused = effect_figures(result.behaviour.name, result.effects, questions)
     before = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
     return replace(
         result,
@@ -299,7 +317,7 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result]) -> list[Sourc
     """All texts that were given or stood in, with the behaviours that were measured on each."""
     known = {corpus.name: corpus for corpus in (*corpora, *(result.corpus for result in results))}
     measured = {
-        name: list(dict.fromkeys(result.behaviour for result in results if result.corpus.name == name))
+        name: list(dict.fromkeys(result.behaviour.name for result in results if result.corpus.name == name))
         for name in known
     }
     return [
@@ -311,13 +329,16 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result]) -> list[Sourc
 def _facts(model: Model, results: Sequence[Result]) -> dict[str, Any]:
     """What was left out, and why."""
     several = len(model.config.stacks) > 1
-    named = {result.behaviour + (f": {result.kind.title}" if several else ""): result for result in results}
+    named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
     return {
-        "on_generated_stories": list(dict.fromkeys(result.behaviour for result in results if result.generated)),
+        "on_generated_stories": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
         "left_out": {name: result.counts for name, result in named.items()},
         "not_measured": {name: result.left_out for name, result in named.items() if result.left_out},
+        "measures_without_items": {
+            name: result.measured.absent for name, result in named.items() if result.measured.absent
+        },
         "targets": _targets(model, results),
-        "causal_test_left_out": {result.behaviour: result.untested for result in results if result.untested},
+        "causal_test_left_out": {result.behaviour.name: result.untested for result in results if result.untested},
     }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analyses import figures, position
-from analyses.findings import notable, unit, varied
+from analyses.findings import notable, varied
 from analyses.head_tables import Heads
+from analyses.measures import UNITS, Behaviour
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
@@ -20,49 +21,31 @@ _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is draw
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
-_GRID_QUESTIONS = {
-    ("position", "share"): "Which heads look by position?",
-    ("position", "entropy"): "Which heads look at few tokens, and which at all alike?",
-    ("position", "correlation"): "Which heads walk through the source as the target is written?",
-    ("position", "progress"): "How far from the diagonal do heads look?",
-    ("part-of-speech", "share"): "Which heads find the other end of a dependency better than the best fixed offset?",
-    ("part-of-speech", "lift"): "Which heads prefer words of one tag beyond what distance explains?",
-    ("coreference", "share"): "Which heads look from a pronoun to what it stands for?",
-}
-
-
-_GRID_QUANTITIES: dict[str, figures.Quantity] = {"entropy": "value", "progress": "value", "lift": "lift"}
 _DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; grey is undefined."
-_GRID_CAPTIONS = {
-    "entropy": "0: all attention on one token. 1: on all visible tokens alike.",
-    "progress": "0: as far into the source as into the target. 1: at the other end.",
-    "lift": f"2 is twice the attention that distance explains, 0.5 half of it. {_DOTS}",
-}
 _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
 def illustrate(
     model: Model,
-    behaviour: str,
+    behaviour: Behaviour,
     corpus: Iterable[AnnotatedText],
     *,
     heads: pd.DataFrame,
-    headline: Sequence[str],
     seed: int = 0,
 ) -> Iterator[Figure]:
     """The figures of attention of one behaviour and kind of attention, in the order of its section."""
     measured = set(heads["measure"])
-    measures = [measure for measure in headline if measure in measured]
+    measures = [measure for measure in behaviour.headline if measure in measured]
     yield from _grids(behaviour, heads, measures)
-    shares = [measure for measure in measures if unit(measure) in {"share", "correlation"}]
+    shares = [measure for measure in measures if behaviour[measure].unit in {"share", "correlation"}]
     shown = varied(notable(heads), shares)
     chosen = shown if len(shown) else varied(heads, shares)
     closest = "" if len(shown) else _NO_FINDING
     if len(chosen):
         leading = chosen["measure"].iloc[0]
         caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
-        yield Figure(f"{behaviour}-gains", figures.gain_intervals(heads, leading), caption)
-    if behaviour == "position" and "distance" in measured:
+        yield Figure(f"{behaviour.name}-gains", figures.gain_intervals(heads, leading), caption)
+    if "distance" in behaviour.pictures and "distance" in measured:
         caption = "A head that looks at all visible tokens alike would lie on the dashed line."
         yield Figure("position-distance", figures.distance_by_layer(heads), caption)
     if len(chosen):
@@ -87,7 +70,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
 
 
 def _of_heads(
-    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
+    model: Model, behaviour: Behaviour, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame, seed: int
 ) -> Iterator[Figure]:
     """What the chosen heads, all of one kind of attention, look at."""
     where = chosen.iloc[0]
@@ -96,12 +79,13 @@ def _of_heads(
         yield from _along(model, kind, behaviour, corpus, chosen)
         return
     named = _named(chosen)
-    yield from _PATTERNS.get(behaviour, _no_patterns)(model, corpus, named, seed)
-    yield from _over_words(model, behaviour, corpus, named)
+    for picture, draw in _PICTURES.items():
+        if picture in behaviour.pictures:
+            yield from draw(model, behaviour, corpus, named, seed)
 
 
 def _along(
-    model: Model, kind: Heads, behaviour: str, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
+    model: Model, kind: Heads, behaviour: Behaviour, corpus: Iterable[AnnotatedText], chosen: pd.DataFrame
 ) -> Iterator[Figure]:
     """Patterns of a decoder's heads over one text, token by token."""
     shortest, longest = _SHOWN_TOKENS
@@ -121,7 +105,7 @@ def _along(
                 axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
             )
             caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
-            yield Figure(f"{behaviour}-along", figure, caption)
+            yield Figure(f"{behaviour.name}-along", figure, caption)
             return
 
 
@@ -135,14 +119,14 @@ def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str],
     return asks, keys if kind.attention == "cross" else asks
 
 
-def _grids(behaviour: str, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Figure]:
+def _grids(behaviour: Behaviour, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Figure]:
     """One grid a unit, so that each has one scale."""
-    for each in dict.fromkeys(map(unit, measures)):
-        group = [measure for measure in measures if unit(measure) == each]
-        name = f"{behaviour}-heads" + (f"-{each}" if each != "share" else "")
-        question, quantity = _GRID_QUESTIONS.get((behaviour, each)), _GRID_QUANTITIES.get(each, "gain")
-        figure = figures.head_grid(heads, group, title=question, quantity=quantity)
-        yield Figure(name, figure, _GRID_CAPTIONS.get(each, _DOTS))
+    for each in dict.fromkeys(behaviour[measure].unit for measure in measures):
+        group = [measure for measure in measures if behaviour[measure].unit == each]
+        name, unit = f"{behaviour.name}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
+        figure = figures.head_grid(heads, group, title=behaviour.grids.get(each), quantity=unit.drawn)
+        read = [unit.caption, _DOTS if unit.ranked else ""]
+        yield Figure(name, figure, " ".join(each for each in read if each))
 
 
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
@@ -156,7 +140,11 @@ def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
 
 
 def _on_repeats(
-    model: Model, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+    model: Model,
+    behaviour: Behaviour,
+    corpus: Iterable[AnnotatedText],
+    named: dict[str, examples.Head],
+    seed: int,
 ) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
     length = min(_REPEAT_LENGTH, position.repeat_length(model))
@@ -171,11 +159,15 @@ def _on_repeats(
         f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
         f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
     )
-    yield Figure("position-patterns", figure, caption)
+    yield Figure(f"{behaviour.name}-patterns", figure, caption)
 
 
 def _between_tags(
-    model: Model, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head], seed: int
+    model: Model,
+    behaviour: Behaviour,
+    corpus: Iterable[AnnotatedText],
+    named: dict[str, examples.Head],
+    seed: int,
 ) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
     texts = [text for text in examples.find(model, corpus, examples.sentence, _TAGGED) if text.tags is not None]
@@ -190,21 +182,20 @@ def _between_tags(
         keys=tags,
         axes_labels=("from a word tagged", "to words tagged"),
     )
-    yield Figure("part-of-speech-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences.")
-
-
-def _no_patterns(*_: object) -> Iterator[Figure]:
-    yield from ()
-
-
-_PATTERNS: dict[str, Callable[..., Iterator[Figure]]] = {"position": _on_repeats, "part-of-speech": _between_tags}
+    yield Figure(
+        f"{behaviour.name}-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences."
+    )
 
 
 def _over_words(
-    model: Model, behaviour: str, corpus: Iterable[AnnotatedText], named: dict[str, examples.Head]
+    model: Model,
+    behaviour: Behaviour,
+    corpus: Iterable[AnnotatedText],
+    named: dict[str, examples.Head],
+    seed: int,
 ) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
-    about_pronouns = behaviour == "coreference"
+    about_pronouns = "pronoun" in behaviour.pictures
     cut = examples.pronoun_passage if about_pronouns else examples.sentence
     for passage in examples.find(model, corpus, cut):
         found = examples.word_patterns(model, passage, list(named.values()))
@@ -225,7 +216,15 @@ def _over_words(
         )
         if about_pronouns:
             caption += " In orange on the left the pronoun, on the right the mentions that it stands for."
-        yield Figure(f"{behaviour}-words", figure, caption)
+        yield Figure(f"{behaviour.name}-words", figure, caption)
+
+
+_PICTURES: dict[str, Callable[..., Iterator[Figure]]] = {
+    "repeats": _on_repeats,
+    "tags": _between_tags,
+    "sentence": _over_words,
+    "pronoun": _over_words,
+}
 
 
 def _to_special(pattern: examples.WordPattern) -> str:

@@ -10,8 +10,8 @@ from analyses import figures
 from analyses.figures import head_name, measure_name
 from analyses.head_tables import Heads
 from analyses.labels import Labelled
+from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number
-from analyses.report.behaviour_sections import NAMES
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
 from interp import Model
 
@@ -46,7 +46,7 @@ DEFINITIONS = {
 }
 
 
-def told(labelled: Labelled, model: Model) -> Part:
+def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) -> Part:
     """The labels as the page shows them."""
     labels, read = labelled.labels, readouts(labelled.labels)
     blocks: list[Block] = [
@@ -55,7 +55,7 @@ def told(labelled: Labelled, model: Model) -> Part:
         f"attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when the keys "
         "that the label speaks of are hidden from the head, less what controls lose, and must be at least 0.01 nats a "
         "row.",
-        *_figures(labelled, model),
+        *_figures(labelled, model, {name: each.colour for name, each in behaviours.items()}),
     ]
     for evidence, title in _EVIDENCE.items():
         rows = labels.loc[labels["evidence"] == evidence].to_dict("records")
@@ -67,14 +67,14 @@ def told(labelled: Labelled, model: Model) -> Part:
     blocks += [caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
     return Part(
         sections=[Section("Labels", blocks, "labels")],
-        short=[(link("Labels", "labels"), short(labels))],
+        short=[(link("Labels", "labels"), short(labels, {name: each.title for name, each in behaviours.items()}))],
         definitions=[*DEFINITIONS.items()],
         tables={"labels": labels, "evidence": labelled.evidence},
         facts={"labels_left_out": labelled.left_out},
     )
 
 
-def _figures(labelled: Labelled, model: Model) -> list[Figure]:
+def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> list[Figure]:
     """The labels of each kind of attention, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:
@@ -82,9 +82,9 @@ def _figures(labelled: Labelled, model: Model) -> list[Figure]:
         if len(own):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
             caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
-            drawn.append(Figure(name, figures.label_map(own, kind.n_layers, kind.n_heads), caption))
+            drawn.append(Figure(name, figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours), caption))
     if bool(labelled.evidence["effect"].notna().any()):
-        figure = figures.attention_against_effect(labelled.evidence, labels)
+        figure = figures.attention_against_effect(labelled.evidence, labels, colours=colours)
         drawn.append(Figure("agreement", figure, _AGREEMENT))
     return drawn
 
@@ -118,14 +118,14 @@ def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
     return f"{'cross' if row['attention'] == 'cross' else row['stack']} {head}"
 
 
-def short(labels: pd.DataFrame) -> str:
+def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
     both, effect, attention = (number(labels["evidence"].tolist().count(evidence)) for evidence in _EVIDENCE)
     said = []
     for behaviour, rows in labels.groupby("behaviour", sort=False):
         heads = [_place(row, labels) for row in rows.drop_duplicates(_HEAD).to_dict("records")]
         named = f" ({', '.join(heads)})" if len(heads) <= _NAMED else ""
-        said.append(f"{NAMES[str(behaviour)].lower()} {number(len(rows))}{named}")
+        said.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{named}")
     by_behaviour = f" By behaviour: {', '.join(said)}." if said else ""
     return (
         f"{number(len(labels[_HEAD].drop_duplicates()))} heads carry labels that held on the other half of the text: "

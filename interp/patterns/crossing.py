@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.patterns.rows import Pattern, argmax, entropies, remove_sink
+from interp.patterns.rows import REAL, Pattern, argmax, entropies, remove_sink
 
 MEASURES = ("first-token", "entropy", "diagonal", "monotonicity")
 _FEWEST = 3  # rows of a text below which a rank correlation says nothing
@@ -33,7 +33,7 @@ class Crossing:
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
         """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
-        seen = self.source.to(torch.get_default_dtype())
+        seen = self.source.to(REAL)
         return (seen / seen.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
 
     @cached_property
@@ -44,7 +44,7 @@ class Crossing:
 
 def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt position"]:
     """How far through its text each token stands, from 0 to 1."""
-    place = (real.cumsum(-1) - 1).clamp(min=0).to(torch.get_default_dtype())
+    place = (real.cumsum(-1) - 1).clamp(min=0).to(REAL)
     return place / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.patterns import nulls
-from interp.patterns.rows import CHUNK, TINY, Pattern, Rows, Sink, argmax, entropies
+from interp.patterns.rows import CHUNK, REAL, TINY, Pattern, Rows, Sink, argmax, entropies
 from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
@@ -34,9 +34,16 @@ def offsets(causal: bool) -> tuple[int, ...]:
     return tuple(offset for offset in OFFSETS if offset < 0 or not causal)
 
 
+_OTHERS = ("first-token", "self", "duplicate-token", "distance", "entropy")  # behind the offsets
+
+
 def measures(causal: bool) -> list[str]:
     """Names of the measures in the order in which `score` returns them."""
-    return [*map(offset_name, offsets(causal)), "first-token", "self", "duplicate-token", "distance", "entropy"]
+    return [*map(offset_name, offsets(causal)), *_OTHERS]
+
+
+FIRST, SELF, COPIES, DISTANCE, ENTROPY = (at - len(_OTHERS) for at in range(len(_OTHERS)))
+"""The columns of the measures that are no offset, from the end."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +101,20 @@ class Questions:
         And each row's mass and squares over content keys, and over all keys, the first position apart.
         """
         by_row = pattern.shape[:-1]
-        values, far = pattern.new_zeros(len(self.offsets) + 5, *by_row), pattern.new_empty(by_row)
+        values, far = pattern.new_zeros(len(self.offsets) + len(_OTHERS), *by_row), pattern.new_empty(by_row)
         squares, inner_mass, inner_squares = (pattern.new_empty(by_row) for _ in range(3))
         matrices, size = pattern.flatten(0, 1), max(1, CHUNK // pattern[0, 0].numel())
         for at in range(0, len(matrices), size):
             some = slice(at, at + size)
             self._near(matrices[some], values.flatten(1, 2)[:, some])
-            values[-1].flatten(0, 1)[some] = entropies(matrices[some])
+            values[ENTROPY].flatten(0, 1)[some] = entropies(matrices[some])
             far.flatten(0, 1)[some] = self._distances(matrices[some])
             squares.flatten(0, 1)[some] = _squares(matrices[some, :, 1:])
             if self.special:
                 content = self._content(matrices[some], at, pattern.shape[1])
                 inner_mass.flatten(0, 1)[some], inner_squares.flatten(0, 1)[some] = content.sum(-1), _squares(content)
-        values[-5], values[-3] = sink.first, self._on_copies(pattern)
-        values[-2] = far + sink.first * self.distance[:, 0]
+        values[FIRST], values[COPIES] = sink.first, self._on_copies(pattern)
+        values[DISTANCE] = far + sink.first * self.distance[:, 0]
         outer = _Moments(sink.rest, squares, self.real[:, 0])
         first = self.rows.content[:, 0]
         inner = _Moments(inner_mass, inner_squares, first) if self.special else replace(outer, first=first)
@@ -115,7 +122,7 @@ class Questions:
 
     def _near(self, matrices: Float[Tensor, "matrix query key"], values: Float[Tensor, "measure matrix query"]) -> None:
         """Fill in attention at fixed offsets."""
-        for offset, value in zip((*self.offsets, 0), (*values[:-5], values[-4]), strict=True):
+        for offset, value in zip((*self.offsets, 0), (*values[:FIRST], values[SELF]), strict=True):
             diagonal, start = matrices.diagonal(offset, -2, -1), max(0, -offset)
             value[..., start : start + diagonal.shape[-1]] = diagonal
 
@@ -144,10 +151,9 @@ class Questions:
         self, values: Float[Tensor, "measure prompt head query"], far: Float[Tensor, "prompt head query"], sink: Sink
     ) -> None:
         """Turn the rows' values into those without the first position, the rest renormalised."""
-        *_, duplicate, distance, entropy = values
-        first, scale = sink.first, sink.scale
-        duplicate -= first * self.of_first[:, None]
-        distance.copy_(far)
+        first, scale, entropy = sink.first, sink.scale, values[ENTROPY]
+        values[COPIES] -= first * self.of_first[:, None]
+        values[DISTANCE] = far
         entropy -= first.clamp(min=TINY).log().mul_(-first)
         values *= scale
         # -sum (A/m) log (A/m) = (-sum A log A) / m + log m, where m = 1 / scale
@@ -182,7 +188,7 @@ class _Seen:
 
     @staticmethod
     def of(rows: Rows, distance: Int[Tensor, "query key"]) -> "_Seen":
-        visible, content = (each.to(torch.get_default_dtype()) for each in (rows.visible, rows.content))
+        visible, content = (each.to(REAL) for each in (rows.visible, rows.content))
         far = distance.to(visible)
         of_key = torch.stack([torch.ones_like(far), far, far.square()], -1)  # query key sum
         of_first = torch.cat(
@@ -213,7 +219,7 @@ class _Asked:
 
     @staticmethod
     def of(questions: Questions, sink_removed: bool) -> "_Asked":
-        rows, dtype = questions.rows, torch.get_default_dtype()
+        rows = questions.rows
         content, first = rows.content.clone(), rows.scored.clone()
         first[:, 0] = False
         prompt, query, key = questions.pairs
@@ -223,12 +229,12 @@ class _Asked:
         n_prompts, n_queries, _ = rows.visible.shape
         n, n_visible, far, farther = questions.seen.without_first if sink_removed else questions.seen.every
         n_copies = torch.bincount(prompt * n_queries + query, minlength=n_prompts * n_queries)
-        n_copies = n_copies.view(n_prompts, n_queries).to(dtype)
+        n_copies = n_copies.view(n_prompts, n_queries).to(REAL)
         near = [_eligible(rows.scored, content, offset) for offset in (*questions.offsets, 0)]
         others = [first, near.pop(), (n_copies > 0) & rows.scored, rows.scored, rows.scored & (n_visible >= 2)]
-        eligible = torch.stack([*near, *others], -1).to(dtype)
+        eligible = torch.stack([*near, *others], -1).to(REAL)
         weight = eligible.clone()
-        weight[..., -1] /= n_visible.clamp(min=2).log()
+        weight[..., ENTROPY] /= n_visible.clamp(min=2).log()
         mean, variance = _null_factors(eligible, n_copies, (n, n_visible, far, farther))
         return _Asked(eligible, weight, mean, variance, n, n_visible)
 
@@ -243,8 +249,9 @@ class _Asked:
         counts = eligible.sum(1)[:, None].expand_as(scores) if kept is None else kept.to(values) @ eligible
         (mean, variance), around = self._permuted(inner, self.n), self._permuted(outer, self.n_visible)
         for found, outside in zip((mean, variance), around, strict=True):
-            found[..., -5::3] = outside[..., -5::3]  # to first-token and distance special tokens are keys as others are
-            found[..., -1] = torch.nan
+            for column in (FIRST, DISTANCE):  # to which special tokens are keys as others are
+                found[..., column] = outside[..., column]
+            found[..., ENTROPY] = torch.nan
         return Sums(scores, counts, mean, variance)
 
     def _permuted(self, moments: _Moments, n: Tensor) -> tuple[Scores, Scores]:
@@ -268,9 +275,9 @@ def _null_factors(eligible: Tensor, n_copies: Tensor, seen: Sequence[Tensor]) ->
     n, n_visible, far, farther = seen
     mean, variance = (each[..., None] * eligible for each in nulls.on_set(torch.ones_like(n), n))
     for column, factors in (
-        (-5, nulls.on_set(torch.ones_like(n), n_visible)),
-        (-3, nulls.on_set(n_copies, n)),
-        (-2, nulls.weighted(far, farther, n_visible)),
+        (FIRST, nulls.on_set(torch.ones_like(n), n_visible)),
+        (COPIES, nulls.on_set(n_copies, n)),
+        (DISTANCE, nulls.weighted(far, farther, n_visible)),
     ):
         mean[..., column], variance[..., column] = (each * eligible[..., column] for each in factors)
     return mean, variance

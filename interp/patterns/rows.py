@@ -13,6 +13,8 @@ SINKS: tuple[Literal["kept", "removed"], ...] = ("kept", "removed")  # the two r
 
 CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
 
+REAL = torch.float32  # what counts and baselines are made in; totals are kept in float64
+
 TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 
 Pattern = Float[Tensor, "prompt head query key"]
@@ -36,7 +38,7 @@ class Rows:
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
         """The pattern of a head that looks at all visible keys alike: the baseline, read through the same scorers."""
-        seen = self.visible.to(torch.get_default_dtype())
+        seen = self.visible.to(REAL)
         return (seen / seen.sum(-1, keepdim=True))[:, None]
 
 

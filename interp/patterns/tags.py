@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.patterns import nulls
 from interp.patterns.nulls import Null
-from interp.patterns.rows import Pattern, parts, rows_at
+from interp.patterns.rows import REAL, Pattern, parts, rows_at
 from interp.patterns.totals import N_GROUPS, Totals
 
 # Distances within a bin count alike; before and after are told apart, so that a head which looks at the next token,
@@ -75,7 +75,7 @@ class Bins:
 def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
     """Adds fine bins of one label up."""
     names = list(dict.fromkeys(labels))
-    return torch.tensor([[float(label == name) for name in names] for label in labels])
+    return torch.tensor([[label == name for name in names] for label in labels], dtype=REAL)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class TagTotals:
         self.observed = torch.zeros(N_GROUPS, n_heads, len(pairs), dtype=torch.float64)
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
-        self.mass = torch.zeros(n_rows, n_heads, n_bins)
+        self.mass = torch.zeros(n_rows, n_heads, n_bins, dtype=REAL)
         self.keys = torch.zeros(n_rows, self.n_tags + 1, n_bins, dtype=torch.float64)
         self.null = Null.empty(n_heads, len(pairs))
 
@@ -224,7 +224,7 @@ class TagTotals:
         """
         is_source = tags[..., None] == torch.tensor(self.sources, device=tags.device)
         prompt, query, source = is_source.nonzero(as_tuple=True)
-        weight = 1 / n_pieces[prompt, query].to(torch.get_default_dtype())
+        weight = 1 / n_pieces[prompt, query].to(REAL)
         return Asking(prompt, query, source, weight, self.n_tags)
 
     def add(

@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.patterns.rows import REAL
+
 
 def membership(word_of: Sequence[Sequence[int]], n_words: int, n_tokens: int) -> Float[Tensor, "prompt word token"]:
     """1 where a token is a piece of a word. `word_of` gives each token's word, from 0; negative for none."""
-    belongs = torch.zeros(len(word_of), n_words, n_tokens)
+    belongs = torch.zeros(len(word_of), n_words, n_tokens, dtype=REAL)
     for prompt, words in enumerate(word_of):
         pairs = [(word, token) for token, word in enumerate(words) if word >= 0]
         if pairs:

@@ -7,6 +7,7 @@ import torch
 
 from analyses import position
 from analyses.corpora import read
+from analyses.reading.collectors import measured
 from interp import AnnotatedText
 from models import load
 
@@ -48,7 +49,8 @@ def test_windows_score_every_word_of_a_long_text_once():
 
     words = [f"w{number % 50}" for number in range(300)]
     model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
-    table = position.measure(model, [AnnotatedText(tuple(words), (True,) * 300, "long")])
+    found = measured(position.Collector(model), model, [AnnotatedText(tuple(words), (True,) * 300, "long")])
+    table = found.heads
     row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
     assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))
-    assert table.attrs["counts"]["texts longer than the context, read in windows"] == 1
+    assert found.counts["texts longer than the context, read in windows"] == 1

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import report
-from analyses.behaviours import MODULES
+from analyses import behaviours, report
+from analyses.behaviours import OURS
+from analyses.causal_tests import Effects
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.corpora import Corpus
@@ -29,7 +29,8 @@ from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import begin
 from analyses.findings import best, causes, notable, varied
-from analyses.head_tables import Collected, Heads
+from analyses.head_tables import Collected, Heads, Measured
+from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.report import label_section
@@ -74,8 +75,10 @@ def fake(
     baselines: Sequence[Mapping[str, object]] = (),
     counts: Mapping[str, int] | None = None,
     error: Exception | None = None,
-) -> SimpleNamespace:
+) -> Behaviour:
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
+    units = {"previous-token": "share", "distance": "tokens"}
+    pictures = OURS[behaviour].pictures
     where = {"stack": "decoder", "attention": "self"}
     cells = [{**where, "layer": layer, "head": head} for layer in range(2) for head in range(3)]
 
@@ -85,7 +88,8 @@ def fake(
                 **cell,
                 **{"behaviour": behaviour, "measure": each, "sink": "kept", "corpus": name, "value": gain},
                 **{"baseline": 0.0, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.02},
-                **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": n},
+                **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": n, "unit": units[each], "together": ""},
+                "reference": np.nan,
             }
             for cell in cells
             for each in ("previous-token", "distance")
@@ -93,10 +97,9 @@ def fake(
         ]
 
     class Told(Collected):
-        def table(self, *, seed=0):
+        def measured(self, *, seed=0):
             table = pd.DataFrame(rows(self.corpus, self.documents))
-            table.attrs = {"counts": dict(self.counts), "documents": self.documents, "baselines": list(baselines)}
-            return table
+            return Measured(table, pd.DataFrame([*baselines]), self.counts, self.documents)
 
     class Collector:
         def __init__(self, model, *, seed=0, heads=None):
@@ -128,12 +131,11 @@ def fake(
         table = pd.DataFrame([] if left_out or refused else rows, columns=[*where, *columns])
         task = {"task": "swap", "behaviour": behaviour, "n": pairs, "clean": 2.0, "corrupt": -2.0, "neutral": 0.1}
         task |= {"difference": 4.0, "accuracy": 1.0, "left_out": 3, "refused": refused}
-        table.attrs = {"left_out": left_out} if left_out else {"tasks": [task]}
-        return table
+        return Effects(table, left_out=left_out) if left_out else Effects(table, [task])
 
-    return SimpleNamespace(
-        BEHAVIOUR=behaviour, NEEDS=needs, HEADLINE=("previous-token",), Collector=Collector, effects=effects
-    )
+    measures = [Measure(name, unit=unit) for name, unit in units.items()]
+    told = {"headline": ("previous-token",), "needs": needs, "effects": effects, "pictures": pictures}
+    return replace(OURS[behaviour], measures=measures, collector=Collector, **told)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def fakes(monkeypatch):
         fake("coreference", frozenset({"chains"})),
     ]
     for module in modules:
-        monkeypatch.setitem(MODULES, module.BEHAVIOUR, module)
+        monkeypatch.setitem(behaviours.OURS, module.name, module)
     monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: corpus(f"generated {spec}"))
     monkeypatch.setattr(section, "EXPERIMENTS", {})
 
@@ -249,7 +251,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert facts["left_out"]["position"]["pairs left out of swap"] == 3
     assert {"python", "torch", "numpy", "interp"} <= set(facts["versions"])
     heads = pd.read_parquet(out / "tables/heads.parquet")
-    assert set(heads["behaviour"]) == set(MODULES)
+    assert set(heads["behaviour"]) == set(behaviours.OURS)
     shown = " ".join(page_of(out).text.split())
     assert "L1.H2 by previous-token: 0.900, +0.900 over uniform" in shown
     assert "Fewer than 20 documents" in shown
@@ -272,13 +274,13 @@ def test_q_is_over_everything_that_a_table_tests(model, fakes, tmp_path):
     out = report.build(model, [corpus()], tmp_path / "out")
     for name in ("heads", "effects"):
         table = pd.read_parquet(out / f"tables/{name}.parquet")
-        assert set(table["behaviour"]) == set(MODULES)
+        assert set(table["behaviour"]) == set(behaviours.OURS)
         np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
 
 
 def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypatch):
     refused = fake("position", refused="clean and corrupted prompts differ by 0.1 ± 0.2")
-    monkeypatch.setitem(MODULES, "position", refused)
+    monkeypatch.setitem(behaviours.OURS, "position", refused)
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     shown = " ".join(page_of(out).text.split())
     assert shown.count("no head was tested: clean and corrupted prompts differ by 0.1 ± 0.2.") == 2
@@ -286,7 +288,7 @@ def test_a_refused_task_says_what_was_measured(model, fakes, tmp_path, monkeypat
 
 def test_rules_stand_beside_the_heads_that_must_beat_them(model, fakes, tmp_path, monkeypatch):
     rules = [{"measure": "previous-token", "sink": "kept", "baseline_name": "nearest", "value": 0.551}]
-    monkeypatch.setitem(MODULES, "coreference", fake("coreference", baselines=rules))
+    monkeypatch.setitem(behaviours.OURS, "coreference", fake("coreference", baselines=rules))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["coreference"])
     assert "nearest0.551" in page_of(out).text
     assert (out / "tables/baselines.csv").exists()
@@ -301,17 +303,17 @@ def test_few_labelled_heads_are_named_and_many_counted():
     labels = pd.DataFrame([one, *many]).assign(evidence="attention", readout="tag probe", task=None, n=9)
     numbers = ("gain", "gain_low", "gain_high", "effect", "effect_low", "effect_high", "q")
     labels = labels.assign(**dict.fromkeys(numbers, 0.5))
-    short = label_section.short(labels)
+    short = label_section.short(labels, {name: each.title for name, each in OURS.items()})
     assert short.startswith("5 heads carry labels")
     assert short.endswith("By behaviour: coreference 1 (L1.H3), part of speech and syntax 5.")
     assert label_section.readouts(labels) == "a probe of the word’s tag"
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
-    (found,) = collect(Reading(model, corpus()), [MODULES["position"].Collector(model)])
+    (found,) = collect(Reading(model, corpus()), [behaviours.OURS["position"].collector(model)])
     assert isinstance(found, Collected)
     heads = found.table()
-    lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0)
+    lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0, unit="lift")
     shares, ranked = strongest(pd.concat([heads, lifts]), ("previous-token", "tag:NOUN->ADJ"))
     assert shares.caption.startswith("Shares. ")
     assert {row[1] for row in shares.rows} == {"previous-token"}
@@ -320,7 +322,9 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
 
 
 def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_reported(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODULES, "coreference", fake("coreference", error=InputError("no pronoun in the window")))
+    monkeypatch.setitem(
+        behaviours.OURS, "coreference", fake("coreference", error=InputError("no pronoun in the window"))
+    )
     out = report.build(model, [corpus()], tmp_path / "out")
     assert page_of(out).text.count("Not measured: no pronoun in the window.") == 2
     assert json.loads((out / "run.json").read_text())["not_measured"] == {"coreference": "no pronoun in the window"}
@@ -328,10 +332,10 @@ def test_a_behaviour_that_this_model_cannot_show_is_left_out_and_the_rest_report
 
 
 def test_unknown_tokens_are_said_and_a_text_of_nothing_else_is_refused(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
+    monkeypatch.setitem(behaviours.OURS, "position", fake("position", counts={"tokens": 100, "unknown tokens": 40}))
     out = report.build(model, [corpus()], tmp_path / "out")
     assert "40% of the tokens of this text are unknown to the model" in page_of(out).text
-    monkeypatch.setitem(MODULES, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
+    monkeypatch.setitem(behaviours.OURS, "position", fake("position", counts={"tokens": 100, "unknown tokens": 91}))
     with pytest.raises(InputError, match="91 of the 100 tokens"):
         report.build(model, [corpus()], tmp_path / "none", behaviours=["position"])
 
@@ -364,7 +368,7 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
 
 
 def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODULES, "position", fake("position", left_out="this model has no output layer."))
+    monkeypatch.setitem(behaviours.OURS, "position", fake("position", left_out="this model has no output layer."))
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=["position"])
     assert "this model has no output layer." in page_of(out).text
     assert json.loads((out / "run.json").read_text())["causal_test_left_out"] == {
@@ -376,7 +380,7 @@ def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkey
 def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
     """A fault of the program always; what a model cannot show only where nothing else is asked for."""
     error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(MODULES, "coreference", fake("coreference", error=error))
+    monkeypatch.setitem(behaviours.OURS, "coreference", fake("coreference", error=error))
     with pytest.raises(type(error), match=str(error)):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)
@@ -396,12 +400,17 @@ def test_a_corpus_that_is_damaged_further_down_leaves_nothing(model, fakes, tmp_
 # Findings.
 
 
+KNOWN = {measure.name: measure for behaviour in OURS.values() for measure in behaviour.measures}
+
+
 def findings_table(**gains: float) -> pd.DataFrame:
     where = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "sink": "kept", "baseline": 0.4}
-    rows = [
-        {**where, "measure": measure.replace("_", ":"), "gain": gain, "ci_low": gain - 0.02, "q": 0.01}
-        for measure, gain in gains.items()
-    ]
+    rows = []
+    for name, gain in gains.items():
+        measure = KNOWN.get(name.replace("_", ":"), Measure(name))
+        reference = 0.4 if measure.reference else np.nan  # no easier than the baseline, unless a test says so
+        rule = {"unit": measure.unit, "together": measure.together, "reference": reference}
+        rows.append({**where, "measure": measure.name, "gain": gain, "ci_low": gain - 0.02, "q": 0.01, **rule})
     return pd.DataFrame(rows)
 
 
@@ -416,11 +425,9 @@ def test_a_head_that_only_finds_the_previous_pronoun_is_no_coreference_head():
 
 def test_on_all_items_a_coreference_head_need_only_beat_the_nearest_mention():
     table = findings_table(antecedent=-0.1, antecedent_named=0.3)
-    easy = {"measure": "antecedent", "sink": "kept", "baseline_name": "nearest", "value": 0.2}
-    table.attrs["baselines"] = [easy]
-    assert list(notable(table)["measure"]) == ["antecedent:named"]
-    table.attrs["baselines"] = [easy | {"value": 0.3}]
-    assert notable(table).empty
+    on_all = table["measure"] == "antecedent"
+    assert list(notable(table.assign(reference=np.where(on_all, 0.2, np.nan)))["measure"]) == ["antecedent:named"]
+    assert notable(table.assign(reference=np.where(on_all, 0.3, np.nan))).empty
 
 
 def test_a_gain_below_five_hundredths_is_no_finding():
@@ -454,7 +461,7 @@ def test_no_measure_comes_twice_before_every_one_has_come():
 
 
 def test_negative_effects_are_no_causes():
-    effects = fake("position").effects(None)
+    effects = fake("position").effects(None).table
     effects.loc[effects["layer"] == 1, ["effect", "ci_low", "ci_high"]] *= -1
     assert causes(effects, "swap").empty
 

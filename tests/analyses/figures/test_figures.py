@@ -253,6 +253,7 @@ def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_
             "gain": np.linspace(-0.2, 0.5, len(heads)),
             "effect": np.linspace(0.3, 0.0, len(heads)),
             "agreement": -1.0,
+            "label": "relation:obj:dependent->head",
         }
     )
     figure = figures.attention_against_effect(evidence, labels_table())

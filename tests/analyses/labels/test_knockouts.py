@@ -150,7 +150,8 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     for number in range(12):
         segment = random.Random(number).sample(words, 7)
         texts.append(AnnotatedText((*segment, *segment, *segment), (True,) * 21, f"document {number}"))
-    table = knockouts.measure(model, texts, texts=12)
+    found = knockouts.measure(model, texts, texts=12)
+    table = found.table
     effect = table.set_index(["measure", "layer", "head"])["effect"]
     assert effect["previous-token", 0, 0] > 1
     assert table.set_index(["measure", "layer", "head"])["q"]["previous-token", 0, 0] < 0.01
@@ -159,7 +160,7 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     assert {*table["behaviour"]} == {"position"}  # nothing else is annotated
     assert {*table["readout"]} == {"next token"}
     assert [*table.columns] == knockouts.KNOCKOUT_COLUMNS
-    counts = table.attrs["counts"]
+    counts = found.counts
     assert counts["texts"] == counts["texts without tags"] == counts["texts without chains"] == 12
     n = table.set_index(["measure", "layer", "head"])["n"]
     assert n["first-token", 0, 0] == 12 * 20  # every token but the last, which none follows
@@ -177,7 +178,7 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
         heads = tuple(at + 1 if at < 23 and rng.random() < 0.4 else -1 for at in range(24))
         relations = tuple("root" if head < 0 else "amod" for head in heads)
         texts.append(AnnotatedText((*segment,) * 3, (True,) * 24, f"document {number}", None, heads, relations))
-    table = knockouts.measure(model, texts, behaviours=["position", "part-of-speech"], texts=60)
+    table = knockouts.measure(model, texts, behaviours=["position", "part-of-speech"], texts=60).table
     rows = table[(table["layer"] == 0) & (table["head"] == 0)].set_index("measure")
     amod = rows.loc["relation:amod:head->dependent"]
     assert amod["drop"] > 0.5
@@ -191,9 +192,9 @@ def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):
     words = [*{*WORDS}]
     model = Planted(words, [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>").build()
     texts = [annotated(f"document {number}") for number in range(3)]
-    together = knockouts.measure(model, texts)
+    together = knockouts.measure(model, texts).table
     monkeypatch.setattr(tally, "CLAIMS", 1)
-    alone = knockouts.measure(model, texts)
+    alone = knockouts.measure(model, texts).table
     assert together["drop"].abs().max() > 0.1
     told = ["measure", "layer", "head", "drop", "control", "n"]
     pd.testing.assert_frame_equal(together[told], alone[told], rtol=1e-4, atol=1e-5)
@@ -202,9 +203,10 @@ def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):
 def test_words_in_pieces_and_texts_of_one_sentence_are_counted():
     text = AnnotatedText(("a-b", "c", "d"), (True,) * 3, "one", ("NOUN", "VERB", "NOUN"))
     model = Planted(["a", "-", "b", "c", "d"], [[planted.uniform]], n_ctx=16, start="<s>").build()
-    table = knockouts.measure(model, [text], behaviours=["part-of-speech"]).set_index("measure")
-    assert table.attrs["counts"]["words of several pieces, each a row"] == 1
-    assert table.attrs["counts"]["texts without relations"] == 1
+    found = knockouts.measure(model, [text], behaviours=["part-of-speech"])
+    table = found.table.set_index("measure")
+    assert found.counts["words of several pieces, each a row"] == 1
+    assert found.counts["texts without relations"] == 1
     assert table["n"]["tag:VERB->NOUN"] == 1  # "c" looks at three pieces; a control is left, itself
     assert [*table.index] == ["tag:VERB->NOUN"]  # the last "d" has no next token, "a-b" sees no noun before it
 

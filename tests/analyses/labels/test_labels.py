@@ -117,7 +117,7 @@ def test_what_was_measured_already_is_not_measured_again():
     assert isinstance(collected, Collected)
     options = {"documents": 4, "words": 12}
     fresh = label(model, {"position": corpus}, **options)
-    effects = position.effects(model)
+    effects = position.effects(model).table
     known = label(model, {"position": corpus}, collected=[collected], effects=effects, **options)
     pd.testing.assert_frame_equal(fresh.labels, known.labels)
     assert {"previous-token"} == {*known.labels["label"]}
@@ -137,12 +137,12 @@ def test_models_that_have_learnt_nothing_carry_no_label(tmp_path):
     """Test 11 of the measures: with no effect present, any label at all in at most 5% of models and two errors."""
     corpus = [*islice(stories(None, seed=11), 60)]
     tokenizer = Vocabulary(d_vocab=800).made(lambda: (text.text for text in corpus), "stories", tmp_path)
-    options = {"documents": 6, "words": 24, "effects": no_effects("any")}  # of pairs, which no label rests on
+    options = {"documents": 6, "words": 24, "effects": no_effects("any").table}  # of pairs, which no label rests on
     labelled = 0
     count = 8
     for seed in range(count):
         model = learnt_nothing(tokenizer, seed + 100)
-        found = label(model, dict.fromkeys(behaviours.MODULES, corpus), seed=seed, **options)
+        found = label(model, dict.fromkeys(behaviours.OURS, corpus), seed=seed, **options)
         labelled += len(found.labels) > 0
     assert labelled / count <= 0.05 + 2 * (0.05 * 0.95 / count) ** 0.5
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.behaviours import OURS
 from analyses.labels import knockouts
 from analyses.labels.readouts import AntecedentProbe, MaskedWord, NextToken, TagProbe, readouts
 from analyses.reading.windows import Window, windows
@@ -90,6 +91,7 @@ class TestMaskedWords:
 
     def test_the_head_that_fills_them_needs_the_next_token(self):
         table = knockouts.measure(filler_of_masks(), [cycled(number) for number in range(12)], behaviours=["position"])
+        table = table.table
         assert {*table["readout"]} == {"masked word"}
         assert effect_of(table, "next-token", 0, 0) > 3
         others = table.loc[(table["head"] == 1) | ~table["measure"].isin(["next-token", "first-token"])]
@@ -128,14 +130,15 @@ class TestTagProbe:
     @pytest.mark.parametrize("causal", [False, True])
     def test_the_head_that_tells_the_tag_is_found_and_no_other(self, causal):
         model = reader_of_tags(causal)
-        table = knockouts.measure(
+        found = knockouts.measure(
             model, map(tagged, range(12)), training=map(tagged, range(100, 160)), behaviours=["position"]
         )
+        table = found.table
         assert {*table["readout"]} == {"tag probe"}
         assert effect_of(table, "previous-token", 0, 0) > 1
         assert table.loc[table["head"] == 1, "effect"].abs().max() < 1e-4
         assert "induction" not in {*table["measure"]}
-        counts = table.attrs["counts"]
+        counts = found.counts
         assert counts["induction left out: random tokens have nothing for a tag probe to read"] == 1
         assert counts["texts that probes were trained on"] == 60
 
@@ -157,14 +160,14 @@ class TestTagProbe:
 
     def test_no_document_trains_the_probe_that_reads_it(self):
         texts = [tagged(number) for number in range(20)]
-        table = knockouts.measure(reader_of_tags(), texts[:4], training=texts, behaviours=["position"])
-        counts = table.attrs["counts"]
+        found = knockouts.measure(reader_of_tags(), texts[:4], training=texts, behaviours=["position"])
+        counts = found.counts
         assert counts["training texts left out: their document is measured"] == 4
         assert counts["texts that probes were trained on"] == 16
 
     def test_without_training_texts_the_documents_are_split(self):
         texts = [tagged(number) for number in range(40)]
-        counts = knockouts.measure(reader_of_tags(), iter(texts), behaviours=["position"]).attrs["counts"]
+        counts = knockouts.measure(reader_of_tags(), iter(texts), behaviours=["position"]).counts
         assert counts["texts"] + counts["texts that probes were trained on"] == 40
         assert min(counts["texts"], counts["texts that probes were trained on"]) > 5
 
@@ -173,12 +176,12 @@ class TestTagProbe:
         with pytest.raises(InputError, match="give annotated texts of other documents"):
             knockouts.measure(reader_of_tags(), bare)
         tags = [tagged(number) for number in range(20)]
-        table = knockouts.measure(reader_of_tags(), tags[:5], training=tags[5:])
+        found = knockouts.measure(reader_of_tags(), tags[:5], training=tags[5:])
         left_out = (
             "coreference: nothing read: no pronouns with right and wrong mentions before them to train a probe on"
         )
-        assert table.attrs["counts"][left_out] == 1
-        assert "coreference" not in {*table["behaviour"]}
+        assert found.counts[left_out] == 1
+        assert "coreference" not in {*found.table["behaviour"]}
 
 
 # Antecedents.
@@ -223,7 +226,7 @@ class TestAntecedentProbe:
             map(referring, range(20)),
             training=map(referring, range(100, 250)),
             behaviours=["coreference"],
-        )
+        ).table
         assert {*table["readout"]} == {"antecedent probe"}
         drop = table.set_index(["measure", "head"])["drop"]
         assert drop["antecedent", 0] > 1
@@ -259,14 +262,14 @@ class TestChoice:
         ],
     )
     def test_an_output_layer_is_read_by_itself(self, model, kinds):
-        found = readouts(model(), knockouts.BEHAVIOURS, [], Counter())
+        found = readouts(model(), [*OURS.values()], [], Counter())
         assert {*map(type, found.values())} == kinds
-        assert [*found] == [*knockouts.BEHAVIOURS]
+        assert [*found] == [*OURS]
 
     def test_else_probes_read_what_they_were_trained_for(self):
         both = [*map(tagged, range(30))]
         model = reader_of_tags()
         counts: Counter[str] = Counter()
-        found = readouts(model, knockouts.BEHAVIOURS, both, counts)
+        found = readouts(model, [*OURS.values()], both, counts)
         assert {name: type(way) for name, way in found.items()} == {"position": TagProbe, "part-of-speech": TagProbe}
         assert found["position"] is found["part-of-speech"]

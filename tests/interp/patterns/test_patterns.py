@@ -181,7 +181,7 @@ def test_relations(causal, start, seed, sink):
     for (group, head, name), (right, count) in expected.items():
         if head == 1 and any(count > 1 for each in batch.windows for count in each.pieces):
             continue  # sums over pieces that should tie differ by rounding
-        at = collector.names.index(name)
+        at = [measure.name for measure in collector.chosen].index(name)
         assert totals.rows[group, head, at] == count
         assert totals.scores[group, head, at].item() == pytest.approx(right, abs=1e-6)
     assert (null.variance >= 0).all()

@@ -360,7 +360,7 @@ def test_masked_words_are_what_knocked_out_heads_are_judged_by(variant, mask, tm
     out = run(model, TokenBatch.from_rows([ids]), "encoder.resid_final")
     got = read.value(way.output(out["encoder.resid_final"][0, read.positions]).log_softmax(-1))
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-    table = knockouts.measure(model, [text(number) for number in range(4)], behaviours=["position"])
+    table = knockouts.measure(model, [text(number) for number in range(4)], behaviours=["position"]).table
     assert {*table["readout"]} == {"masked word"}
     assert table["drop"].notna().all()
     assert table["drop"].abs().max() > 0

@@ -306,13 +306,13 @@ def defaults():
     return load("default"), load("lens:default")
 
 
-@pytest.mark.parametrize("module", [position, part_of_speech, coreference], ids=lambda module: module.BEHAVIOUR)
+@pytest.mark.parametrize("module", [position, part_of_speech, coreference], ids=lambda module: module.BEHAVIOUR.name)
 def test_tables_are_ours(module, defaults, monkeypatch):
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)
     ours, theirs = defaults
     stories = list(itertools.islice(corpora.read(corpora.GENERATED), 12))
     same_tables(module.measure(theirs, stories), module.measure(ours, stories))
-    same_tables(module.effects(theirs, pairs=8), module.effects(ours, pairs=8))
+    same_tables(module.effects(theirs, pairs=8).table, module.effects(ours, pairs=8).table)
 
 
 def same_tables(one: pd.DataFrame, other: pd.DataFrame) -> None:
@@ -323,7 +323,6 @@ def same_tables(one: pd.DataFrame, other: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(one.drop(columns=drop), other.drop(columns=drop), rtol=1e-4, atol=1e-4)
     pd.testing.assert_frame_equal(one[tails], other[tails], rtol=0, atol=5e-3)
     pd.testing.assert_frame_equal(one[ends], other[ends], rtol=1e-2, atol=1e-3)
-    assert one.attrs.get("counts") == other.attrs.get("counts")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
+from analyses.reading.collectors import measured
 from interp import AnnotatedText, InputError, Mention, TokenBatch, patch, run, zero
 from interp.config import NoNorm
 from interp.patching import Pairs, logit_difference
@@ -109,8 +110,8 @@ class TestInduction:
         assert others.value.max() < 0.1
 
     def test_both_heads_of_the_composition_carry_the_copy_and_no_other(self, positional_model):
-        effects = position.effects(positional_model)
-        (task,) = effects.attrs["tasks"]
+        tested = position.effects(positional_model)
+        effects, (task,) = tested.table, tested.tasks
         assert task["copying"] == 1.0
         assert task["difference"] == pytest.approx(20.0, abs=1e-4)  # 10 for the right token, -10 when it is broken
         carrying = {(0, 0), (1, 1)}
@@ -168,11 +169,11 @@ class TestAntecedent:
             pronoun = ["He", "She"][number // 2 % 2]
             mine, other = (he, she) if pronoun == "He" else (she, he)
             texts.append(meeting(*((mine, other) if antecedent == 0 else (other, mine)), pronoun, antecedent, number))
-        table = coreference.measure(reference_model, texts)
+        found = measured(coreference.Collector(reference_model), reference_model, texts)
+        table, baselines = found.heads, found.baselines
         row = only(table, layer=1, head=0, measure="antecedent", sink="kept")
         assert (row.value, row.n) == (1.0, 80)
         assert row.q < 1e-6
-        baselines = pd.DataFrame(table.attrs["baselines"])
         for name in ("nearest", "first"):
             assert only(baselines, baseline_name=name, measure="antecedent", sink="kept").value == 0.5
         silent = only(table, layer=0, head=0, measure="antecedent", sink="kept")
@@ -184,8 +185,8 @@ class TestAntecedent:
         assert row.value == pytest.approx(0.5, abs=1e-6)
 
     def test_patching_finds_the_head_both_ways_and_nothing_elsewhere(self, reference_model):
-        effects = coreference.effects(reference_model)
-        (task,) = effects.attrs["tasks"]
+        tested = coreference.effects(reference_model)
+        effects, (task,) = tested.table, tested.tasks
         assert task["clean"] == pytest.approx(STRENGTH, abs=1e-4)
         assert task["neutral"] == pytest.approx(0, abs=1e-4)
         assert set(effects.intervention) == {"denoise", "noise"}

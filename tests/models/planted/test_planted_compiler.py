@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
+from analyses.head_tables import Measured
+from analyses.reading.collectors import measured
 from interp import AnnotatedText, InputError, TokenBatch, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns import Rows, positional
@@ -22,7 +24,7 @@ SHARED = 5e-5  # how unevenly a norm lets a row be shared that should be shared 
 EVERYTHING = [*BEHAVIOURS, "offset:-5"]
 
 
-class Measured:
+class Tables:
     """A composed model that holds every behaviour, and its tables, each made when it is first asked for."""
 
     def __init__(self, form: str, norm: LayerNorm | RMSNorm | NoNorm):
@@ -58,12 +60,14 @@ class Measured:
         return part_of_speech.measure(self.composed.model, texts.sentences(self.lexicon, 25, apart=True))
 
     @cached_property
-    def meetings(self) -> pd.DataFrame:
-        return coreference.measure(self.composed.model, texts.meetings(self.lexicon, 120))
+    def meetings(self) -> Measured:
+        model = self.composed.model
+        return measured(coreference.Collector(model), model, texts.meetings(self.lexicon, 120))
 
     @cached_property
-    def episodes(self) -> pd.DataFrame:
-        return coreference.measure(self.composed.model, texts.meetings(self.lexicon, 60, episodes=4))
+    def episodes(self) -> Measured:
+        model = self.composed.model
+        return measured(coreference.Collector(model), model, texts.meetings(self.lexicon, 60, episodes=4))
 
 
 QUICK = [("decoder", NoNorm()), ("encoder", LayerNorm()), ("grouped", RMSNorm())]
@@ -76,7 +80,7 @@ SLOW = [("decoder", LayerNorm()), ("encoder", NoNorm()), ("grouped", NoNorm()), 
     ids=lambda each: f"{each[0]}-{type(each[1]).__name__}",
 )
 def planted(request) -> Measured:
-    return Measured(*request.param)
+    return Tables(*request.param)
 
 
 def of(table: pd.DataFrame, composed: Composed, name: str, sink: str = "kept") -> pd.DataFrame:
@@ -168,25 +172,24 @@ class TestSyntax:
 
 class TestReference:
     def test_antecedent_is_always_right_where_nearest_and_first_are_half_of_the_time(self, planted):
-        row = one(planted.meetings, planted.composed, "antecedent", "antecedent")
+        row = one(planted.meetings.heads, planted.composed, "antecedent", "antecedent")
         assert (row.value, row.baseline, row.n) == (1.0, 0.5, 120)
         assert row.q < 1e-6
-        baselines = pd.DataFrame(planted.meetings.attrs["baselines"])
+        baselines = planted.meetings.baselines
         kept = baselines[(baselines["measure"] == "antecedent") & (baselines["sink"] == "kept")]
         values = dict(zip(kept["baseline_name"], kept["value"], strict=True))
         assert values == dict.fromkeys(("nearest", "first", "random", "same gender", "same form"), 0.5)
 
     def test_antecedent_stays_right_over_several_episodes(self, planted):
-        row = one(planted.episodes, planted.composed, "antecedent", "antecedent")
+        row = one(planted.episodes.heads, planted.composed, "antecedent", "antecedent")
         assert (row.value, row.n) == (1.0, 240)
         assert row.ci_low > 0.3
 
     @pytest.mark.parametrize(("name", "rule"), [("nearest-noun", "nearest"), ("same-form", "same form")])
     @pytest.mark.parametrize("text", ["meetings", "episodes"])
     def test_an_impostor_scores_what_its_rule_scores(self, planted, name, rule, text):
-        table = getattr(planted, text)
-        row = one(table, planted.composed, name, "antecedent")
-        baselines = pd.DataFrame(table.attrs["baselines"])
+        found = getattr(planted, text)
+        row, baselines = one(found.heads, planted.composed, name, "antecedent"), found.baselines
         own = baselines[
             (baselines["baseline_name"] == rule)
             & (baselines["measure"] == "antecedent")
@@ -197,7 +200,8 @@ class TestReference:
 
     def test_over_episodes_the_rules_come_apart(self, planted):
         values = [
-            one(planted.episodes, planted.composed, name, "antecedent").value for name in ("nearest-noun", "same-form")
+            one(planted.episodes.heads, planted.composed, name, "antecedent").value
+            for name in ("nearest-noun", "same-form")
         ]
         assert values[0] == 0.5
         assert values[1] != 0.5
@@ -211,7 +215,7 @@ class TestNoise:
         assert shares["gain"].abs().max() < 0.05
         relations = of(planted.apart, composed, "noise")
         assert relations[relations["measure"].str.startswith("relation:")]["gain"].max() < 0.05
-        chosen = of(planted.episodes, composed, "noise")
+        chosen = of(planted.episodes.heads, composed, "noise")
         assert not ((chosen["gain"] > 0.05) & (chosen["q"] < 0.05)).any()
         assert (of(planted.lifts, composed, "noise")["gain"].abs() < 0.1).all()
 
@@ -405,7 +409,7 @@ class TestNorms:
         behaviours = ["previous-token", "induction", "first-token", "noun-to-adjective"]
         composed = compose(3, form="grouped", n_layers=2, n_heads=4, norm=LayerNorm(), behaviours=behaviours, noise=0.0)
         carrying = {(each.layer, each.head) for name in behaviours[:2] for each in composed.where(name)}
-        for _, row in position.effects(composed.model).iterrows():
+        for _, row in position.effects(composed.model).table.iterrows():
             whole = float((row.layer, row["head"]) in carrying)
             assert row.effect == pytest.approx(whole, abs=1e-3)
 

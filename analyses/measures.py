@@ -1,0 +1,234 @@
+"""What is a measure, and what is a behaviour? Values that say once what all that scores, hides, draws and words reads.
+
+A `Measure` asks one question of a head: from these rows, does it look at those keys? A `Behaviour` is a set of measures
+that one reading of a text answers, with the minimal pairs that test it. Ours are in `analyses.behaviours`; a user's own
+are made in the same way (`docs/own_measures.md`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from interp.annotation import AnnotatedText
+from interp.errors import InputError
+
+Looks = dict[int, set[int]]
+"""For each row (a column of a window's tokens) its keys, whether visible or not."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A stretch of a text as a model reads it (`analyses.reading.windows.Window`): what a claim is made from."""
+
+    @property
+    def text(self) -> AnnotatedText:
+        """All of it, with its annotation."""
+        ...
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens."""
+        ...
+
+    @cached_property
+    def content(self) -> frozenset[int]:
+        """Columns that hold no special token."""
+        ...
+
+    @cached_property
+    def scored(self) -> frozenset[int]:
+        """Of these, the columns whose rows are counted in this window."""
+        ...
+
+    @cached_property
+    def columns(self) -> dict[int, list[int]]:
+        """The columns of each shown word's pieces, by its place in the text."""
+        ...
+
+    def scores(self, word: int) -> bool:
+        """Whether the word's rows are counted in this window."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a measure counts in: only gains of one unit can be ranked together.
+
+    title     heads a table of such measures
+    ranked    more is better; the others only describe
+    drawn     what gives a figure its colours: the gain, the value as it is, or the value as a ratio
+    caption   how such a figure is read, where it shows no gains
+    """
+
+    title: str
+    ranked: bool = True
+    drawn: Literal["gain", "value", "lift"] = "gain"
+    caption: str = ""
+
+
+UNITS = {
+    "share": Unit("Shares"),
+    "correlation": Unit("Rank correlations"),
+    "lift": Unit(
+        "Lifts: how many times what distance explains; 1 is no preference",
+        drawn="lift",
+        caption="2 is twice the attention that distance explains, 0.5 half of it.",
+    ),
+    "entropy": Unit("Entropies", False, "value", "0: all attention on one token. 1: on all visible tokens alike."),
+    "progress": Unit(
+        "Distances from the diagonal",
+        False,
+        "value",
+        "0: as far into the source as into the target. 1: at the other end.",
+    ),
+    "tokens": Unit("Tokens", False, "value"),
+}
+RANKED = tuple(name for name, unit in UNITS.items() if unit.ranked)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A simpler rule that a head must beat. `looks` gives what it attends to, to the scorer of the measures it is for:
+
+    of positions    `(rows)`: a pattern, `prompt 1 query key`
+    of word pairs   `(items)`: the word that it chooses for each item, counted in the window; None: all words alike
+    of antecedents  `(item)`: one score a candidate
+
+    or is the number that it scores, where the measure's definition says it.
+    """
+
+    name: str
+    looks: Callable[[Any], Any] | float | None
+
+    def __call__(self, asked: Any) -> Any:
+        """What it attends to."""
+        assert callable(self.looks)
+        return self.looks(asked)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One question asked of every head.
+
+    name        as tables have it: `previous-token`, `relation:obj:dependent->head`
+    title       the same in plain words
+    unit        a key of `UNITS`
+    claims      which rows are eligible, and the keys that satisfy it; None where there are none to point at (entropy)
+    pairs       instead of `claims`: the words that ask with the words that are sought, of a whole text. The head's
+                choice is the word with most of its attention; rows and keys are the words' pieces
+    rivals      what must be beaten: the strictest on the same rows is the baseline
+    null        which keys change places with each other: any, those at about the same distance, or none say it
+    of_words    keys are chosen for what they are, not for their distance: hiding them is compared with hiding others at
+                the usual distances
+    needs       of "tags", "relations", "chains", what a text must be annotated with, where its behaviour says none
+    later       asks for keys behind the query, which a causal stack does not see
+    hidden      its claimed keys are knocked out
+    label       what a head that shows it is called; the measure's name by default, None: nothing (other labels say it)
+    together    measures that share this name count only where the head shows all of them
+    reference   the rival that is enough to be beaten, where another measure (`together`) asks for the strictest
+    tasks       the minimal pairs that ask about the same
+    corpus      the text it is read on, where that is not the one that is given
+    recorded    what the record of a training run calls it, where it is followed
+    """
+
+    name: str
+    title: str = ""
+    unit: str = "share"
+    claims: Callable[[Any], Looks] | None = None  # of a `Shown`
+    pairs: Callable[[AnnotatedText], Iterable[tuple[int, int]]] | None = None
+    needs: Sequence[str] = ()
+    rivals: Sequence[Rival] = ()
+    null: Literal["any key", "same distance", "none"] = "none"
+    of_words: bool = True
+    later: bool = False
+    hidden: bool = True
+    label: str | None = ""
+    together: str = ""
+    reference: str = ""
+    tasks: Sequence[str] = ()
+    corpus: str = ""
+    recorded: str = ""
+
+    def __post_init__(self):
+        if self.unit not in UNITS:
+            raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
+        if self.claims and self.pairs:
+            raise InputError(f"measure {self.name}: expected `claims` or `pairs`, got both")
+
+    @property
+    def called(self) -> str | None:
+        """The label of a head that shows it; None where more of it is not better, or other labels say it."""
+        if not UNITS[self.unit].ranked:
+            return None
+        return self.name if self.label == "" else self.label
+
+    @property
+    def points(self) -> bool:
+        """Whether there are keys that satisfy it."""
+        return self.claims is not None or self.pairs is not None
+
+    def looks(self, shown: Shown) -> Looks:
+        """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
+        if self.claims is not None:
+            return self.claims(shown)
+        return pieces_of(shown, self.pairs(shown.text)) if self.pairs is not None else {}
+
+
+def pieces_of(shown: Shown, pairs: Iterable[tuple[int, int]]) -> Looks:
+    """From the pieces of words that ask, where they are counted in this window, to those of the words they ask for."""
+    found: Looks = {}
+    for query, target in pairs:
+        if query != target and query in shown.columns and target in shown.columns and shown.scores(query):
+            for row in shown.columns[query]:
+                found.setdefault(row, set()).update(shown.columns[target])
+    return found
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """Measures that are read together, and how they are tested, worded and drawn.
+
+    name          the column `behaviour`
+    title         the heading
+    measures      every measure of it, in the order of its scorers
+    collector     makes what adds them up: `collector(model, seed=, heads=)`
+    headline      names of the measures that pages lead with
+    needs         of "tags", "relations", "chains", what a text must be annotated with
+    described     what was measured, in plain sentences
+    grids         by unit, the question that the grid of its headline measures answers
+    colour        of its labels: "blue", "green", "orange", "purple"
+    effects       its causal test: `effects(model, pairs=, seed=)`; None: there are no minimal pairs for it
+    attention     the kind of attention that it is about
+    bare          what the collector is told where only gains over the baseline count
+    cost          claims with their controls that one text has, about: what knock-outs of it cost
+    probe         what reads a model without output layer: the word's tag, or whether two words are of one chain
+    pictures      which of the report's pictures show its heads
+    """
+
+    name: str
+    title: str
+    measures: Sequence[Measure]
+    collector: Callable[..., Any]
+    headline: Sequence[str]
+    needs: frozenset[str] = frozenset()
+    described: str = ""
+    grids: Mapping[str, str] = field(default_factory=dict)
+    colour: str = "purple"
+    effects: Callable[..., Any] | None = None
+    attention: Literal["self", "cross"] = "self"
+    bare: Mapping[str, Any] = field(default_factory=dict)
+    cost: int = 20
+    probe: Literal["tag", "antecedent"] = "tag"
+    pictures: Collection[str] = ("sentence",)
+
+    def asked(self, *, causal: bool) -> list[Measure]:
+        """The measures that a stack can show."""
+        return [measure for measure in self.measures if not (causal and measure.later)]
+
+    def __getitem__(self, name: str) -> Measure:
+        """The measure of that name."""
+        for measure in self.measures:
+            if measure.name == name:
+                return measure
+        raise KeyError(name)

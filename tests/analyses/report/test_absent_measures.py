@@ -1,0 +1,57 @@
+"""A treebank without the dependencies that a report leads with: what never occurs is left out and said."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pages import page_of
+from worded import worded
+
+from analyses import coreference, part_of_speech, position, report
+from analyses.cli import app as cli
+from analyses.corpora import read
+from analyses.head_tables import NO_ITEMS
+
+ROWS = ("1\tTim\t_\tPROPN\t_\t_\t2\tdep", "2\tsaw\t_\tVERB\t_\t_\t0\troot", "3\tSue\t_\tPROPN\t_\t_\t2\tconj")
+SENTENCE = "".join(f"{row}\t_\t_\n" for row in ROWS)
+
+
+@pytest.fixture
+def treebank(tmp_path) -> Path:
+    """A foreign treebank: no det, amod, nsubj or obj, no noun, no adjective; `conj` alone is asked."""
+    path = tmp_path / "foreign.conllu"
+    path.write_text("".join(f"# newdoc id = d{at}\n{SENTENCE}\n" for at in range(12)))
+    return path
+
+
+def test_a_report_of_a_treebank_without_the_usual_dependencies(treebank, tmp_path):
+    out = report.build(worded(), [read(treebank)], tmp_path / "out", probes=False, experiments=False)
+    facts, shown = json.loads((out / "run.json").read_text()), " ".join(page_of(out).text.split())
+    baselines = pd.read_csv(out / "tables/baselines.csv")
+    heads = pd.read_csv(out / "tables/heads.csv")
+    grammar = heads.loc[heads["behaviour"] == "part-of-speech"]
+    assert set(grammar["measure"]) == {"relation:conj:dependent->head", "tag:VERB->PROPN"}
+    assert (baselines["n"] > 0).all()
+    assert baselines["value"].notna().all()
+    absent = facts["measures_without_items"]["part-of-speech"]
+    assert "relation:det:head->dependent" in absent
+    assert facts["left_out"]["part-of-speech"][NO_ITEMS] == len(absent)
+    assert "This text has no item of relation:det:head→dependent, relation:amod:head→dependent" in shown
+
+
+@pytest.mark.parametrize("command", ["position", "part-of-speech", "coreference"])
+def test_the_single_commands(command, treebank, tmp_path, stories):
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--corpus", str(treebank), "--model", str(stories), "--out", str(out), "--no-labels"])
+    assert not ended.value.code
+    assert (out / "report.html").exists()
+
+
+def test_in_python(treebank):
+    model, corpus = worded(), read(treebank)
+    assert not position.measure(model, corpus).empty
+    assert "relation:det:head->dependent" not in set(part_of_speech.measure(model, corpus)["measure"])
+    with pytest.raises(ValueError, match="pronoun with both"):
+        coreference.measure(model, corpus)

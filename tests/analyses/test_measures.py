@@ -1,0 +1,216 @@
+"""A measure says once which keys it claims: on random patterns and real text its scorer adds up exactly those."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from analyses import coreference, own_measures, part_of_speech, position
+from analyses.antecedents import antecedent_items
+from analyses.behaviours import ACROSS, OURS, chosen
+from analyses.corpora import read
+from analyses.head_tables import Collected
+from analyses.measures import UNITS, Behaviour, Measure
+from analyses.own_measures import own_behaviour
+from analyses.reading.collectors import collect
+from analyses.reading.windows import Batch, Reading, Window
+from analyses.relations import Items
+from interp import AnnotatedText, InputError, Transformer, run
+from interp.tokens import NO_WORD
+from models import load
+from models.planted import Planted, noise
+from models.stories import stories
+
+MASSES = [m for m in position.MEASURES if m.points and not m.corpus]
+
+
+def random_model(causal: bool) -> Transformer:
+    """Four heads of random scores over the words of some stories, with a start token."""
+    words = sorted({word for text in texts() for word in text.words})
+    layers = [[noise(3.0, 2 * layer + head) for head in range(2)] for layer in range(2)]
+    return Planted(words, layers, n_ctx=60, causal=causal, start="<s>").build()
+
+
+def texts() -> list[AnnotatedText]:
+    return list(stories(6, 5))
+
+
+def batches(model: Transformer, corpus: list[AnnotatedText]) -> list[Batch]:
+    return list(Reading(model, corpus))
+
+
+@pytest.fixture(params=["decoder", "encoder", "default model"])
+def read_text(request, shared_file) -> tuple[Transformer, list[AnnotatedText]]:
+    """Random patterns in two kinds of stack, and the default model on sentences that people wrote."""
+    if request.param == "default model":
+        path: Path = shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu")
+        return load("default"), list(read(path, 25))
+    return random_model(request.param == "decoder"), texts()
+
+
+def mass_on_claims(batch: Batch, measure: Measure, *, averaged: bool = False) -> tuple[torch.Tensor, float]:
+    """Attention on the claimed keys that a row sees, added up by head (`averaged`: over a word's pieces); and rows."""
+    total, rows = torch.zeros(batch.pattern.shape[1], dtype=torch.float64), 0
+    for prompt, window in enumerate(batch.windows):
+        count = Counter(window.word_of)
+        for row, keys in measure.looks(window).items():
+            seen = [key for key in keys if batch.rows.visible[prompt, row, key]]
+            if seen:
+                share = 1 / count[window.word_of[row]] if averaged else 1
+                total += share * batch.pattern[prompt, :, row, seen].double().sum(-1)
+                rows += 1
+    return total, rows
+
+
+def test_positional_scorers_add_up_what_is_claimed(read_text):
+    model, corpus = read_text
+    collector = position.Collector(model, n_untrained=0)
+    expected = {measure.name: (torch.zeros(collector.heads.count).double(), 0) for measure in MASSES}
+    for batch in batches(model, corpus):
+        collector.add(batch)
+        for measure in MASSES:
+            mass, rows = mass_on_claims(batch, measure)
+            expected[measure.name] = expected[measure.name][0] + mass, expected[measure.name][1] + rows
+    totals, n_heads = collector.totals["kept"], collector.heads.count
+    asked = [m for m in OURS["position"].asked(causal=collector.causal) if m in MASSES]
+    assert {m.name for m in asked} == {*collector.names} - {"distance", "entropy"}
+    for measure in asked:
+        at, (mass, rows) = collector.names.index(measure.name), expected[measure.name]
+        assert totals.rows[:, 0, at].sum() == rows, measure.name
+        torch.testing.assert_close(totals.scores[:, :n_heads, at].sum(0), mass, rtol=1e-5, atol=1e-5)
+
+
+def test_induction_adds_up_what_is_claimed_on_repeats():
+    model = random_model(causal=True)
+    measure, length = OURS["position"]["induction"], position.repeat_length(model)
+    found = position.induction(model, length, 0).totals.finish()
+    ids = position.repeated(model, length, 40, 0)
+    special = (True,) * (ids.shape[1] - 2 * length) + (False,) * 2 * length
+    text = AnnotatedText((), (), "repeat")
+    window = Window(text, 0, 0, 0, tuple(ids[0].tolist()), (NO_WORD,) * ids.shape[1], special)
+    looks = measure.looks(window)
+    assert found.rows[:, 0, 0].sum() == 40 * len(looks)
+    pattern = run(model, ids, "decoder.*.attn.pattern")
+    every = torch.cat([pattern[f"decoder.{layer}.attn.pattern"] for layer in range(2)], 1).double()
+    mass = sum(every[:, :, row, sorted(keys)].sum((0, -1)) for row, keys in looks.items())
+    torch.testing.assert_close(found.scores[:, :4, 0].sum(0), mass, rtol=1e-5, atol=1e-5)
+
+
+def test_lifts_add_up_what_is_claimed(read_text):
+    model, corpus = read_text
+    collector = part_of_speech.Collector(model)
+    expected: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(collector.heads.count).double())
+    for batch in batches(model, corpus):
+        collector.add(batch)
+        for measure in collector.lifted:
+            expected[measure.name] += mass_on_claims(batch, measure, averaged=True)[0]
+    observed = collector.lifts["kept"].observed.sum(0)
+    for at, measure in enumerate(collector.lifted):
+        torch.testing.assert_close(observed[:, at], expected[measure.name], rtol=1e-4, atol=1e-4)
+    assert observed.sum() > 0
+
+
+def _rows(items: Items) -> list[tuple[int, ...]]:
+    columns = items.column, items.prompt, items.query, items.target
+    return sorted(zip(*(each.tolist() for each in columns), strict=True))
+
+
+def test_relations_ask_for_the_words_that_they_pair(read_text):
+    """The fast way to the items is the plain one, and an item's target lies where the measure claims it."""
+    model, corpus = read_text
+    collector = part_of_speech.Collector(model)
+    count = 0
+    for batch in batches(model, corpus):
+        fast = Items.of(batch, collector.relations, collector.causal, Counter())
+        plain = Items.of_pairs(batch, collector.chosen, collector.causal, Counter())
+        rows = [_rows(each) for each in (fast, plain)]
+        assert rows[0] == rows[1]
+        for column, prompt, query, target in rows[0]:
+            window = batch.windows[prompt]
+            looks = collector.chosen[column].looks(window)
+            for row in window.columns[query + window.start]:
+                assert {*window.columns[target + window.start]} <= looks[row]
+        count += len(fast)
+    assert count > 50
+
+
+def test_antecedents_are_chosen_among_what_is_claimed():
+    """Mass on the claimed keys over mass on all candidates, and whether the highest candidate is claimed."""
+    model, corpus = random_model(causal=True), texts()
+    collector = coreference.Collector(model)
+    share, right, n = defaultdict(float), defaultdict(float), defaultdict(int)
+    for batch in batches(model, corpus):
+        collector.add(batch)
+        for measure in coreference.MEASURES:
+            for prompt, window in enumerate(batch.windows):
+                looks = measure.looks(window)
+                for item in antecedent_items(window.text):
+                    (row,) = window.columns.get(item.pronoun, [-1])
+                    if row not in looks or not window.scores(item.pronoun):
+                        continue
+                    candidates = [window.columns[word][0] for word in item.candidates if word in window.columns]
+                    own = batch.pattern[prompt, :, row].double()
+                    claimed = own[:, sorted(looks[row])]
+                    share[measure.name] += claimed.sum(-1) / own[:, candidates].sum(-1)
+                    right[measure.name] += (claimed.amax(-1) >= own[:, candidates].amax(-1)).double()
+                    n[measure.name] += 1
+    totals = collector.totals["kept"]
+    for at, measure in enumerate(coreference.MEASURES):
+        assert totals.rows[:, 0, at].sum() == n[measure.name] > 0
+        expected = share if measure.name.startswith("antecedent-mass") else right
+        torch.testing.assert_close(totals.scores[:, :4, at].sum(0), expected[measure.name], rtol=1e-4, atol=1e-4)
+
+
+def test_a_users_claims_are_scored_as_ours(read_text):
+    model, corpus = read_text
+    ours = OURS["position"]["duplicate-token"]
+    mine = own_behaviour([Measure("mine", claims=ours.claims, rivals=ours.rivals)])
+    theirs = position.Collector(model, n_untrained=0)
+    own = mine.collector(model)
+    for batch in batches(model, corpus):
+        own.add(batch)
+        theirs.add(batch)
+    at = theirs.names.index("duplicate-token")
+    for sink in ("kept", "removed"):
+        totals, null = own.totals[0][sink].finish()
+        torch.testing.assert_close(totals.scores[..., 0], theirs.totals[sink].scores[..., at], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(totals.rows[..., 0], theirs.totals[sink].rows[..., at])
+        if sink == "removed":  # our null has no special token among the keys
+            torch.testing.assert_close(null.mean[..., 0], theirs.nulls[sink].mean[..., at], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("behaviour", [*OURS.values(), *ACROSS.values()], ids=lambda each: each.name + each.attention)
+def test_what_a_behaviour_says_of_itself_holds_together(behaviour: Behaviour):
+    names = [measure.name for measure in behaviour.measures]
+    assert len({*names}) == len(names)
+    assert {*behaviour.headline} <= {*names}
+    assert behaviour.title
+    assert behaviour.described
+    assert {behaviour[name].unit for name in behaviour.headline} <= {*behaviour.grids}
+    for measure in behaviour.measures:
+        assert measure.title
+        assert measure.unit in UNITS
+        assert measure.rivals
+        assert not measure.reference or measure.reference in {rival.name for rival in measure.rivals}
+
+
+def test_tables_name_the_rivals_that_measures_name():
+    model, corpus = random_model(causal=True), texts()
+    collectors = [each.collector(model) for each in OURS.values()]
+    for found in collect(Reading(model, corpus), collectors):
+        assert isinstance(found, Collected)
+        for scored in found.scored:
+            names = list(scored.baselines) or [scored.constant[0]]
+            for measure in scored.measures:
+                assert [rival.name for rival in measure.rivals] == names
+
+
+def test_two_measures_of_one_name_are_refused():
+    again = own_behaviour([Measure("self", pairs=lambda text: [])])
+    with pytest.raises(InputError, match="several measures are called self"):
+        chosen(["position", again])
+    with pytest.raises(InputError, match="no behaviour nearness"):
+        chosen(["nearness"])
+    with pytest.raises(InputError, match="expected `pairs` or `claims`"):
+        own_measures.own_behaviour([Measure("nothing")])

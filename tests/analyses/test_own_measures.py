@@ -1,0 +1,160 @@
+"""What docs/own_measures.md promises: its code runs as it stands, in the report and from the command line too."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pages import page_of
+from worded import worded
+
+from analyses.cli import app as cli
+from analyses.corpora import read
+from analyses.labels import label
+from analyses.measures import Measure, Rival
+from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
+from analyses.reading.collectors import measured
+from interp import AnnotatedText, InputError
+from models.planted import Planted, first_token, noise, offset, uniform
+
+PAGE = (Path(__file__).parents[2] / "docs/own_measures.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SENTENCE = [
+    ("Tim", "PROPN", 4, "nsubj", "_"),
+    ("did", "AUX", 4, "aux", "_"),
+    ("not", "PART", 4, "advmod", "Polarity=Neg"),
+    ("see", "VERB", 0, "root", "_"),
+    ("Sue", "PROPN", 4, "obj", "_"),
+]
+
+
+def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
+    """From every verb to the word before it."""
+    return [(at, at - 1) for at, tag in enumerate(text.tags or ()) if tag == "VERB"]
+
+
+@pytest.fixture
+def treebank(tmp_path) -> Path:
+    lines = [
+        f"{at}\t{word}\t_\t{tag}\t_\t{feats}\t{head}\t{relation}\t_\t_"
+        for at, (word, tag, head, relation, feats) in enumerate(SENTENCE, 1)
+    ]
+    path = tmp_path / "en_ewt-ud-dev.conllu"
+    path.write_text("".join(f"# newdoc id = d{at}\n" + "\n".join(lines) + "\n\n" for at in range(12)))
+    return path
+
+
+def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
+    assert len(BLOCKS[0].strip().splitlines()) <= 30
+    monkeypatch.chdir(tmp_path)
+    model = Planted([word for word, *_ in SENTENCE], [[offset(-1), uniform]], n_ctx=24, start="<s>").build()
+    monkeypatch.setattr("models.load", lambda name: model)
+    names: dict[str, object] = {}
+    exec(BLOCKS[0], names)
+    table = names["table"]
+    assert isinstance(table, pd.DataFrame)
+    row = table[(table["head"] == 0) & (table["sink"] == "kept")].iloc[0]
+    assert (row["value"], row["n"], row["baseline_name"]) == (1.0, 12, "offset -1")
+    assert "verb->negation" in set(table["measure"])
+    exec(BLOCKS[1].replace("mine])", "mine], labels=False, probes=False, experiments=False)"), names)
+    heads = pd.read_csv(tmp_path / "negation/tables/heads.csv")
+    assert {"verb->negation", "previous-token"} <= set(heads["measure"])
+    shown = " ".join(page_of(tmp_path / "negation").text.split())
+    assert "from a verb to its negation" in shown
+    assert "verb→negation" in shown
+
+
+def test_rivals_intervals_and_chance():
+    """The word before is chosen always by one head, and by chance by the one that looks at all alike."""
+    words = ["a", "b", "c", "d", "e"]
+    model = Planted(words, [[offset(-1), uniform, first_token]], n_ctx=24, start="<s>").build()
+    texts = [
+        AnnotatedText(tuple(words), (True,) * 5, f"d{at}", ("X", "X", "X", "VERB", "X"), (-1,) * 5, ("root",) * 5)
+        for at in range(30)
+    ]
+    table = measure_pairs(model, texts, before_the_verb, name="mine").query("sink == 'kept'").set_index("head")
+    assert table["value"].round(6).tolist()[:2] == [1.0, round(1 / 3, 6)]
+    assert (table["baseline_name"] == "offset -1").all()
+    assert (table["null"].notna() & (table["n"] == 30)).all()
+    first = Rival("the first word", lambda items: 0 * items.query)
+    mine = own_behaviour([Measure("mine", pairs=before_the_verb, rivals=(OF_WORDS[0], first))])
+    found = measured(mine.collector(model), model, texts)
+    values = found.baselines.query("sink == 'kept'").set_index("baseline_name")["value"].round(6)
+    assert values.to_dict() == {"uniform": round(1 / 3, 6), "the first word": 0.0}
+
+
+def test_a_users_head_is_labelled(tmp_path):
+    words = [f"w{at}" for at in range(8)]
+    model = Planted(words, [[offset(-1), uniform], [noise(2.0, 1), noise(2.0, 2)]], n_ctx=24, start="<s>").build()
+    texts = [
+        AnnotatedText(
+            tuple(words), (True,) * 8, f"d{at}", tuple("VERB" if (at + i) % 5 == 0 else "X" for i in range(8))
+        )
+        for at in range(40)
+    ]
+
+    mine = own_behaviour(
+        [Measure("mine", pairs=lambda text: [p for p in before_the_verb(text) if p[0]], rivals=OF_WORDS[:1])]
+    )
+    found = label(model, {mine.name: texts}, behaviours=[mine], documents=6, words=12)
+    carried = found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]].to_numpy().tolist()
+    assert carried == [[0, 0]]
+    assert found.evidence["effect"].notna().any()
+
+
+def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch):
+    model, own = worded("did", "not", "see"), tmp_path / "own.py"
+    own.write_text(
+        "from analyses.measures import Measure\n"
+        "def before(text):\n    return [(at, at - 1) for at in range(1, len(text.words))]\n"
+        "first = Measure('mine', 'from a word to the one before', pairs=before)\n"
+    )
+    monkeypatch.setattr("analyses.cli.command_frame.opened", lambda *_: model)
+    out = tmp_path / "out"
+    wanted = [
+        "--corpus",
+        str(treebank),
+        "--no-labels",
+        "--no-probes",
+        "--no-experiments",
+        "--pairs",
+        "2",
+        "--out",
+        str(out),
+    ]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", "--measures", str(own), *wanted])
+    assert not ended.value.code
+    assert "mine" in set(pd.read_csv(out / "tables/heads.csv")["measure"])
+    assert (
+        "there are no minimal pairs for it"
+        in json.loads((out / "run.json").read_text())["causal_test_left_out"]["own measures"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1 / 0", "own.py: ZeroDivisionError: division by zero"),
+        ("def broken(", "own.py: SyntaxError"),
+        ("answer = 42", "expected a Measure or a Behaviour at the top level"),
+        ("from analyses.measures import Measure\nMEASURES = [Measure('m')]", "expected `pairs` or `claims`"),
+        ("raise SystemExit", "SystemExit"),
+    ],
+)
+def test_errors_in_a_file_are_one_line(tmp_path, code, message):
+    path = tmp_path / "own.py"
+    path.write_text(code)
+    with pytest.raises(InputError, match=re.escape(message)) as found:
+        read_file(path)
+    assert "\n" not in str(found.value)
+    with pytest.raises(InputError, match="no file"):
+        read_file(tmp_path / "nowhere.py")
+
+
+def test_pairs_outside_a_text_are_refused_by_name(treebank):
+    with pytest.raises(InputError, match=r"measure mine: expected pairs of words 0-4 of d0, got \(0, 9\)"):
+        measure_pairs(worded(), read(treebank), lambda text: [(0, 9)], name="mine")
+    with pytest.raises(InputError, match="no item of mine"):
+        measure_pairs(worded(), read(treebank), lambda text: [], name="mine")
