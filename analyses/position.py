@@ -54,6 +54,7 @@ def measure(
 
 UNIFORM = Rival("uniform", lambda rows: rows.uniform)
 _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
+_NO_NULL: dict[str, Any] = _ROWS | {"null": "none"}
 
 
 def _at(offset: int) -> Callable[[Shown], Looks]:
@@ -105,7 +106,7 @@ MEASURES = (
         **_ROWS,
     ),
     Measure("distance", "mean distance of attention", unit="tokens", **_ROWS),
-    Measure("entropy", "how evenly attention is spread", unit="entropy", **_ROWS | {"null": "none"}),
+    Measure("entropy", "how evenly attention is spread", unit="entropy", **_NO_NULL),
     Measure(
         "positional-head",
         "rows whose most attended token stands at one offset",
