@@ -6,17 +6,15 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from analyses.behaviours import OURS
 from analyses.labels import knockouts, tally
 from analyses.labels.claims import (
     Hiding,
-    antecedent_looks,
     at_usual_distances,
     distances,
-    position_looks,
-    relation_looks,
-    tag_looks,
     with_control,
 )
+from analyses.measures import Looks
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.positional import measures
@@ -49,11 +47,17 @@ def controlled(
     return with_control(window, looks, window.content, random.Random(seed), counts=Counter(), **choices)
 
 
+def looks_of(behaviour: str, window: Window, *, causal: bool = True) -> dict[str, Looks]:
+    """What the measures of a behaviour claim and hide."""
+    asked = OURS[behaviour].asked(causal=causal)
+    return {each.name: each.looks(window) for each in asked if each.points and each.hidden and not each.corpus}
+
+
 class TestClaims:
     """Rows and keys, by hand."""
 
     def test_positions(self, window):
-        looks = position_looks(window, causal=True)
+        looks = looks_of("position", window, causal=True)
         assert looks["previous-token"] == {row: {row - 1} for row in range(2, 12)}  # never the start token
         assert looks["offset:-3"] == {row: {row - 3} for row in range(4, 12)}
         assert looks["first-token"] == {row: {0} for row in range(1, 12)}
@@ -61,31 +65,35 @@ class TestClaims:
         assert "next-token" not in looks
 
     def test_positions_that_only_an_encoder_sees(self, window):
-        looks = position_looks(window, causal=False)
+        looks = looks_of("position", window, causal=False)
         assert looks["next-token"] == {row: {row + 1} for row in range(1, 11)}
         assert looks["offset:3"] == {row: {row + 3} for row in range(1, 9)}
         assert looks["duplicate-token"] == {7: {3}, 8: {5}}  # earlier copies, as the measure has it
 
     def test_every_positional_measure_but_those_without_a_key_of_their_own_is_claimed(self, window):
         for causal in (True, False):
-            assert {*position_looks(window, causal=causal)} == {*measures(causal)} - {"self", "distance", "entropy"}
+            assert {*looks_of("position", window, causal=causal)} == {*measures(causal)} - {
+                "self",
+                "distance",
+                "entropy",
+            }
 
     def test_tags_and_relations(self, window):
-        assert tag_looks(window, [("NOUN", "ADJ")]) == {"tag:NOUN->ADJ": {5: {4}, 8: {4}}}
-        looks = relation_looks(window, ["nsubj", "det"])
+        assert looks_of("part-of-speech", window)["tag:NOUN->ADJ"] == {5: {4}, 8: {4}}
+        looks = looks_of("part-of-speech", window)
         assert looks["relation:nsubj:head->dependent"] == {2: {1}, 9: {8}}
         assert looks["relation:nsubj:dependent->head"] == {1: {2}, 8: {9}}
         assert looks["relation:det:head->dependent"] == {5: {3}, 8: {7}}
 
     def test_a_decoder_is_not_asked_for_keys_that_it_does_not_see(self, window):
-        ahead = relation_looks(window, ["nsubj"])["relation:nsubj:dependent->head"]
+        ahead = looks_of("part-of-speech", window)["relation:nsubj:dependent->head"]
         assert controlled(window, ahead) is None
         found = controlled(window, ahead, causal=False)
         assert found is not None
         assert (found[0].rows, found[0].keys) == ((1, 8), ({2}, {9}))
 
     def test_antecedents(self, window):
-        assert antecedent_looks(window) == {"antecedent": {10: {1}}, "antecedent:named": {10: {1}}}
+        assert looks_of("coreference", window) == {"antecedent": {10: {1}}, "antecedent:named": {10: {1}}}
 
     def test_a_control_has_as_many_other_keys_at_about_the_same_distance(self, window):
         for seed in range(20):
