@@ -162,7 +162,9 @@ class Collected:
         rows = _rows(self.heads, scored, totals, seed)
         known = {(row["measure"], row["baseline_name"]): row["value"] for row in self._baselines(scored, totals)}
         reference = {each.name: known.get((each.name, each.reference), np.nan) for each in scored.measures}
-        return rows.assign(corpus=scored.corpus or self.corpus, reference=[float(reference[name]) for name in rows["measure"]])
+        return rows.assign(
+            corpus=scored.corpus or self.corpus, reference=[float(reference[name]) for name in rows["measure"]]
+        )
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
         """Every rival's own value on every measure that has items, where there is more than one."""

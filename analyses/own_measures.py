@@ -25,7 +25,7 @@ from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
-from interp import AnnotatedText, InputError, Transformer
+from interp import AnnotatedText, InputError, Model
 from interp.patterns import Null, Rows, Totals
 from interp.patterns.nulls import on_set, spread
 from interp.patterns.rows import REAL, SINKS
@@ -94,7 +94,7 @@ def as_behaviours(asked: Iterable[str | Behaviour | Measure]) -> list[str | Beha
 
 
 def measure_pairs(
-    model: Transformer,
+    model: Model,
     corpus: Iterable[AnnotatedText],
     pairs: Pairs,
     *,
@@ -147,7 +147,7 @@ class Collector:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         *,
         seed: int = 0,
         heads: Heads | None = None,
