@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.has_out_bias)
         self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
 
-    def forward(self, x: Stream, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None) -> Stream:
+    def forward(self, x: Stream, tap: Tap, sight: Sight, past: Growing | None = None) -> Stream:
         """What the heads write for the positions of `x`, which see themselves and, where given, `past` ones."""
         q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
@@ -195,8 +195,11 @@ class CrossAttention(Attention):
         super().__init__(config)
         self.reach, self.positions = None, NoPositions()
 
-    def read(self, x: Stream, source: Source, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None) -> Stream:
+    def forward(
+        self, x: Stream, tap: Tap, sight: Sight, past: Growing | None = None, source: Source | None = None
+    ) -> Stream:
         """What the heads write for the positions of `x`, which all see the whole source."""
+        assert source is not None
         q = tap("q", self.project_queries(x))
         k, v = (past or Growing()).once(lambda: self.project_keys_values(source.stream))
         k, v = tap("k", k), tap("v", v)

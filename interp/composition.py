@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.model import Model
-from interp.parts import Around, RootMeanSquare
-from interp.patching.patch_sites import Attending, only_stack
-from interp.transformer import AfterNorm, Block, PreNorm, Transformer, with_parts
+from interp.parts import RootMeanSquare
+from interp.patching.patch_sites import only_stack
+from interp.transformer import Transformer, with_parts
 
 
 @torch.no_grad()
@@ -60,7 +60,7 @@ class _Factors:
     def of(model: Transformer, layer: int) -> "_Factors":
         """From the weights, in at least float32."""
         block, config = model.last.blocks[layer], model.last.config
-        attn, norm, after = block.attn, _norm_before(block), norm_after(block)
+        attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
         shared = config.n_heads // config.kv_heads
         w_q, w_k, w_v = (_folded(norm, wide(weight)) for weight in (attn.W_Q, attn.W_K, attn.W_V))
         w_k, w_v = w_k.repeat_interleave(shared, 0), w_v.repeat_interleave(shared, 0)
@@ -80,21 +80,6 @@ def _folded(
         weight = weight - weight.mean(1, keepdim=True)
     weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight.dtype)[:, None] * weight
     return weight - weight.mean(1, keepdim=True) if centred and not writes else weight
-
-
-def _norm_before(block: Block) -> nn.Module:
-    """The norm between the stream and attention."""
-    if isinstance(block.norm_attn, Around):
-        return block.norm_attn.before
-    return block.norm_attn if block.wiring is PreNorm else nn.Identity()
-
-
-def norm_after(block: Block, attention: Attending = "self") -> nn.Module:
-    """The norm between an attention and the stream."""
-    norm = block.norm_attn if attention == "self" else block.norm_cross
-    if isinstance(norm, Around):
-        return norm.after
-    return norm if block.wiring is AfterNorm else nn.Identity()
 
 
 def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:

@@ -224,6 +224,16 @@ class StackConfig:
         """Whether attention and feed-forward read the same stream."""
         return self.wiring.startswith("parallel")
 
+    @property
+    def norms_sums(self) -> bool:
+        """Whether a norm rescales the stream after each layer has written, and so all that was written before."""
+        return self.wiring == "post" and not isinstance(self.norm, NoNorm)
+
+    @property
+    def norms_writes(self) -> bool:
+        """Whether what a layer writes passes a norm before another layer's own reads it."""
+        return self.wiring in {"post", "after", "sandwich"} and not isinstance(self.norm, NoNorm)
+
     def reach(self, layer: int) -> int | None:
         """How many tokens away a key of `layer` may be; None where there is no limit."""
         return self.local.reach if self.local and layer in self.local.layers else None

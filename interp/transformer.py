@@ -13,7 +13,7 @@ Sites (`tap(name, value)`) mean the same in every architecture; `interp.places` 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float
@@ -32,68 +32,112 @@ from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
 
 
-class PreNorm:
-    """x + layer(norm(x)): the stream itself is never normalised (Radford 2019)."""
+class Sublayer:
+    """A norm, a layer and how they meet the stream: x + layer(norm(x)) (Radford 2019), or as a subclass says."""
 
-    @staticmethod
-    def read(norm: nn.Module, residual: Stream) -> Stream:
-        """What a layer reads."""
-        return norm(residual)
+    adds = True  # whether the stream after it is the stream before it and what it writes
 
-    @staticmethod
-    def write(norm: nn.Module, out: Stream) -> Stream:
-        """What a layer adds to the stream."""
-        return out
+    def __init__(self, name: str, norm: nn.Module, layer: nn.Module | None, after: str = ""):
+        self.name, self.norm, self.layer = name, norm, layer
+        self.after = after  # the site of the stream that it leaves
 
-    @staticmethod
-    def add(norm: nn.Module, residual: Stream, out: Stream) -> Stream:
-        """The stream with what the layer wrote."""
-        return residual + out
+    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
+        """The stream after it."""
+        return self.add(residual, self.out(residual, tap, *beside), tap)
+
+    def out(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
+        """What it adds to the stream where it reads `residual`."""
+        assert self.layer is not None
+        return tap(f"{self.name}_out", self.write(self.layer(self.read(residual), tap.at(self.name), *beside)))
+
+    @property
+    def norm_before(self) -> nn.Module:
+        """The norm between the stream and the layer."""
+        return self.norm
+
+    @property
+    def norm_after(self) -> nn.Module:
+        """The norm between the layer and the stream."""
+        return _NO_NORM
+
+    def read(self, residual: Stream) -> Stream:
+        """What the layer reads of the stream."""
+        return self.norm_before(residual)
+
+    def write(self, out: Stream) -> Stream:
+        """What is added to the stream where the layer gives `out`."""
+        return self.norm_after(out)
+
+    def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream with what was written."""
+        return tap(self.after, residual + out)
 
 
-class PostNorm(PreNorm):
+class PostNorm(Sublayer):
     """norm(x + layer(x)), as in Vaswani 2017."""
 
-    @staticmethod
-    def read(norm: nn.Module, residual: Stream) -> Stream:
-        """What a layer reads."""
-        return residual
+    adds = False
 
-    @staticmethod
-    def add(norm: nn.Module, residual: Stream, out: Stream) -> Stream:
-        """The stream with what the layer wrote."""
-        return norm(residual + out)
+    @property
+    def norm_before(self) -> nn.Module:
+        """None."""
+        return _NO_NORM
+
+    def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream with what was written, normalised."""
+        return tap(self.after, self.norm(residual + out))
 
 
-class AfterNorm(PreNorm):
+class AfterNorm(Sublayer):
     """x + norm(layer(x)): what a layer writes is normalised, what it reads is not (Walsh 2025)."""
 
-    @staticmethod
-    def read(norm: nn.Module, residual: Stream) -> Stream:
-        """What a layer reads."""
-        return residual
+    @property
+    def norm_before(self) -> nn.Module:
+        """None."""
+        return _NO_NORM
 
-    @staticmethod
-    def write(norm: nn.Module, out: Stream) -> Stream:
-        """What a layer adds to the stream."""
-        return norm(out)
+    @property
+    def norm_after(self) -> nn.Module:
+        """The norm between the layer and the stream."""
+        return self.norm
 
 
-class Sandwich(PreNorm):
+class Sandwich(Sublayer):
     """x + norm(layer(norm(x))): what a layer reads and what it writes is normalised (Ding 2021)."""
 
-    @staticmethod
-    def read(norm: nn.Module, residual: Stream) -> Stream:
-        """What a layer reads."""
-        return cast(Around, norm).before(residual)
+    @property
+    def norm_before(self) -> nn.Module:
+        """The first of its two norms."""
+        return cast(Around, self.norm).before
 
-    @staticmethod
-    def write(norm: nn.Module, out: Stream) -> Stream:
-        """What a layer adds to the stream."""
-        return cast(Around, norm).after(out)
+    @property
+    def norm_after(self) -> nn.Module:
+        """The second."""
+        return cast(Around, self.norm).after
 
 
-WIRINGS = {"pre": PreNorm, "post": PostNorm, "after": AfterNorm, "sandwich": Sandwich}
+class Beside(Sublayer):
+    """Attention beside a feed-forward: both read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
+
+    def __init__(self, name: str, norm: nn.Module, layer: nn.Module, other: Sublayer):
+        super().__init__(name, norm, layer)
+        self.other = other
+
+    def add(self, residual: Stream, out: Stream, tap: Tap = UNTAPPED) -> Stream:
+        """The stream with what both have added."""
+        return residual + out if self.other.layer is None else residual + out + self.other.out(residual, tap)
+
+
+class Done(Sublayer):
+    """A feed-forward that leaves the stream as it is: there is none, or attention has added it beside its own."""
+
+    def __call__(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
+        """The stream as it is."""
+        return tap(self.after, residual)
+
+
+_NO_NORM = nn.Identity()
+WIRINGS = {"pre": Sublayer, "post": PostNorm, "after": AfterNorm, "sandwich": Sandwich}
 
 
 class Block(nn.Module):
@@ -101,18 +145,39 @@ class Block(nn.Module):
 
     def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
         super().__init__()
-        self.wiring = WIRINGS.get(config.wiring, PreNorm)
+        self.config, self.wiring = config, WIRINGS.get(config.wiring, Sublayer)
         self.attn = Attention(config, layer, bias)
-        self.norm_attn = self._norm(config) if layer or config.first_norm else nn.Identity()
+        self.norm_attn = self._norm() if layer or config.first_norm else nn.Identity()
         self.cross_attn = CrossAttention(config) if config.cross_attention else None
-        self.norm_cross = self._norm(config) if config.cross_attention else nn.Identity()
+        self.norm_cross = self._norm() if config.cross_attention else nn.Identity()
         self.mlp = build_mlp(config)
-        self.norm_mlp = nn.Identity() if self.mlp is None else self._norm(config)
+        self.norm_mlp = nn.Identity() if self.mlp is None else self._norm()
+        if config.wiring == "parallel_one_norm":
+            self.norm_mlp = self.norm_attn
 
-    @staticmethod
-    def _norm(config: StackConfig) -> nn.Module:
-        shape = Around if config.wiring == "sandwich" else build_norm
-        return shape(config.norm, config.d_model)
+    def _norm(self) -> nn.Module:
+        shape = Around if self.wiring is Sandwich else build_norm
+        return shape(self.config.norm, self.config.d_model)
+
+    @property
+    def attention(self) -> Sublayer:
+        """The first sublayer; in parallel blocks it adds the feed-forward too."""
+        if self.config.parallel:
+            return Beside("attn", self.norm_attn, self.attn, self.feed_forward)
+        return self.wiring("attn", self.norm_attn, self.attn, "resid_mid")
+
+    @property
+    def cross(self) -> Sublayer:
+        """The sublayer that reads a source."""
+        if self.cross_attn is None:
+            raise InputError("this decoder has no cross-attention: expected no source")
+        return self.wiring("cross_attn", self.norm_cross, self.cross_attn, "resid_cross")
+
+    @property
+    def feed_forward(self) -> Sublayer:
+        """The last sublayer."""
+        kind = Done if self.mlp is None or self.config.parallel else self.wiring
+        return kind("mlp", self.norm_mlp, self.mlp, "resid_post")
 
     def forward(
         self,
@@ -123,58 +188,10 @@ class Block(nn.Module):
         source: Source | None = None,
     ) -> Stream:
         """The stream after this block."""
-        residual = tap("resid_pre", residual)
-        out = self.attn(self.wiring.read(self.norm_attn, residual), sight, tap.at("attn"), past)
-        attn_out = tap("attn_out", self.wiring.write(self.norm_attn, out))
-        residual = self.between(residual, attn_out, tap)
+        x = self.attention(tap("resid_pre", residual), tap, sight, past)
         if source is not None:
-            residual = self.read_source(residual, source, sight, tap, past)
-        return tap("resid_post", self.feed_forward(residual, tap))
-
-    def between(self, residual: Stream, attn_out: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream between attention, which read `residual` and added `attn_out`, and what follows in the block."""
-        return tap("resid_mid", self.wiring.add(self.norm_attn, residual, attn_out))
-
-    def read_source(
-        self, residual: Stream, source: Source, sight: Sight, tap: Tap = UNTAPPED, past: Growing | None = None
-    ) -> Stream:
-        """The stream after cross-attention."""
-        if self.cross_attn is None:
-            raise InputError("this decoder has no cross-attention: expected no source")
-        out = self.cross_attn.read(
-            self.wiring.read(self.norm_cross, residual), source, sight, tap.at("cross_attn"), past
-        )
-        cross_attn_out = tap("cross_attn_out", self.wiring.write(self.norm_cross, out))
-        return tap("resid_cross", self.wiring.add(self.norm_cross, residual, cross_attn_out))
-
-    def feed_forward(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The last part of the block; the stream itself where there is no feed-forward."""
-        if self.mlp is None:
-            return residual
-        return self.wiring.add(self.norm_mlp, residual, self.mlp_out(residual, tap))
-
-    def mlp_out(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """What the feed-forward adds where it reads `residual`."""
-        assert self.mlp is not None
-        out = self.mlp(self.wiring.read(self.norm_mlp, residual), tap.at("mlp"))
-        return tap("mlp_out", self.wiring.write(self.norm_mlp, out))
-
-
-class ParallelBlock(Block):
-    """Attention and feed-forward read the same stream; both add to it at once (Wang & Komatsuzaki 2021)."""
-
-    def __init__(self, config: StackConfig, layer: int = 0, bias: nn.Module | None = None):
-        super().__init__(config, layer, bias)
-        if config.wiring == "parallel_one_norm":
-            self.norm_mlp = self.norm_attn
-
-    def between(self, residual: Stream, attn_out: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream with what both have added: nothing follows in the block."""
-        return residual + attn_out if self.mlp is None else residual + attn_out + self.mlp_out(residual, tap)
-
-    def feed_forward(self, residual: Stream, tap: Tap = UNTAPPED) -> Stream:
-        """The stream as it is: the feed-forward has been added already."""
-        return residual
+            x = self.cross(x, tap, sight, past, source)
+        return self.feed_forward(x, tap)
 
 
 class Blocks(nn.ModuleList):
@@ -194,8 +211,8 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embedding(config)
-        kind, bias = ParallelBlock if config.parallel else Block, build_bias(config)
-        self.blocks = Blocks(kind(config, layer, bias) for layer in range(config.n_layers))
+        bias = build_bias(config)
+        self.blocks = Blocks(Block(config, layer, bias) for layer in range(config.n_layers))
         # where norms follow the sums, the last block has normalised already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
 

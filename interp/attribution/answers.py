@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.composition import wide
-from interp.config import NoNorm, StackConfig
+from interp.config import StackConfig
 from interp.errors import InputError
 from interp.parts import Output
 from interp.patching.pairs import Inputs, answers_in
@@ -43,7 +43,7 @@ class Reading:
     ) -> "Reading":
         """The arguments of `direct_logit_attribution`, checked."""
         config: StackConfig = model.last.config
-        if config.wiring == "post" and not isinstance(config.norm, NoNorm):
+        if config.norms_sums:
             raise InputError(
                 "this model's norms come after its sums: each rescales all that was written before, so its stream is "
                 "no sum of what its layers write and there is no direct attribution; patch or ablate instead"

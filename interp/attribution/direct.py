@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
-from interp.composition import gain, norm_after, wide
+from interp.composition import gain, wide
 from interp.errors import InputError
 from interp.model import Model
 from interp.parts import RootMeanSquare
@@ -219,7 +219,8 @@ def _toward(
     block: Block, attention: Attending, z: Float[Tensor, "prompt head d_head"], e: Float[Tensor, "prompt d_model"]
 ) -> tuple[Toward, Float[Tensor, " prompt"] | None]:
     """What a unit of each dimension of each head's z adds along `e`, and what attention adds whatever z is."""
-    attn, norm = _attention(block, attention), norm_after(block, attention)
+    sublayer = block.attention if attention == "self" else block.cross
+    attn, norm = _attention(block, attention), sublayer.norm_after
     shifts = [shift for shift in [_shift(norm, e)] if shift is not None]
     if not isinstance(norm, nn.Identity):
         e = _before(norm, wide(attn.out(z.flatten(-2).to(attn.out.weight.dtype))), e)

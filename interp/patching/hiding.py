@@ -93,15 +93,15 @@ class Hidden:
         attn, residual, made = block.attn, [], []
         if riding is not None:
             residual.append(riding)
-            own = attn.project(block.wiring.read(block.norm_attn, riding))
+            own = attn.project(block.attention.read(riding))
             made.append(attn.enter(own, self.sight.positions))
         if fresh is not None:
             residual.append(self._among(self.plain.resid[layer], fresh))
             made.append(self._qkv_among(block, layer, fresh))
         q, k, v = (_cat(parts)[:, None] for parts in zip(*made, strict=True))
         z = attend(attn, q, k, v, *self._past(layer), self.sight)[:, 0]
-        attn_out = block.wiring.write(block.norm_attn, attn.out(z.flatten(-2)))
-        return block.feed_forward(block.between(_cat(residual), attn_out))
+        attn_out = block.attention.write(attn.out(z.flatten(-2)))
+        return block.feed_forward(block.attention.add(_cat(residual), attn_out))
 
     def _last_block(
         self, block: Block, layer: int, riding: Cells | None, fresh: Rows | None
@@ -110,7 +110,7 @@ class Hidden:
         attn, residual, made = block.attn, [], []
         at = self.reads.clamp(min=self.first) - self.first
         if riding is not None:
-            own = attn.project_keys_values(block.wiring.read(block.norm_attn, riding))
+            own = attn.project_keys_values(block.attention.read(riding))
             made.append(block.attn.enter(own, self.sight.positions))
             cells = riding.view(-1, self.n_claims, self.n_heads, *riding.shape[1:])
             residual.append(cells[:, self.read_claim, :, at].permute(1, 2, 0, 3).flatten(0, 1))  # read, cell, d_model
@@ -119,7 +119,7 @@ class Hidden:
             residual.append(self._at_reads(fresh, self.plain.resid[layer]))
         stream = _cat(residual)  # of each claim its own cells: head, layer after layer
         k, v = (_cat(parts).unflatten(0, (-1, self.n_claims, self.n_heads)) for parts in zip(*made, strict=True))
-        q = attn.project_queries(block.wiring.read(block.norm_attn, stream))
+        q = attn.project_queries(block.attention.read(stream))
         q = attn.queries(q, self.sight.at(at[None] + self.first).positions)
         z, begin = [], 0
         for claim, count in enumerate(self.n_reads):
@@ -128,20 +128,20 @@ class Hidden:
             own_k, own_v = (part[:, claim].flatten(0, 1)[:, None] for part in (k, v))
             z.append(attend(attn, q[:, None, some], own_k, own_v, *self._past(layer), sight)[:, 0])
             begin += count
-        attn_out = block.wiring.write(block.norm_attn, attn.out(torch.cat(z, 1).flatten(-2)))
-        after = block.feed_forward(block.between(stream, attn_out))
+        attn_out = block.attention.write(attn.out(torch.cat(z, 1).flatten(-2)))
+        after = block.feed_forward(block.attention.add(stream, attn_out))
         unreached = self.reads < self.first  # read before the first row that may have changed
         return torch.where(unreached[:, None], self.final, after)
 
     def _qkv_among(self, block: Block, layer: int, fresh: Rows) -> list[Tensor]:
         """Queries, keys and values of fresh cells, rotated: those of the claimed rows made anew, the others plain."""
-        made = block.attn.enter(block.attn.project(block.wiring.read(block.norm_attn, fresh)), self._positions)
+        made = block.attn.enter(block.attn.project(block.attention.read(fresh)), self._positions)
         kept = self.plain["attn.q"], self.plain["attn.k"], self.plain["attn.v"]
         return [self._among(part[layer], new) for part, new in zip(kept, made, strict=True)]
 
     def _keys_values_among(self, block: Block, layer: int, fresh: Rows) -> list[Tensor]:
         """The same without queries."""
-        made = block.attn.project_keys_values(block.wiring.read(block.norm_attn, fresh))
+        made = block.attn.project_keys_values(block.attention.read(fresh))
         kept = self.plain["attn.k"], self.plain["attn.v"]
         turned = block.attn.enter(made, self._positions)
         return [self._among(part[layer], new) for part, new in zip(kept, turned, strict=True)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.config import NoMLP
@@ -15,7 +15,7 @@ from interp.places import matching
 from interp.sight import Sight, Source
 from interp.tap import Tap
 from interp.tokens import TokenBatch
-from interp.transformer import AfterNorm, Block, Sandwich, Transformer
+from interp.transformer import Block, Transformer
 
 _PARTS = ("q", "k", "v", "z")
 
@@ -174,10 +174,10 @@ def after_attention(
     """
     if block.attn.config.parallel:
         return plain.resid[layer + 1][rows] + written
-    norm = block.norm_attn if attention == "self" else block.norm_cross
+    sublayer = block.attention if attention == "self" else block.cross
     read, out = ("resid_pre", "attn_out") if attention == "self" else ("resid_mid", "cross_attn_out")
     more = as_written(block, plain, layer, rows, written, attention)
-    return block.wiring.add(norm, plain[read][layer][rows], plain[out][layer][rows] + more)
+    return sublayer.add(plain[read][layer][rows], plain[out][layer][rows] + more)
 
 
 def as_written(
@@ -189,14 +189,12 @@ def as_written(
     attention: Attending = "self",
 ) -> Float[Tensor, "*cells row d_model"]:
     """How much more attention adds to the stream where its heads write `written` more: a norm may lie between."""
-    if block.wiring not in (AfterNorm, Sandwich):
+    sublayer = block.attention if attention == "self" else block.cross
+    if isinstance(sublayer.norm_after, nn.Identity):
         return written
-    attn, norm, prefix = block.attn, block.norm_attn, ""
-    if attention == "cross":
-        assert block.cross_attn is not None
-        attn, norm, prefix = block.cross_attn, block.norm_cross, "cross_"
-    raw = attn.out(plain[f"{prefix}attn.z"][layer][rows].flatten(-2))
-    return block.wiring.write(norm, raw + written) - plain[f"{prefix}attn_out"][layer][rows]
+    assert isinstance(sublayer.layer, Attention)
+    raw = sublayer.layer.out(plain[f"{sublayer.name}.z"][layer][rows].flatten(-2))
+    return sublayer.write(raw + written) - plain[f"{sublayer.name}_out"][layer][rows]
 
 
 def sight_of(model: Transformer, batch: TokenBatch, first: int = 0, stack: str | None = None) -> Sight:

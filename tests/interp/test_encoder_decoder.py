@@ -274,7 +274,7 @@ def test_cross_attention_adds_up_from_its_heads(name):
         same(site["z"], einsum(site["pattern"], values, "b head query key, b key head d -> b query head d"))
         written = einsum(site["z"], cross.W_O, "b query head d_head, head d_head d -> b query d")
         written = written if cross.out.bias is None else written + cross.out.bias
-        same(out[f"decoder.{layer}.cross_attn_out"], block.wiring.write(block.norm_cross, written))
+        same(out[f"decoder.{layer}.cross_attn_out"], block.cross.write(written))
 
 
 # --- edits cross over

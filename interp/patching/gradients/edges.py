@@ -16,7 +16,6 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.config import NoNorm
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
@@ -117,7 +116,7 @@ def edge_attribution(
 def _check(model: Transformer, steps: int) -> None:
     one_stack(model, "edge attribution")
     config = model.last.config
-    if config.wiring in {"post", "after", "sandwich"} and not isinstance(config.norm, NoNorm):
+    if config.norms_writes:
         raise InputError(
             "edges are not defined where norms follow the layers: each norm mixes what several components write, so "
             "no component's write reaches a later one by itself; expected a model with norms before its layers"
@@ -211,14 +210,14 @@ def _through_attention(block: Block, residual: Tensor, gradient: Tensor) -> Read
     normed = einsum(gradient, weight, "prompt p receiver d_head, receiver d_head d_model -> receiver prompt p d_model")
     with torch.enable_grad():
         stream = residual.detach().expand(normed.shape).requires_grad_()
-        return torch.autograd.grad(block.wiring.read(block.norm_attn, stream), stream, normed)[0]
+        return torch.autograd.grad(block.attention.read(stream), stream, normed)[0]
 
 
 def _through_mlp(block: Block, residual: Tensor, gradient: Tensor) -> Reads:
     """From the gradient at what the feed-forward writes to that at the stream which it reads."""
     with torch.enable_grad():
         stream = residual.detach().requires_grad_()
-        out = block.mlp_out(stream)
+        out = block.feed_forward.out(stream)
         return torch.autograd.grad(out, stream, gradient)[0][None]
 
 

@@ -178,7 +178,7 @@ def _received(
         value = first[site]
         if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
             assert receiver.layer is not None
-            value = model.last.blocks[receiver.layer].mlp_out(value)
+            value = model.last.blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
         places[site].append((receiver, value))
     return {site: _putting(values, lengths.tolist()) for site, values in places.items()}

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.patching.attending import attend
 from interp.patching.plain import PlainRun, as_written, sight_of
 from interp.sight import Sight
-from interp.transformer import PostNorm, Transformer
+from interp.transformer import Transformer
 
 Cells = Float[Tensor, "cell prompt row d_model"]
 Further = Float[Tensor, "cell prompt further d_model"]  # those that are carried on, where they may be fewer
@@ -91,11 +91,12 @@ class Walk:
         """The change after a half block that writes what it writes in the base run, and `change` besides."""
         layer, feeding = divmod(half, 2)
         block = self.blocks[layer]
-        if block.wiring is not PostNorm or (feeding and block.mlp is None):
+        sublayer = block.feed_forward if feeding else block.attention
+        if sublayer.adds or (feeding and block.mlp is None):
             return change
         rows = self.rows_at(half + 1)
-        norm, site = (block.norm_mlp, "mlp_out") if feeding else (block.norm_attn, "attn_out")
-        after = block.wiring.add(norm, self.stream(half, rows), self.base[site][layer][:, rows] + change)
+        out = self.base[f"{sublayer.name}_out"][layer][:, rows]
+        after = sublayer.add(self.stream(half, rows), out + change)
         return after - self.stream(half + 1)
 
     def recomputed(self, half: int, change: Cells, given: Given = _NOTHING, again: Again = EVERYTHING) -> Further:
@@ -113,10 +114,10 @@ class Walk:
         if feeding and block.mlp is None:
             return change
         if feeding:
-            after = block.wiring.add(block.norm_mlp, x, self._fed(layer, x, half, given))
+            after = block.feed_forward.add(x, self._fed(layer, x, half, given))
         else:
-            out = block.wiring.write(block.norm_attn, self._attention(layer, x, given))
-            after = block.wiring.add(block.norm_attn, self.narrowed(half, x), out)
+            out = block.attention.write(self._attention(layer, x, given))
+            after = block.attention.add(self.narrowed(half, x), out)
         return after - self.stream(half + 1)
 
     def _both(self, layer: int, change: Cells, given: Given, again: Again) -> Further:
@@ -132,7 +133,7 @@ class Walk:
 
     def _fed(self, layer: int, x: Cells, moment: int, given: Given) -> Cells:
         """What the feed-forward adds, which reads `x` at the rows of `moment`."""
-        out = self.blocks[layer].mlp_out(x)
+        out = self.blocks[layer].feed_forward.out(x)
         if "mlp" in given:
             given["mlp"].put(out[..., None, :], self.rows_at(moment))
         return out
@@ -154,7 +155,7 @@ class Walk:
     def _attention(self, layer: int, x: Cells, given: Given) -> Further:
         """What attention writes: keys and values everywhere, queries where something is carried further."""
         block, half = self.blocks[layer], 2 * layer
-        attn, normed = block.attn, block.wiring.read(block.norm_attn, x)
+        attn, normed = block.attn, block.attention.read(x)
         sight = self._sight(half)
         q = attn.queries(attn.project_queries(self.narrowed(half, normed)), sight.positions)
         k, v = attn.project_keys_values(normed)
@@ -221,8 +222,8 @@ class Walk:
         """Queries and keys (rotated) or values of some heads, or what the feed-forward writes, from the stream `x`."""
         block = self.blocks[layer]
         if part == "mlp":
-            return block.mlp_out(x)[..., None, :]
-        projected = block.attn.project_heads(block.wiring.read(block.norm_attn, x), part, heads)
+            return block.feed_forward.out(x)[..., None, :]
+        projected = block.attn.project_heads(block.attention.read(x), part, heads)
         positions = self.base.batch.positions[:, rows]
         if part == "v":
             return projected

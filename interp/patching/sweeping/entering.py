@@ -69,11 +69,13 @@ class Entrance:
             return layer + 1, INTO, (base.resid[layer + 1][rows] + theirs - base[site][layer][rows])[None]
         read = {"attn_out": "resid_pre", "cross_attn_out": "resid_mid"}.get(site)
         read = read or ("resid_mid" if block.cross_attn is None else "resid_cross")  # by the feed-forward
-        norm = {"attn_out": block.norm_attn, "cross_attn_out": block.norm_cross}.get(site, block.norm_mlp)
-        after, stage = {"attn_out": (layer, AFTER_SELF), "cross_attn_out": (layer, AFTER_CROSS)}.get(
-            site, (layer + 1, INTO)
-        )
-        return after, stage, block.wiring.add(norm, base[read][layer][rows], theirs)[None]
+        if site == "attn_out":
+            after, stage, sublayer = layer, AFTER_SELF, block.attention
+        elif site == "cross_attn_out":
+            after, stage, sublayer = layer, AFTER_CROSS, block.cross
+        else:
+            after, stage, sublayer = layer + 1, INTO, block.feed_forward
+        return after, stage, sublayer.add(base[read][layer][rows], theirs)[None]
 
     def _rows_changed(self, where: Where, first: int) -> slice:
         """Positions from `first` on at which the patch changes the stream of its own layer."""

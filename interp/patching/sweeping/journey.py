@@ -153,7 +153,7 @@ class _Journey:
 
         Of fresh cells only the changed rows need new queries, keys and values.
         """
-        normed = block.wiring.read(block.norm_attn, self._with(fresh))
+        normed = block.attention.read(self._with(fresh))
         riding, joining = self._apart(fresh, block.attn.project(normed))
         z = []
         for at, lane in enumerate(self.aboard):
@@ -164,12 +164,12 @@ class _Journey:
             z += [lane.attend(block.attn, layer, q, k, v, lane.sight).flatten(0, 2) for q, k, v in groups]
         self._board(layer, fresh)
         out = block.attn.out(_cat(z).flatten(-2))
-        return block.between(self.rows, block.wiring.write(block.norm_attn, out))
+        return block.attention.add(self.rows, block.attention.write(out))
 
     def _attention_at_reads(self, block: Block, layer: int, fresh: dict[Boarding, Tensor]) -> Rows:
         """The stream after the block's attention where the metrics read, fresh cells aboard."""
         attn = block.attn
-        normed = block.wiring.read(block.norm_attn, self._with(fresh))
+        normed = block.attention.read(self._with(fresh))
         riding, joining = self._apart(fresh, attn.project_keys_values(normed))
         keys_values = []
         for at, lane in enumerate(self.aboard):
@@ -181,20 +181,20 @@ class _Journey:
         self._board(layer, fresh)
         residual = [lane.at_reads(part) for lane, part in zip(self.aboard, self._by_lane(self.rows), strict=True)]
         flat = _cat([part.flatten(0, 2) for part in residual])
-        q = attn.project_queries(block.wiring.read(block.norm_attn, flat))
+        q = attn.project_queries(block.attention.read(flat))
         q = q.split([part.shape[:3].numel() for part in residual])
         z = []
         for lane, part, own_q, (k, v) in zip(self.aboard, residual, q, keys_values, strict=True):
             sight = lane.sight.at(lane.reads)
             asking = attn.queries(own_q.unflatten(0, part.shape[:3]), sight.positions)
             z.append(lane.attend(attn, layer, asking, k, v, sight).flatten(0, 2))
-        return block.between(flat, block.wiring.write(block.norm_attn, attn.out(_cat(z).flatten(-2))))
+        return block.attention.add(flat, block.attention.write(attn.out(_cat(z).flatten(-2))))
 
     def _cross(self, block: Block, layer: int, rows: Rows, layout: Layout, joining: Sequence[Boarding]) -> Rows:
         """The stream after the block's cross-attention, at whatever rows: of those aboard, then of those joining."""
         attn = block.cross_attn
         assert attn is not None
-        q = attn.project_queries(block.wiring.read(block.norm_cross, rows))
+        q = attn.project_queries(block.cross.read(rows))
         q = attn.queries(q, torch.zeros(1, len(q), dtype=torch.long, device=q.device))  # nothing turns them
         groups = [*(self.aboard.values() if len(layout) > len(joining) else ()), *([one] for one in joining)]
         z = []
@@ -205,7 +205,7 @@ class _Journey:
             source = _cat(sources) if sources else None
             z.append(lane.read_source(attn, layer, own.unflatten(0, shape), source).flatten(0, 2))
         out = attn.out(_cat(z).flatten(-2))
-        return block.wiring.add(block.norm_cross, rows, block.wiring.write(block.norm_cross, out))
+        return block.cross.add(rows, block.cross.write(out))
 
     def _with(self, fresh: dict[Boarding, Tensor]) -> Rows:
         """All rows that ride, then those that fresh cells changed."""

@@ -147,9 +147,9 @@ class Mixing:
     def _projected(self, attn: Attention, block: Block, run: PlainRun, layer: int) -> Tensor:
         """Queries or keys before the norm, prompt position head d_head."""
         if self.spot.attention == "self":
-            normed = block.wiring.read(block.norm_attn, run.resid[layer])
+            normed = block.attention.read(run.resid[layer])
         elif self.spot.site == "q":
-            normed = block.wiring.read(block.norm_cross, run["resid_mid"][layer])
+            normed = block.cross.read(run["resid_mid"][layer])
         else:
             assert run.source is not None
             assert run.source.final is not None

@@ -210,7 +210,7 @@ class TestTwoStacks:
         out = run(built, self.SOURCE, ["decoder.*.cross_attn.z", "decoder.*.cross_attn_out"], target=self.TARGET)
         for layer, block in enumerate(built.last.blocks):
             raw = head_results(built, out, layer, attention="cross").sum(-2) + block.cross_attn.out.bias
-            written = block.wiring.write(block.norm_cross, raw)
+            written = block.cross.write(raw)
             torch.testing.assert_close(written, out[f"decoder.{layer}.cross_attn_out"])
         again = head_results(built, self.SOURCE, 0, attention="cross", target=self.TARGET)
         torch.testing.assert_close(again, head_results(built, out, 0, attention="cross"))
