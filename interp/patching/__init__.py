@@ -3,7 +3,7 @@
 from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_order
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from interp.patching.metrics import (
     Metric,
     function,
@@ -14,13 +14,13 @@ from interp.patching.metrics import (
     rank,
 )
 from interp.patching.pairs import Pairs
-from interp.patching.paths.oracle import Receiver, path_patch_by_forward
-from interp.patching.paths.path_patch import path_patch
+from interp.patching.path_patching import path_patch
+from interp.patching.plain_paths import Receiver, path_patch_by_forward
+from interp.patching.plain_sweep import sweep_by_forward
 from interp.patching.replacements import mean_activation
 from interp.patching.results import Sweep, unreliable
 from interp.patching.search import TopCells, top_cells
-from interp.patching.sweeping.oracle import sweep_by_forward
-from interp.patching.sweeping.sweep import sweep
+from interp.patching.sweeps import sweep
 
 __all__ = [
     "Ablation",
@@ -44,6 +44,7 @@ __all__ = [
     "kl_divergence",
     "knock_out",
     "knock_out_by_forward",
+    "log_probabilities",
     "log_probability",
     "logit_difference",
     "mean_activation",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
@@ -25,8 +26,7 @@ from interp.patching.plain import PlainRun
 from interp.patching.replacements import Alone, Replacement
 from interp.patching.results import chosen
 from interp.patching.resumption import Cell, measure_sets
-from interp.patching.sweeping.memory import BUDGET
-from interp.patching.sweeping.sweep import blank_beyond, read_values, swept
+from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
 from interp.transformer import Transformer, with_parts
 

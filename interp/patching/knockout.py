@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.hiding import Hidden
-from interp.patching.patch_sites import last_stack, only_stack
+from interp.patching.hidden_keys import HiddenKeys
+from interp.patching.memory import rows_at_once
+from interp.patching.pairs import Inputs
+from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
-from interp.running import Tokens, as_batch, run
+from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
-
-_MOST = 1 << 19  # entries of the stream (rows x d_model) that a pass carries: few enough for a processor's caches
 
 
 @dataclass(frozen=True)
@@ -62,41 +62,90 @@ class Claim:
             raise InputError(f"a claim on text {self.prompt} names a row twice: {rows}")
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """The texts of a call, and which attention of the model claims are on."""
+
+    model: Model
+    inputs: Inputs
+    spot: PatchSite
+
+    def read_by(self, stack: str) -> TokenBatch:
+        """What a stack reads."""
+        first, second = self.inputs
+        return first if second is None or stack == "encoder" else second
+
+    @property
+    def rows(self) -> TokenBatch:
+        """The texts whose rows are claimed."""
+        return self.read_by(self.spot.stack)
+
+    @property
+    def keys(self) -> TokenBatch:
+        """The texts whose keys are hidden."""
+        return self.read_by(self.spot.counted("key"))
+
+    @property
+    def read(self) -> TokenBatch:
+        """The texts that are read at the end."""
+        return self.read_by(last_stack(self.model))
+
+    def read_of(self, claim: Claim) -> Read:
+        """What a claim reads: by default its own next tokens."""
+        if claim.read is not None:
+            return claim.read
+        ids = self.read.ids
+        return Read(claim.queries, log_probabilities(ids[claim.prompt, claim.queries.to(ids.device) + 1]))
+
+
 @torch.no_grad()
 def knock_out(
-    model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
+    model: Model,
+    tokens: Tokens,
+    claims: Sequence[Claim],
+    output: nn.Linear | None = None,
+    *,
+    target: Tokens | None = None,
+    stack: str | None = None,
+    attention: str = "self",
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
     Above 0: the head needs the claimed keys. All rows of a claim are hidden at once; `keys` count columns of the batch.
-    The claims of a text go through the stack together, and of each only the rows that can have changed and are needed.
+    The claims of a text go through the model together, and of each only the rows that can have changed and are needed.
 
     Args:
-        model: a transformer of one stack, causal or not.
+        model: a transformer, causal or not, or an encoder and a decoder.
         tokens: the texts, padded on the right.
         claims: on any of them, as many as one likes.
         output: what the claims' reads read from the final stream (a probe); by default the model's output layer.
+        target: what the decoder reads where there is an encoder, which reads `tokens`.
+        stack: whose heads; by default those of the stack that is read. The claims' rows are positions of its text.
+        attention: `self`, or `cross`: then the claims' keys are positions of the source.
 
     Raises:
         InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
-            outside its text, or that leaves a row nothing else to attend to.
+            outside its text, or that leaves a row nothing else to attend to; no such stack or attention.
     """
     if not isinstance(model, Transformer):
-        return knock_out_by_forward(model, tokens, claims, output)
-    batch = _checked(model, tokens, claims, output)
+        return knock_out_by_forward(model, tokens, claims, output, target=target, stack=stack, attention=attention)
+    texts = _checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
-    plain, stack = PlainRun.of(model, batch), last_stack(model)
-    found = torch.zeros(
-        len(claims), model.config.n_layers, model.config.n_heads, device=model.device, dtype=plain.resid[0].dtype
-    )
-    stretches = _stretches(model, batch, claims)
-    for prompt, some, layers in _parties(model, claims, stretches):
-        stop = max(stretches[at].stop for at in some)
-        own = plain.take(torch.tensor([prompt], device=model.device), {stack: stop})
-        reads = [_read(batch, claims[at]) for at in some]
+    config, base = model.config.stacks[texts.spot.stack], PlainRun.of(model, *texts.inputs)
+    found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
+    stretches = _stretches(texts, claims)
+    for prompt, some, layers in _parties(texts, claims, stretches):
+        lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
+        reads = [texts.read_of(claims[at]) for at in some]
+        last = max(1 + int(read.positions.max()) for read in reads)
+        if texts.spot.stack == last_stack(model):
+            last = max(stretches[at].stop for at in some)
+        if model.last.config.causal:
+            lengths[last_stack(model)] = last
+        own = base.take(torch.tensor([prompt], device=model.device), lengths)
         queries, keys = [claims[at].queries for at in some], [claims[at].keys for at in some]
-        hidden = Hidden(model, own, queries, keys, [read.positions for read in reads])
+        hidden = HiddenKeys(model, own, texts.spot, queries, keys, [read.positions for read in reads])
         for at, drop in zip(some, hidden.drops(layers, output, [read.value for read in reads]), strict=True):
             found[at, layers.start : layers.stop] = drop
     return found
@@ -104,25 +153,34 @@ def knock_out(
 
 @torch.no_grad()
 def knock_out_by_forward(
-    model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None = None
+    model: Model,
+    tokens: Tokens,
+    claims: Sequence[Claim],
+    output: nn.Linear | None = None,
+    *,
+    target: Tokens | None = None,
+    stack: str | None = None,
+    attention: str = "self",
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
-    batch = _checked(model, tokens, claims, output)
-    (stack,) = model.config.stacks
-    final = "logits" if output is None else f"{stack}.resid_final"
-    before = run(model, batch, capture=final)[final]
-    found = before.new_zeros(len(claims), model.config.n_layers, model.config.n_heads)
+    texts = _checked(model, tokens, claims, output, target, stack, attention)
+    config = model.config.stacks[texts.spot.stack]
+    final = "logits" if output is None else f"{last_stack(model)}.resid_final"
+    inputs, target = texts.inputs
+    before = run(model, inputs, capture=final, target=target)[final]
+    found = before.new_zeros(len(claims), config.n_layers, config.n_heads)
     for at, claim in enumerate(claims):
-        read = _read(batch, claim)
+        read = texts.read_of(claim)
 
         def value(final: Tensor, read: Read = read, prompt: int = claim.prompt) -> Tensor:
             at = final[prompt, read.positions]
             return read.value(at if output is None else output(at))
 
-        for layer in range(model.config.n_layers):
-            for head in range(model.config.n_heads):
-                edit = {f"{stack}.{layer}.attn.scores": _masking(claim, head)}
-                found[at, layer, head] = value(before) - value(run(model, batch, capture=final, edit=edit)[final])
+        for layer in range(config.n_layers):
+            for head in range(config.n_heads):
+                edit = {texts.spot.name(layer): _masking(claim, head)}
+                after = run(model, inputs, capture=final, edit=edit, target=target)[final]
+                found[at, layer, head] = value(before) - value(after)
     return found
 
 
@@ -138,13 +196,6 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
     return value
 
 
-def _read(batch: TokenBatch, claim: Claim) -> Read:
-    """What a claim reads: by default its own next tokens."""
-    if claim.read is not None:
-        return claim.read
-    return Read(claim.queries, log_probabilities(batch.ids[claim.prompt, claim.queries.to(batch.ids.device) + 1]))
-
-
 def _masking(claim: Claim, head: int) -> Edit:
     """The edit that hides a claim's keys from one head."""
 
@@ -158,31 +209,39 @@ def _masking(claim: Claim, head: int) -> Edit:
     return edit
 
 
-def _checked(model: Model, tokens: Tokens, claims: Sequence[Claim], output: nn.Linear | None) -> TokenBatch:
+def _checked(
+    model: Model,
+    tokens: Tokens,
+    claims: Sequence[Claim],
+    output: nn.Linear | None,
+    target: Tokens | None,
+    stack: str | None,
+    attention: str,
+) -> _Texts:
     """The texts, every claim inside its own."""
-    only_stack(model, "knocking out what heads attend to")
+    spot = PatchSite.of(model, "scores", stack=stack, attention=attention)
     own = output is None or output is getattr(model, "output", None)
     if output is None and model.config.output == "none":
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    batch = as_batch(model, tokens)
-    if batch.padded and not bool(batch.mask[:, 0].all()):
-        raise InputError("texts are padded on the right: expected a real token in the first column of every text")
-    lengths, causal = batch.lengths.tolist(), model.config.last.causal
-    reaches = [model.config.last.reach(layer) for layer in range(model.config.n_layers)]
-    reach = min((each for each in reaches if each is not None), default=None)
+    texts = _Texts(model, as_batches(model, tokens, target), spot)
+    for batch in (texts.rows, texts.keys, texts.read):
+        if batch.padded and not bool(batch.mask[:, 0].all()):
+            raise InputError("texts are padded on the right: expected a real token in the first column of every text")
+    says_next = own and spot.stack == last_stack(model) and model.config.last.causal
     for claim in claims:
-        if not 0 <= claim.prompt < len(lengths):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(lengths) - 1}")
-        if claim.read is None and not (causal and own):
+        if not 0 <= claim.prompt < len(texts.rows.ids):
+            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
+        if claim.read is None and not says_next:
             raise InputError(
                 "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
             )
-        _check_claim(claim, lengths[claim.prompt], causal, reach)
-    return batch
+        _check_claim(texts, claim)
+    return texts
 
 
-def _check_claim(claim: Claim, length: int, causal: bool, reach: int | None) -> None:
-    """Whether a claim lies inside its text; `reach` is how far the layers see that see least."""
+def _check_claim(texts: _Texts, claim: Claim) -> None:
+    """Whether a claim lies inside its texts, and leaves each row a key in the layers that see least."""
+    length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
     rows = claim.queries.tolist()
     last = length - 1 if claim.read is not None else length - 2
     if min(rows) < 0 or max(rows) > last:
@@ -190,26 +249,36 @@ def _check_claim(claim: Claim, length: int, causal: bool, reach: int | None) -> 
         raise InputError(f"a claim on text {claim.prompt} names rows {rows}: expected 0-{last}{that}")
     if claim.read is not None:
         at = claim.read.positions.tolist()
-        if not at or min(at) < 0 or max(at) >= length:
-            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{length - 1}")
-    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-    seen = key <= claim.queries[:, None] if causal else (key < length).expand_as(claim.keys)
-    near = seen if reach is None else seen & ((key - claim.queries[:, None]).abs() <= reach)
+        if not at or min(at) < 0 or max(at) >= n_read:
+            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{n_read - 1}")
+    seen = near = _seen(texts.spot, claim, n_keys)
+    config = texts.model.config.stacks[texts.spot.stack]
+    reach = min((each for layer in range(config.n_layers) if (each := config.reach(layer)) is not None), default=None)
+    if reach is not None and texts.spot.attention == "self":
+        key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
+        near = seen & ((key - claim.queries[:, None]).abs() <= reach)
     if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
         raise InputError(
             f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
         )
 
 
-def _stretches(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> list[range]:
+def _seen(spot: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
+    """The keys that a claim's rows see: in causal self-attention none after them, else those of a text so long."""
+    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
+    if spot.causal and spot.attention == "self":
+        return key <= claim.queries[:, None]
+    return (key < n_keys).expand_as(claim.keys)
+
+
+def _stretches(texts: _Texts, claims: Sequence[Claim]) -> list[range]:
     """The positions of its text that each claim can change and that matter to what it reads.
 
     In a causal stack nothing before the first row changes, and nothing after the last one that is claimed or read is
     seen by any that is.
     """
-    lengths = batch.lengths.tolist()
-    if not model.last.config.causal:
-        return [range(lengths[claim.prompt]) for claim in claims]
+    if not texts.spot.causal:
+        return [range(int(texts.rows.lengths[claim.prompt])) for claim in claims]
     reads = [claim.queries if claim.read is None else claim.read.positions for claim in claims]
     return [
         range(int(claim.queries.min()), 1 + max(int(claim.queries.max()), int(read.max())))
@@ -218,30 +287,30 @@ def _stretches(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -
 
 
 def _parties(
-    model: Transformer, claims: Sequence[Claim], stretches: Sequence[range]
+    texts: _Texts, claims: Sequence[Claim], stretches: Sequence[range]
 ) -> Iterator[tuple[int, list[int], range]]:
     """A text, some of the claims on it and the layers whose heads they are hidden from: what shares a pass.
 
     Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
     """
-    config, most = model.config, _MOST // model.config.d_model
-    riding = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
+    config, most = texts.model.config.stacks[texts.spot.stack], rows_at_once(texts.model, 3)
+    after = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
+    onward = 0 if texts.spot.stack == last_stack(texts.model) else texts.read.ids.shape[1]
     party, rows = [], 0
     for at in sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop)):
         claim = claims[at]
-        own = config.n_heads * (2 * len(claim.queries) + riding * len(stretches[at]))
+        own = config.n_heads * (2 * len(claim.queries) + after * len(stretches[at]) + config.n_layers * onward)
         if party and (claims[party[0]].prompt != claim.prompt or rows + own > most):
-            yield from _layers(model, claims[party[0]].prompt, party, rows / most)
+            yield from _layers(config.n_layers, claims[party[0]].prompt, party, rows / most)
             party, rows = [], 0
         party.append(at)
         rows += own
     if party:
-        yield from _layers(model, claims[party[0]].prompt, party, rows / most)
+        yield from _layers(config.n_layers, claims[party[0]].prompt, party, rows / most)
 
 
-def _layers(model: Transformer, prompt: int, party: list[int], share: float) -> Iterator[tuple[int, list[int], range]]:
+def _layers(n_layers: int, prompt: int, party: list[int], share: float) -> Iterator[tuple[int, list[int], range]]:
     """All layers at once, or as many as fit where a single claim is too much."""
-    n_layers = model.config.n_layers
     together = max(1, int(n_layers / max(1.0, share)))
     for start in range(0, n_layers, together):
         yield prompt, party, range(start, min(n_layers, start + together))

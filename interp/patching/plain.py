@@ -157,20 +157,20 @@ def _positions(batch: TokenBatch, x: Float[Tensor, "*batch position head d_head"
     return batch.positions.new_zeros(len(batch.ids), x.shape[-3])
 
 
-Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which prompts, and which of their positions
+At = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which prompts, and which of their positions
 
 
 def after_attention(
     block: Block,
     plain: PlainRun,
     layer: int,
-    rows: Rows,
+    rows: At,
     written: Float[Tensor, "*cells row d_model"],
     attention: Attending = "self",
 ) -> Float[Tensor, "*cells row d_model"]:
     """The stream that attention leaves at some rows where its heads write so much more than in the plain run.
 
-    It is what `block.between` or `block.read_source` would give: in parallel blocks it has passed the feed-forward too.
+    It is what `block.attention` or `block.cross` would give: in parallel blocks it has passed the feed-forward too.
     """
     if block.attn.config.parallel:
         return plain.resid[layer + 1][rows] + written
@@ -184,7 +184,7 @@ def as_written(
     block: Block,
     plain: PlainRun,
     layer: int,
-    rows: Rows,
+    rows: At,
     written: Float[Tensor, "*cells row d_model"],
     attention: Attending = "self",
 ) -> Float[Tensor, "*cells row d_model"]:

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.patching.memory import most_rows
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.patching.sweeping.memory import most_rows
 from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
 from interp.transformer import Stream, Transformer

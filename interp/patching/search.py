@@ -18,13 +18,13 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.cell_effects import CellEffects
 from interp.patching.gradients.estimates import attribution_patching
+from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction
-from interp.patching.sweeping.bench import Bench
-from interp.patching.sweeping.memory import BUDGET
 from interp.transformer import with_parts
 
 Array = np.ndarray
@@ -105,24 +105,24 @@ def top_cells(
     spot = PatchSite.of(model, site, by, stack, attention)
     if not spot.in_engine:
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    bench = Bench.of(model, pairs, metric, spot, by, direction, budget)
+    exact = CellEffects.of(model, pairs, metric, spot, by, direction, budget)
     how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
         for way in (direction, "noise" if direction == "denoise" else "denoise")
     )
     estimate, second = (_flat(found.effect()) for found in (own, other))
-    exists, live = ~np.isnan(estimate), _flat(bench.live())
+    exists, live = ~np.isnan(estimate), _flat(exact.live())
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
 
     def measure(wanted: Array) -> Array:
-        return _flat(bench.effects(wanted.reshape(bench.shape)))
+        return _flat(exact.effects(wanted.reshape(exact.shape)))
 
     race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    cells = [tuple(int(at) for at in np.unravel_index(cell, bench.shape[:-1])) for cell in top]
+    cells = [tuple(int(at) for at in np.unravel_index(cell, exact.shape[:-1])) for cell in top]
     return TopCells(site, direction, by, cells, effect, limit, race.paid, int(live.sum()))
 
 

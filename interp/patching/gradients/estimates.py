@@ -22,7 +22,7 @@ from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite, site_name
 from interp.patching.results import Direction, Sweep, chosen
-from interp.patching.sweeping.sweep import blank_beyond, check_reach
+from interp.patching.sweeps import blank_beyond, check_reach
 from interp.places import sites as sites_of
 from interp.sight import Sight, Source
 from interp.transformer import Transformer, with_parts

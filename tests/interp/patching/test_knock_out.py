@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
-from interp.patching import hiding, knockout
+from interp.patching import hidden_keys, knockout, memory
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from models import planted
 from models.planted import Planted
@@ -65,7 +65,7 @@ def test_every_head_equals_one_plain_forward_pass(kind):
 @pytest.mark.parametrize("n_layers", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "rotary encoder", "grouped encoder"])
 def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries, monkeypatch):
-    monkeypatch.setattr(knockout, "_MOST", entries)
+    monkeypatch.setattr(memory, "MOST", 3 * entries)
     grouped = replace(STACKS["rotary encoder"], n_kv_heads=2)
     stack = replace(STACKS.get(kind, grouped), n_layers=n_layers)
     model = Transformer(TransformerConfig(**{"decoder" if stack.causal else "encoder": stack}, output="none")).double()
@@ -81,7 +81,7 @@ def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries,
 def test_many_logits_are_made_some_at_a_time(monkeypatch):
     model, texts = tiny_model("llama"), TokenBatch.from_rows(ROWS)
     whole = knock_out(model, texts, CLAIMS)
-    monkeypatch.setattr(hiding, "_LOGITS", 1)
+    monkeypatch.setattr(hidden_keys, "_LOGITS", 1)
     torch.testing.assert_close(knock_out(model, texts, CLAIMS), whole)
 
 
@@ -95,12 +95,12 @@ def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monk
     claims = [replace(claim(0, {2: [1], 3: [0]}), read=read[0]), replace(claim(1, {1: [0], 3: [2]}), read=read[1])]
     shown = []
 
-    class Watched(hiding.Hidden):
+    class Watched(hidden_keys.HiddenKeys):
         def __init__(self, model, plain, *rest):
             super().__init__(model, plain, *rest)
-            shown.append(range(self.first, plain.batch.ids.shape[1]))
+            shown.append(range(self.suffix.first, plain.batch.ids.shape[1]))
 
-    monkeypatch.setattr(knockout, "Hidden", Watched)
+    monkeypatch.setattr(knockout, "HiddenKeys", Watched)
     fast, plain = (way(model, texts, claims, probe) for way in (knock_out, knock_out_by_forward))
     assert shown == carried
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)

@@ -8,9 +8,9 @@ import torch
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Gated, NoMLP, NoNorm, RMSNorm, Rotary
-from interp.patching import Pairs, attending, function, kl_divergence, logit_difference, sweep
-from interp.patching.paths.oracle import Receiver, path_patch_by_forward
-from interp.patching.paths.path_patch import path_patch
+from interp.patching import Pairs, function, kl_divergence, logit_difference, shared_keys, sweep
+from interp.patching.path_patching import path_patch
+from interp.patching.plain_paths import Receiver, path_patch_by_forward
 from interp.patching.results import Direction
 from models import planted
 from models.planted import Planted
@@ -144,7 +144,7 @@ def test_in_float32_cells_agree_to_rounding(kind, through):
 @pytest.mark.parametrize("name", ["several kinds", "positions"])
 @pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
 def test_the_fused_kernel_for_long_prompts_gives_the_same_cells(kind, name, monkeypatch):
-    monkeypatch.setattr(attending, "_SMALL_ROWS", 0)  # every prompt counts as long
+    monkeypatch.setattr(shared_keys, "_SMALL_ROWS", 0)  # every prompt counts as long
     check(kind, name, "z", HEADS, "everything", "denoise")
 
 

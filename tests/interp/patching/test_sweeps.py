@@ -8,13 +8,13 @@ from interp.config import Gated, NoMLP, RMSNorm, Rotary
 from interp.patching import (
     Metric,
     Pairs,
-    attending,
     function,
     kl_divergence,
     log_probability,
     logit_difference,
     probability,
     rank,
+    shared_keys,
     sweep,
     sweep_by_forward,
 )
@@ -103,7 +103,7 @@ def test_in_float32_cells_agree_to_rounding(kind, site):
 )
 @pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
 def test_the_fused_kernel_for_long_prompts_gives_the_same_cells(kind, site, by, monkeypatch):
-    monkeypatch.setattr(attending, "_SMALL_ROWS", 0)  # every prompt counts as long
+    monkeypatch.setattr(shared_keys, "_SMALL_ROWS", 0)  # every prompt counts as long
     model, pairs = build(kind, torch.float64), ragged_pairs()
     fast, plain = (each(model, pairs, logit_difference(), site, by) for each in (sweep, sweep_by_forward))
     torch.testing.assert_close(fast.values, plain.values, rtol=1e-10, atol=1e-10, equal_nan=True)

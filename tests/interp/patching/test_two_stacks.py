@@ -14,11 +14,13 @@ from interp.patching import (
     attribution_patching,
     kl_divergence,
     logit_difference,
+    memory,
     sweep,
     sweep_by_forward,
     top_cells,
 )
 from interp.patching.ablation import ablate, ablate_cells
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from interp.patching.replacements import mean_activation
 from interp.patching.results import Direction
 
@@ -236,6 +238,29 @@ def test_other_prompts_resampled_are_those_of_the_same_stack():
         theirs = run(model, donors[0], target=donors[1], capture=at)[at][:, :length, 1]
         logits = run(model, source, target=target, edit={at: put(theirs, head=1)}).logits[0, -1]
         torch.testing.assert_close(found.values["logit_difference"][1, 1, 0], logits[1] - logits[2], **CLOSE)
+
+
+@pytest.mark.parametrize("entries", [1 << 21, 3000])
+@pytest.mark.parametrize(("stack", "attention"), PLACED)
+@pytest.mark.parametrize("name", ["modern", "mixed"])
+def test_keys_hidden_in_any_attention_equal_one_plain_forward_pass(name, stack, attention, entries, monkeypatch):
+    monkeypatch.setattr(memory, "MOST", entries)
+    model, sources, targets = two_stacks(name), rows((5, 4, 5), d_vocab=19), rows((4, 5, 3))
+    own = sources if stack == "encoder" else targets
+    seen = targets if (stack, attention) == ("decoder", "self") else sources
+    claims = []
+    for number, prompt in enumerate((0, 1, 2, 0, 1)):
+        length, n_keys = (int(texts.lengths[prompt]) for texts in (own, seen))
+        queries = torch.tensor([length - 1, 1][: 1 + number % 2])
+        keys = torch.zeros(len(queries), seen.ids.shape[1], dtype=torch.bool)
+        keys[:, number % 2] = True
+        keys[0, n_keys - 2] = True
+        positions = torch.arange(int(targets.lengths[prompt]))[-1 - number % 2 :]
+        claims.append(Claim(prompt, queries, keys, Read(positions, log_probabilities(positions + 3))))
+    where = {"target": targets, "stack": stack, "attention": attention}
+    fast, plain = (way(model, sources, claims, **where) for way in (knock_out, knock_out_by_forward))
+    assert (plain.flatten(1).abs().amax(1) > 1e-6).all()
+    torch.testing.assert_close(fast, plain, **CLOSE)
 
 
 class TestBadInput:

@@ -9,13 +9,13 @@ from interp.attribution import attribution_by_source, direct_logit_attribution, 
 from interp.composition import composition_scores
 from interp.patching import (
     Receiver,
-    attending,
     attribution_patching,
     edge_attribution,
     kl_divergence,
     logit_difference,
     path_patch,
     path_patch_by_forward,
+    shared_keys,
     sweep,
     sweep_by_forward,
     top_cells,
@@ -130,7 +130,7 @@ def test_every_site_of_a_model_can_be_swept():
 
 @pytest.mark.parametrize("name", ["buckets", "local, capped", "local, biased", "norm over all heads"])
 def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
-    monkeypatch.setattr(attending, "_SMALL_ROWS", 0)  # every prompt counts as long
+    monkeypatch.setattr(shared_keys, "_SMALL_ROWS", 0)  # every prompt counts as long
     model, pairs = variant(name), ragged_pairs()
     for site in ("z", "k"):
         fast, plain = (each(model, pairs, logit_difference(), site) for each in (sweep, sweep_by_forward))
@@ -314,11 +314,9 @@ def test_the_qk_fix_makes_the_pattern_that_the_patch_makes(name, site):
 
 def test_two_stacks_are_refused_in_one_line():
     model, pairs = two_stacks("original"), pairs_of_two("source")
-    batch = pairs.clean
     for refused in (
         lambda: path_patch(model, pairs, logit_difference(), [Receiver("logits")]),
         lambda: edge_attribution(model, pairs, logit_difference()),
-        lambda: knock_out(model, batch, [claim(0, {2: [1]}, [3])]),
         lambda: composition_scores(model),
     ):
         with pytest.raises(InputError, match="is for models of one stack") as error:

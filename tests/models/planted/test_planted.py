@@ -11,9 +11,9 @@ from analyses.reading.collectors import measured
 from interp import AnnotatedText, InputError, Mention, TokenBatch, patch, run, zero
 from interp.config import NoNorm
 from interp.patching import Pairs, logit_difference
+from interp.patching.memory import BUDGET
 from interp.patching.plain import PlainRun
-from interp.patching.sweeping.memory import BUDGET
-from interp.patching.sweeping.sweep import read_values, swept
+from interp.patching.sweeps import read_values, swept
 from interp.patterns import Rows, positional
 from models import planted
 from models.planted import Planted, compose

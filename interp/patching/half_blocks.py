@@ -1,8 +1,11 @@
 """How far does a change of the base run's stream go? Steps of half a block, with what receivers get put in on the way.
 
-A walk carries only how far its cells' stream is from the base run's, `change`. Moments count half blocks: 2l is the
+Cells carry only how far their stream is from the base run's, `change`. Moments count half blocks: 2l is the
 stream into block l, 2l + 1 that into its feed-forward, and the last, 2n, that into the final norm. Half block m leads
 from moment m to moment m + 1. All of a parallel block happens in its first half: nothing reads at its odd moment.
+
+The engine's cells recompute every sublayer; here some are kept as in the base run, and others are given what receivers
+recorded. Both share attention over earlier keys (`shared_keys`), groups of prompts and the memory that these fill.
 """
 
 from collections.abc import Mapping
@@ -13,21 +16,21 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.patching.attending import attend
 from interp.patching.plain import PlainRun, as_written, sight_of
+from interp.patching.shared_keys import attend
 from interp.sight import Sight
 from interp.transformer import Transformer
 
 Cells = Float[Tensor, "cell prompt row d_model"]
 Further = Float[Tensor, "cell prompt further d_model"]  # those that are carried on, where they may be fewer
-Rows = Int[Tensor, " row"]  # positions of the prompts, in order
+Positions = Int[Tensor, " row"]  # positions of the prompts, in order
 
 
 @dataclass(frozen=True)
 class Recorded:
     """What one kind of receiver gets, cell by cell; `mask` says which of these rows and heads asked for it."""
 
-    rows: Rows
+    rows: Positions
     heads: Int[Tensor, " head"]
     mask: Bool[Tensor, "row head"]
     value: Float[Tensor, "cell prompt row head width"]
@@ -55,25 +58,25 @@ ATTENDING, FEEDING = "attention", "feed-forward"
 EVERYTHING: Again = frozenset({ATTENDING, FEEDING})
 
 
-class Walk:
+class HalfBlocks:
     """Steps from moment to moment, for cells that differ from the base run at `rows`.
 
     After the last attention only the rows in `late` are carried. Attention can be recomputed where `rows` are all
     positions from the first on.
     """
 
-    def __init__(self, model: Transformer, base: PlainRun, rows: Rows, late: Int[Tensor, " further"]):
+    def __init__(self, model: Transformer, base: PlainRun, rows: Positions, late: Int[Tensor, " further"]):
         self.model, self.base, self.blocks = model, base, model.last.blocks
         self.rows, self.late, self.parallel = rows, late, model.last.config.parallel
         self.last_attention = 2 * len(self.blocks) - 2
         self.first = int(rows[0])
         self.sight = sight_of(model, base.batch, self.first)
 
-    def rows_at(self, moment: int) -> Rows:
+    def rows_at(self, moment: int) -> Positions:
         """The positions that are carried there."""
         return self.late if moment > self.last_attention else self.rows
 
-    def stream(self, moment: int, rows: Rows | None = None) -> Float[Tensor, "prompt row d_model"]:
+    def stream(self, moment: int, rows: Positions | None = None) -> Float[Tensor, "prompt row d_model"]:
         """The base run's, at the rows carried there, or at others."""
         layer, halfway = divmod(moment, 2)
         if halfway and self.parallel:  # nothing is left to happen in the block
@@ -209,7 +212,7 @@ class Walk:
         return Recorded(rows, heads, mask[rows][:, heads], value)
 
     def _kept_reading(
-        self, layer: int, part: str, rows: Rows, heads: Int[Tensor, " head"]
+        self, layer: int, part: str, rows: Positions, heads: Int[Tensor, " head"]
     ) -> Float[Tensor, "prompt row head width"]:
         """What they get from the base run."""
         if part == "logits":
@@ -218,7 +221,7 @@ class Walk:
             return self.base["mlp_out"][layer][:, rows, None]
         return self.base[f"attn.{part}"][layer][:, rows][:, :, heads]
 
-    def _reading(self, layer: int, part: str, x: Cells, rows: Rows, heads: Int[Tensor, " head"]) -> Tensor:
+    def _reading(self, layer: int, part: str, x: Cells, rows: Positions, heads: Int[Tensor, " head"]) -> Tensor:
         """Queries and keys (rotated) or values of some heads, or what the feed-forward writes, from the stream `x`."""
         block = self.blocks[layer]
         if part == "mlp":

@@ -1,8 +1,8 @@
 """Exact sweeps: every cell of a site patched, at a fraction of one forward pass a cell.
 
 A cell at layer l and position p leaves everything below l, and in a causal stack before p, as it was. So a cell starts
-from the stream at its own layer, cells that change the same positions share a lane, lanes and layers go through in one
-pass as long as they fill it, and the last block is computed only where the metrics read. `sweep_by_forward` is the
+from the stream at its own layer, with the rows that it changes, cells of all layers go through in one pass as long as
+they fill it, and the last block is computed only where the metrics read. `sweep_by_forward` is the
 plain way; both give the same numbers.
 """
 
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.chunks import GroupSweep, fill, groups
+from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
+from interp.patching.plain_sweep import sweep_by_forward
 from interp.patching.results import Direction, Sweep
 from interp.patching.resumption import sweep_by_resuming
-from interp.patching.sweeping.lots import Part, fill, groups, sizes
-from interp.patching.sweeping.memory import BUDGET, most_rows, shares
-from interp.patching.sweeping.oracle import sweep_by_forward
 from interp.transformer import Transformer
 
 
@@ -100,12 +100,12 @@ def swept(
     plain run's value.
     """
     spot = PatchSite.of(model, site, by, stack, attention)
-    shape = sizes(pairs, spot, by)
+    shape = spot.shape(pairs, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
     if spot.in_engine:
         most = most_rows(model, pairs, budget, spot)
-        parts = [Part.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
-        fill(model, values, [lot for part in parts for lot in part.lots(most, np.ones(shape, dtype=bool))], most)
+        each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
+        fill(model, values, [chunk for own in each for chunk in own.chunks(most, np.ones(shape, dtype=bool))], most)
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, spot, by, budget)
     blank_beyond(values, by, pairs, spot)

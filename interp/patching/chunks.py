@@ -1,7 +1,4 @@
-"""Which cells go through together? Prompts in groups, their cells in lots that board one lane, lots in bunches.
-
-A part of a sweep is one group of prompts; all its cells that can have an effect come out of `Part.lots`.
-"""
+"""Which cells go through together? Prompts in groups, the cells of a group in chunks, as many chunks as fill a pass."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,20 +10,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.patching.attention_patches import Where
+from interp.patching.changed_rows import AtReads, ChangedRows, Suffix
+from interp.patching.engine import resume
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
-from interp.patching.sweeping.entering import Entrance
-from interp.patching.sweeping.journey import travel
-from interp.patching.sweeping.lanes import Boarding, Lane
-from interp.patching.sweeping.mixing import Where
+from interp.patching.site_patches import SitePatches
 from interp.transformer import Transformer
-
-
-def sizes(pairs: Pairs, spot: PatchSite, by: tuple[str, ...]) -> list[int]:
-    """The table of all cells: one size an axis."""
-    return [spot.size(axis) or pairs.read_by(spot.counted(axis)).ids.shape[1] for axis in by]
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,15 @@ def groups(model: Transformer, pairs: Pairs, spot: PatchSite, most: int, *, alon
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """A group of prompts, where patches enter their runs, and what is read of them."""
+class GroupSweep:
+    """The cells of one group of prompts: how they enter its runs, and what is read of them."""
 
     by: tuple[str, ...]
     group: Group
     base: PlainRun
-    entrance: Entrance
+    patches: SitePatches
     readouts: list[Readout]
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    suffixes: dict[int, Suffix] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -104,13 +96,13 @@ class Part:
         group: Group,
         readouts: Sequence[Readout],
         by: tuple[str, ...],
-    ) -> "Part":
+    ) -> "GroupSweep":
         """The prompts of `group`; the runs are those of the stack that the metrics read."""
         base, source = (run.take(group.prompts, group.lengths) for run in runs)
         reads = [readout.take(group.prompts) for readout in readouts]
-        return Part(by, group, base, Entrance(model, base, source, group.spot), reads)
+        return GroupSweep(by, group, base, SitePatches(model, base, source, group.spot), reads)
 
-    def lots(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Lot]":
+    def chunks(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Chunk]":
         """All wanted cells that can have an effect, at most so many rows of them at a time."""
         read = int(max(readout.positions.max() for readout in self.readouts))
         if not wanted.any():
@@ -122,16 +114,26 @@ class Part:
             for layer in range(self.group.spot.n_layers):
                 asked = wanted[self._at(layer, where, slice(None))]
                 heads = np.flatnonzero(asked).tolist()  # [0] where cells are no heads
-                step = max(1, most // self._lane(first).rows) if heads else 1
+                step = max(1, most // self._suffix(first).rows) if heads else 1
                 for begin in range(0, len(heads), step):
-                    yield Lot(self, self._lane(first), layer, where, heads[begin : begin + step])
+                    yield Chunk(self, self._suffix(first), layer, where, heads[begin : begin + step])
 
-    def _lane(self, first: int) -> Lane:
-        """The lane of the cells that change positions from `first` on."""
-        if first not in self.lanes:
-            model, stack = self.entrance.model, self.group.spot.stack
-            self.lanes[first] = Lane.of(model, self.base, stack, first, self.readouts)
-        return self.lanes[first]
+    def _suffix(self, first: int) -> Suffix:
+        """What the cells share that change positions from `first` on."""
+        if first not in self.suffixes:
+            model, stack = self.patches.model, self.group.spot.stack
+            reads = torch.cat([readout.positions for readout in self.readouts], 1)
+            self.suffixes[first] = Suffix.of(model, self.base, stack, first, [reads])
+        return self.suffixes[first]
+
+    def measure(self, arrived: AtReads) -> list[Float[Tensor, "cell prompt"]]:
+        """Metrics from the stream out of the last block at the read positions."""
+        model, found, at = self.patches.model, [], 0
+        final = model.last.norm(arrived)
+        for readout in self.readouts:
+            found.append(readout.of(model, final[..., at : at + readout.positions.shape[1], :]))
+            at += readout.positions.shape[1]
+        return found
 
     def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
         """Where in the table of all cells."""
@@ -151,11 +153,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Lot:
-    """Cells that board together: those of `where` in one layer, of some heads where each head is one."""
+class Chunk:
+    """Cells that enter together: those of `where` in one layer, of some heads where each head is one."""
 
-    part: Part
-    lane: Lane
+    sweep: GroupSweep
+    suffix: Suffix
     layer: int
     where: Where
     heads: list[int]
@@ -163,41 +165,45 @@ class Lot:
     @property
     def rows(self) -> int:
         """Cells x prompts x positions that they add to a pass."""
-        return len(self.heads) * self.lane.rows
+        return len(self.heads) * self.suffix.rows
 
-    def board(self) -> Boarding:
-        """The cells as they join their lane."""
-        return self.part.entrance.board(self.lane, self.layer, self.where, self.heads)
+    def enter(self) -> ChangedRows:
+        """The cells as they enter a pass."""
+        return self.sweep.patches.enter(self.suffix, self.layer, self.where, self.heads)
 
     def mark(self, table: Bool[Tensor, "*cells prompt"]) -> None:
         """The cells' places in a table of all cells."""
-        self.part.put({self.part.readouts[0].name: table}, self.layer, self.where, self.heads, [table.new_ones(1, 1)])
+        self.sweep.put({self.sweep.readouts[0].name: table}, self.layer, self.where, self.heads, [table.new_ones(1, 1)])
 
     def put(self, values: dict[str, Tensor], found: Sequence[Float[Tensor, "cell prompt"]]) -> None:
         """The cells' metrics into the tables of all cells."""
-        self.part.put(values, self.layer, self.where, self.heads, found)
+        self.sweep.put(values, self.layer, self.where, self.heads, found)
 
 
-def bunches(lots: Sequence[Lot], most: int) -> Iterator[list[Lot]]:
-    """Lots that share a pass, in their order, about as many rows each time."""
-    total = sum(lot.rows for lot in lots)
-    full = total / ceil(total / most) if lots else 0
-    bunch: list[Lot] = []
-    for lot in lots:
-        rows = sum(one.rows for one in bunch)
-        if bunch and (rows >= full or rows + lot.rows > most):
-            yield bunch
-            bunch = []
-        bunch.append(lot)
-    if bunch:
-        yield bunch
+def passes(chunks: Sequence[Chunk], most: int) -> Iterator[list[Chunk]]:
+    """Chunks that share a pass, in their order, about as many rows each time."""
+    total = sum(chunk.rows for chunk in chunks)
+    full = total / ceil(total / most) if chunks else 0
+    some: list[Chunk] = []
+    for chunk in chunks:
+        rows = sum(one.rows for one in some)
+        if some and (rows >= full or rows + chunk.rows > most):
+            yield some
+            some = []
+        some.append(chunk)
+    if some:
+        yield some
 
 
-def fill(model: Transformer, values: dict[str, Tensor], lots: "Sequence[Lot]", most: int) -> None:
+def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk], most: int) -> None:
     """Measure some cells and put their metrics into the tables."""
-    for bunch in bunches(sorted(lots, key=lambda lot: lot.layer), most):
-        found = travel(model, [lot.board() for lot in bunch])
-        for lot, own in zip(bunch, found, strict=True):
-            lot.put(values, own)
-        for part in {lot.part for lot in bunch} - {bunch[-1].part}:
-            part.entrance.forget()
+    for some in passes(sorted(chunks, key=lambda chunk: chunk.layer), most):
+        read = resume(model, [chunk.enter() for chunk in some])
+        for suffix in dict.fromkeys(chunk.suffix for chunk in some):
+            own = [chunk for chunk in some if chunk.suffix is suffix]
+            found = own[0].sweep.measure(read[suffix.onward or suffix])
+            sizes = [len(chunk.heads) for chunk in own]
+            for chunk, *values_of in zip(own, *(value.split(sizes) for value in found), strict=True):
+                chunk.put(values, values_of)
+        for sweep in {chunk.sweep for chunk in some} - {some[-1].sweep}:
+            sweep.patches.forget()

@@ -1,4 +1,4 @@
-"""How a patched cell changes the residual stream of its own layer, for every site: where it boards a pass.
+"""How a patched cell changes the residual stream of its own layer, for every site: with what it enters a pass.
 
 Everything inside attention comes down to one quantity: how much the patch changes `z` of a head; what that adds to the
 stream is that change times `W_O`, through the norm after it where there is one.
@@ -8,18 +8,18 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.patching.attention_patches import AttentionPatches, Where
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
-from interp.patching.sweeping.lanes import AFTER_CROSS, AFTER_SELF, INTO, Boarding, Lane
-from interp.patching.sweeping.mixing import Mixing, Where
 from interp.sight import Source
 from interp.transformer import Block, Transformer
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
-Rows = tuple[slice, slice]  # all prompts, and the positions that change
+Span = tuple[slice, slice]  # all prompts, and the positions that change
 
 
-class Entrance:
+class SitePatches:
     """Patches of one site, made from a plain run of the base prompts and one of the source prompts."""
 
     def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, spot: PatchSite):
@@ -30,24 +30,24 @@ class Entrance:
         if spot.attention == "cross":
             assert self.base.source is not None
             sight = Source.of(self.base.source.final, self.base.source.batch).seen_by(sight)
-        self.mixing = Mixing(self.base, self.source, spot, sight)
+        self.inside = AttentionPatches(self.base, self.source, spot, sight)
 
-    def board(self, lane: Lane, layer: int, where: Where, heads: list[int]) -> Boarding:
-        """The cells of `where` in one layer, of `heads` alone where each head is one, as they join their lane."""
+    def enter(self, suffix: Suffix, layer: int, where: Where, heads: list[int]) -> ChangedRows:
+        """The cells of `where` in one layer, of `heads` alone where each head is one, as they enter a pass."""
         block = self.blocks[layer]
-        span = self._rows_changed(where, lane.first)
+        span = self._rows_changed(where, suffix.first)
         rows = (slice(None), span)
         if not self.spot.in_attention:
-            return Boarding(lane, *self._stream(block, layer, rows), span.start)
-        dz, writes = self.mixing.change(block, layer, where, heads, span)
+            return ChangedRows.of_span(suffix, *self._stream(block, layer, rows), span.start)
+        dz, writes = self.inside.change(block, layer, where, heads, span)
         pattern = "cell member prompt row d_head, cell member d_head d_model -> cell prompt row d_model"
         written = einsum(dz, writes, pattern)
         stream = after_attention(block, self.base, layer, rows, written, self.spot.attention)
-        return Boarding(lane, *self._after_attention(layer), stream, span.start)
+        return ChangedRows.of_span(suffix, *self._after_attention(layer), stream, span.start)
 
     def forget(self) -> None:
         """Drop what the cells of the last layer shared."""
-        self.mixing.forget()
+        self.inside.forget()
 
     def _after_attention(self, layer: int) -> tuple[int, int]:
         """When the stream is carried on that the site's attention leaves: the layer, and where in it."""
@@ -55,8 +55,8 @@ class Entrance:
             return layer + 1, INTO
         return layer, AFTER_SELF if self.spot.attention == "self" else AFTER_CROSS
 
-    def _stream(self, block: Block, layer: int, rows: Rows) -> tuple[int, int, Float[Tensor, "1 prompt row d_model"]]:
-        """Where the site lies in the stream itself: the layer in which it boards, where in it, and with what.
+    def _stream(self, block: Block, layer: int, rows: Span) -> tuple[int, int, Float[Tensor, "1 prompt row d_model"]]:
+        """Where the site lies in the stream itself: the layer in which cells enter, where in it, and with what.
 
         Position by position: a patched row is that of the whole patch.
         """

@@ -30,7 +30,7 @@ class Where:
     key: int | None = None  # of a pattern's key
 
 
-class Mixing:
+class AttentionPatches:
     """Patches of one site inside attention, from a plain run of the base prompts and one of the source prompts."""
 
     def __init__(self, base: PlainRun, source: PlainRun, spot: PatchSite, sight: Sight):

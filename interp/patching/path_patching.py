@@ -1,13 +1,13 @@
 """Along which path does a part of the model act? What one sender writes, as chosen receivers read it, and no further.
 
-Every cell walks twice away from the base run: out, from its sender to the receivers, and on, from the receivers to the
-metric. Cells walk together, each from where it begins to differ: nothing is computed below a sender, below the first
-receiver, before the first changed position of a causal stack, in heads that nothing is given to where a walk begins, or
+Every cell is taken twice away from the base run: from its sender to the receivers, and from these to the metric.
+Cells go together, each from where it begins to differ: nothing is computed below a sender, below the first receiver,
+before the first changed position of a causal stack, in heads that nothing is given to where a cell begins to differ, or
 in the last block where nothing is read. `path_patch_by_forward` is the plain way; both give the same numbers.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,19 +17,18 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.config import Gated, NoMLP, StackConfig
-from interp.errors import InputError
+from interp.config import StackConfig
 from interp.model import Model
+from interp.patching.chunks import groups
+from interp.patching.half_blocks import EVERYTHING, FEEDING, Cells, Given, HalfBlocks, Positions
+from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
-from interp.patching.paths.oracle import Receiver, check_paths, path_name, written_at
-from interp.patching.paths.walking import EVERYTHING, FEEDING, Cells, Given, Rows, Walk
 from interp.patching.plain import PlainRun, as_written
+from interp.patching.plain_paths import Receiver, check_paths, path_name, written_at
 from interp.patching.results import Direction, Sweep
-from interp.patching.sweeping.lots import Group, groups
-from interp.patching.sweeping.memory import BUDGET, MOST, positions_changed
-from interp.patching.sweeping.sweep import blank_beyond, read_values
+from interp.patching.sweeps import blank_beyond, read_values
 from interp.transformer import Transformer, with_parts
 
 Cell = tuple[int, int | None]  # a sender: its layer, and its head where each head is one
@@ -64,7 +63,7 @@ def path_patch(
         through: what is recomputed between sender and receivers: `nothing` (the direct path; every other attention and
             feed-forward writes what it writes in the base run), `mlps` (attention alone is kept) or `everything`.
         direction: `denoise` sends clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
-        budget: bytes of activations that one walk may hold.
+        budget: bytes of activations that one pass may hold.
 
     Returns:
         Sweep: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
@@ -83,10 +82,11 @@ def path_patch(
     base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
     counted = {"layer": model.config.n_layers, "head": model.config.n_heads, "position": batch.ids.shape[1]}
     values = {name: value.expand(*(counted[axis] for axis in by), -1).clone() for name, value in base_values.items()}
-    for group in _groups(model, pairs, spot, receivers, budget):
+    most = most_rows(model, pairs, budget, recorded=_recorded(model.last.config, receivers))
+    for group in groups(model, pairs, spot, most):
         prompts, lengths = group.prompts, group.lengths
         own = [readout.take(prompts) for readout in readouts]
-        part = _Part(
+        part = _Group(
             senders=_Senders(model, base.take(prompts, lengths), other.take(prompts, lengths), sender, "head" in by),
             prompts=prompts,
             readouts=own,
@@ -95,35 +95,10 @@ def path_patch(
             through=through,
         )
         for position in range(group.first, group.length) if "position" in by else [None]:
-            part.fill(values, by, group.first, position, budget)
+            part.fill(values, by, group.first, position, most)
     blank_beyond(values, by, pairs, spot)
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, spot.stack)
-
-
-def _groups(
-    model: Transformer, pairs: Pairs, spot: PatchSite, receivers: Sequence[Receiver], budget: int
-) -> Iterator[Group]:
-    """Prompts that go together, alike in length and, in a causal stack, in the first position that can change."""
-    rows, row_bytes = positions_changed(model, pairs), _row_bytes(model, int(pairs.last.max()) + 1, receivers)
-    if budget < rows * row_bytes:
-        raise InputError(
-            f"a budget of {budget} bytes is too small for one cell of {rows} positions: "
-            f"expected at least {rows * row_bytes} bytes"
-        )
-    return groups(model, pairs, spot, max(rows, min(budget // row_bytes, MOST // model.config.d_model)))
-
-
-def _row_bytes(model: Transformer, length: int, receivers: Sequence[Receiver]) -> int:
-    """What one row (of a cell, prompt and position) takes at its widest, and what is recorded of it meanwhile."""
-    config = model.last.config
-    hidden = 0 if isinstance(config.mlp, NoMLP) else 2 * config.d_mlp * (1 + isinstance(config.mlp, Gated))
-    heads = 3 * (config.n_heads + 2 * config.kv_heads) * config.d_head + 3 * config.n_heads * length
-    recorded = 0
-    for receiver in receivers:
-        width = config.d_model if receiver.part in {"mlp", "logits"} else config.d_head
-        recorded += width * (_n_heads(config, receiver.part) if receiver.head is None else 1)
-    return (8 * config.d_model + hidden + heads + recorded) * model.last.embed.token.weight.element_size()
 
 
 @dataclass(frozen=True)
@@ -146,7 +121,7 @@ class _Senders:
         heads = range(self.model.config.n_heads) if self.by_head else [None]
         return [*product(layers, heads)]
 
-    def write(self, cells: Sequence[Cell], rows: Rows, position: int | None) -> Cells:
+    def write(self, cells: Sequence[Cell], rows: Positions, position: int | None) -> Cells:
         """The change that `cells`, all of one layer, write at `rows`: everywhere, or at one position alone."""
         layer = cells[0][0]
         if self.site == "mlp_out":
@@ -165,7 +140,7 @@ class _Senders:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Group:
     """Prompts that go together, and where their paths begin and end; `reads` are the positions of all metrics."""
 
     senders: _Senders
@@ -175,10 +150,8 @@ class _Part:
     receivers: Sequence[Receiver]
     through: str
 
-    def fill(
-        self, values: dict[str, Tensor], by: tuple[str, ...], first: int, position: int | None, budget: int
-    ) -> None:
-        """Walk all senders of one position (None: of all together) and put their metrics in place."""
+    def fill(self, values: dict[str, Tensor], by: tuple[str, ...], first: int, position: int | None, most: int) -> None:
+        """Take all senders of one position (None: of all together) to the metrics and put these in place."""
         model, base = self.senders.model, self.senders.base
         length, causal = base.batch.ids.shape[1], model.last.config.causal
         start = 0 if not causal else first if position is None else position
@@ -195,11 +168,11 @@ class _Part:
         if int(self.reads[-1]) < begins:
             return
         late = _positions(asked, everywhere, 2 * model.config.n_layers - 1)
-        out = Walk(model, base, carried, late[torch.isin(late, carried)])
-        on = Walk(model, base, everywhere[begins:], self.reads[self.reads >= begins])
+        out = HalfBlocks(model, base, carried, late[torch.isin(late, carried)])
+        on = HalfBlocks(model, base, everywhere[begins:], self.reads[self.reads >= begins])
         cells = self.senders.before(max(asked))
         rows = len(self.prompts) * max(len(out.rows), len(on.rows))  # of one cell
-        at_once = max(1, min(budget // _row_bytes(model, length, self.receivers), MOST // model.config.d_model) // rows)
+        at_once = max(1, most // rows)
         for begin in range(0, len(cells), at_once):
             some = cells[begin : begin + at_once]
             found = self._metrics(on, self._receive(on, self._send(out, some, asked, position)))
@@ -224,8 +197,8 @@ class _Part:
                 asked[moment][part] = mask | asked[moment].get(part, mask)
         return dict(asked)
 
-    def _send(self, walk: Walk, cells: Sequence[Cell], asked: Asked, position: int | None) -> dict[int, Given]:
-        """Walk `cells` from where they write to the last receiver, and record what receivers get on the way.
+    def _send(self, steps: HalfBlocks, cells: Sequence[Cell], asked: Asked, position: int | None) -> dict[int, Given]:
+        """Take `cells` from where they write to the last receiver, and record what receivers get on the way.
 
         At each moment those are recorded that have written by then: the first of `cells`.
         """
@@ -233,43 +206,43 @@ class _Part:
         given: dict[int, Given] = {}
         change: Cells | None = None
         for half in range(self.senders.written_at(cells[0][0]), max(asked)):
-            arrived = [] if change is None else [walk.recomputed(half, change, again=again)]
+            arrived = [] if change is None else [steps.recomputed(half, change, again=again)]
             if writing := [cell for cell in cells if self.senders.written_at(cell[0]) == half]:
-                arrived.append(walk.kept(half, self.senders.write(writing, walk.rows_at(half + 1), position)))
+                arrived.append(steps.kept(half, self.senders.write(writing, steps.rows_at(half + 1), position)))
             change = torch.cat(arrived)
             if parts := asked.get(half + 1):
-                given[half + 1] = {part: walk.record(half + 1, part, change, mask) for part, mask in parts.items()}
+                given[half + 1] = {part: steps.record(half + 1, part, change, mask) for part, mask in parts.items()}
         return given
 
-    def _receive(self, walk: Walk, given: dict[int, Given]) -> Cells:
-        """Walk all cells on, each from the first receiver that it reaches: their change before the final norm."""
+    def _receive(self, steps: HalfBlocks, given: dict[int, Given]) -> Cells:
+        """Take all cells on, each from the first receiver that it reaches: their change before the final norm."""
         end = 2 * self.senders.model.config.n_layers
         change: Cells | None = None
         for half in range(min(given), end):
-            parts, riding = given.get(half, {}), 0 if change is None else len(change)
-            arrived = [] if change is None else [walk.recomputed(half, change, parts)]
-            if parts and next(iter(parts.values())).n_cells > riding:
-                arrived.append(walk.kept(half, walk.received(half, parts, riding)))
+            parts, arrived_before = given.get(half, {}), 0 if change is None else len(change)
+            arrived = [] if change is None else [steps.recomputed(half, change, parts)]
+            if parts and next(iter(parts.values())).n_cells > arrived_before:
+                arrived.append(steps.kept(half, steps.received(half, parts, arrived_before)))
             change = torch.cat(arrived)
         if end not in given:
             assert change is not None
             return change
-        recorded, plain = given[end]["logits"], walk.stream(end)
+        recorded, plain = given[end]["logits"], steps.stream(end)
         final = plain.new_zeros(recorded.n_cells, *plain.shape)
         if change is not None:
             final[: len(change)] = change
-        recorded.put(final[..., None, :], walk.late)
+        recorded.put(final[..., None, :], steps.late)
         return final
 
-    def _metrics(self, walk: Walk, change: Cells) -> dict[str, Float[Tensor, "cell prompt"]]:
+    def _metrics(self, steps: HalfBlocks, change: Cells) -> dict[str, Float[Tensor, "cell prompt"]]:
         """The metrics of all cells; what is read before the first change is as the base run left it."""
-        plain = walk.base.resid[-1][:, self.reads]
+        plain = steps.base.resid[-1][:, self.reads]
         stream = plain.expand(len(change), *plain.shape).clone()
-        stream[:, :, -len(walk.late) :] += change
-        final = walk.model.last.norm(stream)
+        stream[:, :, -len(steps.late) :] += change
+        final = steps.model.last.norm(stream)
         prompt = torch.arange(final.shape[1], device=final.device)[:, None]
         return {
-            readout.name: readout.of(walk.model, final[:, prompt, torch.searchsorted(self.reads, readout.positions)])
+            readout.name: readout.of(steps.model, final[:, prompt, torch.searchsorted(self.reads, readout.positions)])
             for readout in self.readouts
         }
 
@@ -284,12 +257,21 @@ class _Part:
         table[(*(index[axis] for axis in by), self.prompts)] = value
 
 
+def _recorded(config: StackConfig, receivers: Sequence[Receiver]) -> int:
+    """How many numbers are recorded of each row for the receivers."""
+    found = 0
+    for receiver in receivers:
+        width = config.d_model if receiver.part in {"mlp", "logits"} else config.d_head
+        found += width * (_n_heads(config, receiver.part) if receiver.head is None else 1)
+    return found
+
+
 def _n_heads(config: StackConfig, part: str) -> int:
     """How many heads read for themselves; feed-forwards and the output layer read as one."""
     return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 1)
 
 
-def _positions(asked: Asked, everywhere: Int[Tensor, " position"], moment: int = 0) -> Rows:
+def _positions(asked: Asked, everywhere: Int[Tensor, " position"], moment: int = 0) -> Positions:
     """The positions, of all, at which some receiver asks at this moment or later."""
     found = torch.zeros_like(everywhere, dtype=torch.bool)
     for when, parts in asked.items():

@@ -5,18 +5,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from interp.patching.chunks import GroupSweep, fill, groups
+from interp.patching.memory import most_rows
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
 from interp.patching.results import Direction
-from interp.patching.sweeping.lots import Part, fill, groups, sizes
-from interp.patching.sweeping.memory import most_rows
-from interp.patching.sweeping.sweep import check_reach, read_values
+from interp.patching.sweeps import check_reach, read_values
 from interp.transformer import Transformer
 
 
-class Bench:
+class CellEffects:
     """The cells of one sweep, laid out so that any of them can be measured on any prompt, as often as one likes."""
 
     def __init__(
@@ -31,8 +31,8 @@ class Bench:
     ):
         self.model, self.pairs, self.by, self.most, self.sign = model, pairs, by, most, sign
         self.plain = plain
-        self.shape = (*sizes(pairs, spot, by), len(pairs))
-        self.parts: list[Part] = []
+        self.shape = (*spot.shape(pairs, by), len(pairs))
+        self.groups: list[GroupSweep] = []
 
     @staticmethod
     def of(
@@ -43,7 +43,7 @@ class Bench:
         by: tuple[str, ...],
         direction: Direction,
         budget: int,
-    ) -> "Bench":
+    ) -> "CellEffects":
         """Arguments are those of `sweep`, and so is what it raises."""
         check_reach(model, pairs, spot)
         readout = metric.prepare(model, pairs)
@@ -51,25 +51,26 @@ class Bench:
         runs = PlainRun.of_both(model, *((corrupt, clean) if direction == "denoise" else (clean, corrupt)))
         plain = read_values(model, runs[0], [readout])[readout.name]
         most = most_rows(model, pairs, budget, spot)
-        bench = Bench(model, pairs, spot, by, most, plain, 1 if direction == "denoise" else -1)
+        found = CellEffects(model, pairs, spot, by, most, plain, 1 if direction == "denoise" else -1)
         together = groups(model, pairs, spot, most, alone=True)
-        bench.parts = [Part.of(model, runs, group, [readout], by) for group in together]
-        return bench
+        found.groups = [GroupSweep.of(model, runs, group, [readout], by) for group in together]
+        return found
 
     def live(self) -> Bool[Tensor, "*cells prompt"]:
         """Which cells a patch can change, prompt by prompt."""
         found = torch.zeros(self.shape, dtype=torch.bool)
         everything = np.ones(self.shape[:-1], dtype=bool)
-        for part in self.parts:
-            for lot in part.lots(self.most, everything):
-                lot.mark(found)
+        for group in self.groups:
+            for chunk in group.chunks(self.most, everything):
+                chunk.mark(found)
         return found
 
     @torch.no_grad()
     def effects(self, wanted: Bool[np.ndarray, "*cells prompt"]) -> Float[Tensor, "*cells prompt"]:
         """Their effects, as `Sweep.effect` has them; 0 for those that are not wanted."""
-        values = {self.parts[0].readouts[0].name: self.plain.expand(*self.shape).clone()}
-        lots = [lot for part in self.parts for lot in part.lots(self.most, wanted[..., int(part.group.prompts[0])])]
-        fill(self.model, values, lots, self.most)
+        values = {self.groups[0].readouts[0].name: self.plain.expand(*self.shape).clone()}
+        asked = [(own, wanted[..., int(own.group.prompts[0])]) for own in self.groups]  # each of one prompt
+        chunks = [chunk for own, cells in asked for chunk in own.chunks(self.most, cells)]
+        fill(self.model, values, chunks, self.most)
         (table,) = values.values()
         return self.sign * (table - self.plain)

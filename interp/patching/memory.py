@@ -2,6 +2,7 @@
 
 from interp.config import NoMLP
 from interp.errors import InputError
+from interp.model import Model
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.transformer import Transformer
@@ -23,20 +24,15 @@ def shares(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None
         heads = 2 * attentions * (config.n_heads + config.kv_heads) * config.d_head
         kept += config.n_layers * pairs.read_by(name).ids.shape[1] * ((3 + 2 * attentions) * config.d_model + heads)
     alone = 2 * kept * model.last.embed.token.weight.element_size()
-    one_cell = _cell_bytes(model, pairs, spot)
+    one_cell = positions_changed(model, pairs, spot) * _row_bytes(model, pairs)
     least = alone + one_cell
-    if budget < least:
-        length = pairs.clean.ids.shape[1]
-        raise InputError(
-            f"a budget of {budget} bytes is too small for one cell of a prompt of {length} positions: "
-            f"expected at least {least} bytes"
-        )
+    _check(budget, least, pairs)
     together = 2 * alone  # groups of several prompts are copied out of their run
     fitting = min(budget // 2, budget - one_cell) // together
     return (1, budget - alone) if fitting < 2 else (fitting, budget - min(fitting, len(pairs)) * together)
 
 
-def _row_bytes(model: Transformer, pairs: Pairs) -> int:
+def _row_bytes(model: Transformer, pairs: Pairs, recorded: int = 0) -> int:
     """What a row (of a cell, prompt and position) takes on its way, at the widest."""
     widest = 0
     for name, config in model.config.stacks.items():
@@ -45,12 +41,12 @@ def _row_bytes(model: Transformer, pairs: Pairs) -> int:
         seen = {name, "encoder"} if config.cross_attention else {name}
         longest = max(int(pairs.read_by(each).lengths.max()) for each in seen)
         widest = max(widest, width + 3 * config.n_heads * longest)
-    return widest * model.last.embed.token.weight.element_size()
+    return (widest + recorded) * model.last.embed.token.weight.element_size()
 
 
-def _cell_bytes(model: Transformer, pairs: Pairs, spot: PatchSite | None) -> int:
-    """What one cell of the longest prompt takes."""
-    return positions_changed(model, pairs, spot) * _row_bytes(model, pairs)
+def rows_at_once(model: Model, share: int = 1) -> int:
+    """How many rows (cells x prompts x positions) fill a pass; `share` of them where much else is made of each."""
+    return MOST // (share * model.config.d_model)
 
 
 def positions_changed(model: Transformer, pairs: Pairs, spot: PatchSite | None = None) -> int:
@@ -62,7 +58,23 @@ def positions_changed(model: Transformer, pairs: Pairs, spot: PatchSite | None =
     return int((changed + onward).max())
 
 
-def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None) -> int:
-    """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt."""
-    fitting = min(MOST // model.config.d_model, budget // _row_bytes(model, pairs))
-    return max(positions_changed(model, pairs, spot), fitting)
+def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None, recorded: int = 0) -> int:
+    """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt.
+
+    Where so many numbers are `recorded` of each on its way, one cell must fit.
+
+    Raises:
+        InputError: it does not.
+    """
+    one_cell, row = positions_changed(model, pairs, spot), _row_bytes(model, pairs, recorded)
+    if recorded:
+        _check(budget, one_cell * row, pairs)
+    return max(one_cell, min(rows_at_once(model), budget // row))
+
+
+def _check(budget: int, least: int, pairs: Pairs) -> None:
+    if budget < least:
+        raise InputError(
+            f"a budget of {budget} bytes is too small for one cell of a prompt of {pairs.clean.ids.shape[1]} "
+            f"positions: expected at least {least} bytes"
+        )

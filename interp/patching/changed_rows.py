@@ -1,0 +1,261 @@
+"""The rows of the stream that cells change: with these they enter a pass, and what they share until they leave it.
+
+Below its layer, and in a causal stack before the first position that it changes, a cell is as the base run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attention import Attention
+from interp.patching.plain import PlainRun, sight_of
+from interp.patching.shared_keys import attend
+from interp.sight import Sight, Source
+from interp.transformer import Transformer
+
+INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before it, after its attentions
+Rows = Float[Tensor, "_ d_model"]  # of all cells, one after the other
+AtReads = Float[Tensor, "_ _ _ d_model"]  # cell prompt read: as many cells as each reader has; reads of all readers
+Shape = tuple[int, ...]  # cells, prompts, positions
+
+
+class Suffix:
+    """The positions from `first` on of some prompts, all that some cells can change, and where these are read.
+
+    Earlier keys and values, and those of the encoder where it is not changed, are the base run's. There is one reader
+    for all cells, or several, among which the cells that enter together are divided evenly, in order. An encoder's
+    cells go `onward` to positions of the decoder.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        base: PlainRun,
+        first: int,
+        reads: Sequence[Int[Tensor, "prompt _"]],
+        onward: "Suffix | None" = None,
+    ):
+        self.base, self.first, self.onward = base, first, onward
+        self.sight = sight_of(model, base.batch, first, base.stack)
+        self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
+        self._each = [*reads]
+        self._places: dict[tuple[int | None, ...], Place] = {}
+
+    @staticmethod
+    def of(
+        model: Transformer, base: PlainRun, stack: str, first: int, reads: Sequence[Int[Tensor, "prompt _"]]
+    ) -> "Suffix":
+        """Where cells change `stack`, which may be the encoder; `base` is the run that is read in the end."""
+        if base.stack == stack:
+            return Suffix(model, base, first if model.config.stacks[stack].causal else 0, reads)
+        return Suffix(model, base.of_stack(stack), 0, (), Suffix(model, base, 0, reads))
+
+    @property
+    def rows(self) -> int:
+        """Prompts x positions that a cell changes on its way."""
+        return self.shape[0] * self.shape[1] + (0 if self.onward is None else self.onward.rows)
+
+    @cached_property
+    def readers(self) -> list[slice]:
+        """Which of all reads are each reader's."""
+        ends = [0, *accumulate(own.shape[1] for own in self._each)]
+        return [slice(begin, end) for begin, end in pairwise(ends)]
+
+    @cached_property
+    def wanted(self) -> Int[Tensor, "prompt read"]:
+        """The positions that are read."""
+        return torch.cat(self._each, 1)
+
+    @cached_property
+    def reads(self) -> Int[Tensor, "prompt read"]:
+        """The same, of what can change."""
+        return self.wanted.clamp(min=self.first)
+
+    def at_reads(self, plain: Float[Tensor, "prompt whole d_model"]) -> Float[Tensor, "prompt read d_model"]:
+        """The base run's stream where it is read."""
+        return plain.gather(1, self.reads[..., None].expand(-1, -1, plain.shape[-1]))
+
+    def place(self, n_cells: int, start: int | None = None, n_rows: int | None = None) -> "Place":
+        """Where cells change the same positions in all prompts, so many from `start` on; by default all."""
+        if n_rows == self.shape[1]:
+            start = n_rows = None
+        if (key := (n_cells, start, n_rows)) not in self._places:
+            rows, lead, positions = None, (n_cells, *self.shape), self.sight.positions
+            if start is not None and n_rows is not None:
+                begin, lead = start - self.first, (n_cells, self.shape[0], n_rows)
+                each = torch.arange(n_cells * self.shape[0], device=positions.device)[:, None] * self.shape[1]
+                rows = (each + torch.arange(begin, begin + n_rows, device=positions.device)).flatten()
+                positions = positions[:, begin : begin + n_rows]
+            self._places[key] = Place(self, n_cells, rows, lead, positions)
+        return self._places[key]
+
+    def cells_of_readers(self, sizes: Sequence[int]) -> Int[Tensor, "reader cell"]:
+        """The cells of each reader, of those that entered so many at a time."""
+        each = torch.arange(sum(sizes), device=self.reads.device).split([*sizes])
+        return torch.cat([cells.view(len(self.readers), -1) for cells in each], 1)
+
+    @cached_property
+    def reader(self) -> Int[Tensor, " read"]:
+        """Whose each of all reads is."""
+        sizes = torch.tensor([own.shape[1] for own in self._each])
+        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.reads.device)
+
+    def attend(
+        self,
+        attn: Attention,
+        layer: int,
+        q: Float[Tensor, "cell prompt query head d_head"],
+        k: Float[Tensor, "cell prompt key kv_head d_head"],
+        v: Float[Tensor, "cell prompt key kv_head d_head"],
+        sight: Sight,
+    ) -> Float[Tensor, "cell prompt query head d_head"]:
+        """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
+        past_k, past_v = (self.base[f"attn.{part}"][layer][:, : self.first] for part in "kv")
+        return attend(attn, q, k, v, past_k, past_v, sight)
+
+    def read_source(
+        self,
+        attn: Attention,
+        layer: int,
+        q: Float[Tensor, "cell prompt query head d_head"],
+        source: Float[Tensor, "cell prompt position d_model"] | None,
+    ) -> Float[Tensor, "cell prompt query head d_head"]:
+        """The mix of the encoder's values: of the base run's for all cells, or of each cell's own `source`."""
+        if source is None:
+            k, v = (self.base[f"cross_attn.{part}"][layer] for part in "kv")
+            together = rearrange(q, "cell prompt query head d_head -> prompt (cell query) head d_head")
+            z = attn.mix(together, k, v, self._across(together.shape[1]))
+            return rearrange(z, "prompt (cell query) head d_head -> cell prompt query head d_head", cell=len(q))
+        k, v = attn.project_keys_values(source)
+        unturned = torch.zeros(1, k.shape[2], dtype=torch.long, device=k.device)
+        return attn.mix(q, attn.keys(k, unturned), v, self._across(q.shape[2]))
+
+    def _across(self, n_queries: int) -> Sight:
+        """What so many queries of each prompt see of its source."""
+        source, n_prompts = self.base.source, self.shape[0]
+        assert source is not None
+        somewhere = torch.zeros(n_prompts, n_queries, dtype=torch.long, device=source.final.device)
+        queries = Sight(somewhere, somewhere[:1], n_queries, False, None, False)
+        return Source.of(source.final, source.batch).seen_by(queries)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Which rows some cells change, of cells x prompts x positions of the suffix; None: all of them.
+
+    They lie in the order of the axes `lead`, of which `positions` in their texts has the last, or the last two.
+    """
+
+    suffix: Suffix
+    n_cells: int
+    rows: Int[Tensor, " row"] | None
+    lead: Shape
+    positions: Int[Tensor, "_ _"]
+
+    @property
+    def shape(self) -> Shape:
+        """Cells, prompts and positions, changed or not."""
+        return (self.n_cells, *self.suffix.shape)
+
+    @cached_property
+    def read(self) -> Int[Tensor, "cell prompt read"]:
+        """Which of the changed rows are read; -1: one that is not changed. Each reader has its own of the cells."""
+        suffix, (n_prompts, n_positions) = self.suffix, self.suffix.shape
+        cells = torch.arange(self.n_cells, device=suffix.reads.device)[:, None]  # cell read
+        if len(suffix.readers) > 1:
+            cells = suffix.cells_of_readers([self.n_cells])[suffix.reader].T
+        prompts = torch.arange(n_prompts, device=cells.device)[:, None]
+        at = (cells[:, None] * n_prompts + prompts) * n_positions + suffix.reads - suffix.first
+        if self.rows is None:
+            return at
+        found = self.rows.new_full((self.n_cells * n_prompts * n_positions,), -1)
+        found[self.rows] = torch.arange(len(self.rows), device=cells.device)
+        return found[at]
+
+    @cached_property
+    def all_read(self) -> bool:
+        """Whether all rows that are read are changed."""
+        return self.rows is None or bool((self.read >= 0).all())
+
+    @cached_property
+    def any_read(self) -> bool:
+        """Whether any is."""
+        return bool((self.read >= 0).any())
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedRows:
+    """Cells that enter together, with the rows of the stream that they change: into block `layer`, or further on in it.
+
+    `place` says which rows these are; the others are there as the base run left them. They lie in `order`: so many
+    times prompt by prompt, so many of each. `source` is what cross-attention reads where these cells change it.
+    """
+
+    layer: int
+    stage: int
+    place: Place
+    rows: Rows
+    order: Shape
+    source: Float[Tensor, "cell prompt position d_model"] | None = None
+
+    @staticmethod
+    def of_span(
+        suffix: Suffix, layer: int, stage: int, stream: Float[Tensor, "cell prompt row d_model"], start: int
+    ) -> "ChangedRows":
+        """Cells that change the same positions, from `start` on, in all prompts."""
+        place = suffix.place(len(stream), start, stream.shape[2])
+        return ChangedRows(layer, stage, place, stream.flatten(0, 2), stream.shape[:3])
+
+    @property
+    def suffix(self) -> Suffix:
+        """What they share with others."""
+        return self.place.suffix
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells."""
+        return self.place.n_cells
+
+    @property
+    def shape(self) -> Shape:
+        """Cells, prompts and positions, changed or not."""
+        return self.place.shape
+
+    def enter(self, attn: Attention, layer: int, made: Sequence[Float[Tensor, "row _ d_head"]]) -> list[Tensor]:
+        """Queries (where there are any), keys and values of all rows as they meet; `made`: of the changed ones."""
+        place = self.place
+        turned = attn.enter([part.view(*place.lead, *part.shape[1:]) for part in made], place.positions)
+        kept = [self.suffix.base[f"attn.{part}"][layer] for part in "qkv"[-len(made) :]]
+        wide = [self.among(plain, part.flatten(0, -3)) for plain, part in zip(kept, turned, strict=True)]
+        return [part.view(*self.shape, *part.shape[1:]) for part in wide]
+
+    def among(
+        self, plain: Float[Tensor, "prompt whole ..."], rows: Float[Tensor, "row ..."]
+    ) -> Float[Tensor, "all ..."]:
+        """All rows of the cells: the changed ones, as they are by now, among `plain` ones."""
+        if self.place.rows is None:
+            return rows
+        own = plain[:, self.suffix.first :].flatten(0, 1)
+        wide = own.repeat(self.n_cells, *[1] * (own.ndim - 1))
+        return wide.index_copy_(0, self.place.rows, rows)
+
+    def at_reads(self, plain: Float[Tensor, "prompt whole d_model"], rows: Rows) -> AtReads:
+        """The stream where it is read: changed rows where they are, else `plain` ones."""
+        at = self.place.read
+        found = rows.index_select(0, at.clamp(min=0).flatten()).view(*at.shape, -1)
+        if self.place.all_read:
+            return found
+        return torch.where((at >= 0)[..., None], found, self.suffix.at_reads(plain))
+
+    def onward(self, final: Float[Tensor, "cell prompt position d_model"]) -> "ChangedRows":
+        """An encoder's cells in the decoder: nothing is changed there before the first cross-attention."""
+        suffix = self.suffix.onward
+        assert suffix is not None
+        rows = suffix.base["resid_mid"][0].flatten(0, 1).repeat(len(final), 1)
+        return ChangedRows(0, AFTER_SELF, suffix.place(len(final)), rows, (len(final), *suffix.shape), final)
