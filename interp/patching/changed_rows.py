@@ -86,13 +86,11 @@ class Suffix:
         if n_rows == self.shape[1]:
             start = n_rows = None
         if (key := (n_cells, start, n_rows)) not in self._places:
-            rows, lead, positions = None, (n_cells, *self.shape), self.sight.positions
+            rows, n_positions = None, self.shape[1]
             if start is not None and n_rows is not None:
-                begin, lead = start - self.first, (n_cells, self.shape[0], n_rows)
-                each = torch.arange(n_cells * self.shape[0], device=positions.device)[:, None] * self.shape[1]
-                rows = (each + torch.arange(begin, begin + n_rows, device=positions.device)).flatten()
-                positions = positions[:, begin : begin + n_rows]
-            self._places[key] = Place(self, n_cells, rows, lead, positions)
+                rows, n_positions = slice(start - self.first, start - self.first + n_rows), n_rows
+            positions = self.sight.positions if rows is None else self.sight.positions[:, rows]
+            self._places[key] = Place(self, n_cells, rows, (n_cells, self.shape[0], n_positions), positions)
         return self._places[key]
 
     def cells_of_readers(self, sizes: Sequence[int]) -> Int[Tensor, "reader cell"]:
@@ -147,14 +145,15 @@ class Suffix:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Which rows some cells change, of cells x prompts x positions of the suffix; None: all of them.
+    """Which rows some cells change, of cells x prompts x positions of the suffix.
 
+    None: all of them; a slice: those positions of all cells and prompts.
     They lie in the order of the axes `lead`, of which `positions` in their texts has the last, or the last two.
     """
 
     suffix: Suffix
     n_cells: int
-    rows: Int[Tensor, " row"] | None
+    rows: Int[Tensor, " row"] | slice | None
     lead: Shape
     positions: Int[Tensor, "_ _"]
 
@@ -171,9 +170,13 @@ class Place:
         if len(suffix.readers) > 1:
             cells = suffix.cells_of_readers([self.n_cells])[suffix.reader].T
         prompts = torch.arange(n_prompts, device=cells.device)[:, None]
-        at = (cells[:, None] * n_prompts + prompts) * n_positions + suffix.reads - suffix.first
+        begin, width = (self.rows.start, self.lead[-1]) if isinstance(self.rows, slice) else (0, n_positions)
+        among = suffix.reads - (suffix.first + begin)  # of so many positions
+        at = (cells[:, None] * n_prompts + prompts) * width + among
         if self.rows is None:
             return at
+        if isinstance(self.rows, slice):
+            return at.masked_fill_((among < 0) | (among >= width), -1)
         found = self.rows.new_full((self.n_cells * n_prompts * n_positions,), -1)
         found[self.rows] = torch.arange(len(self.rows), device=cells.device)
         return found[at]
@@ -239,11 +242,15 @@ class ChangedRows:
         self, plain: Float[Tensor, "prompt whole ..."], rows: Float[Tensor, "row ..."]
     ) -> Float[Tensor, "all ..."]:
         """All rows of the cells: the changed ones, as they are by now, among `plain` ones."""
-        if self.place.rows is None:
+        place = self.place
+        if place.rows is None:
             return rows
-        own = plain[:, self.suffix.first :].flatten(0, 1)
-        wide = own.repeat(self.n_cells, *[1] * (own.ndim - 1))
-        return wide.index_copy_(0, self.place.rows, rows)
+        own = plain[:, self.suffix.first :]
+        wide = own.expand(self.n_cells, *own.shape).clone()
+        if isinstance(place.rows, slice):
+            wide[:, :, place.rows] = rows.view(*place.lead, *rows.shape[1:])
+            return wide.flatten(0, 2)
+        return wide.flatten(0, 2).index_copy_(0, place.rows, rows)
 
     def at_reads(self, plain: Float[Tensor, "prompt whole d_model"], rows: Rows) -> AtReads:
         """The stream where it is read: changed rows where they are, else `plain` ones."""
