@@ -380,7 +380,7 @@ def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkey
 def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, monkeypatch, behaviours):
     """A fault of the program always; what a model cannot show only where nothing else is asked for."""
     error = RuntimeError("a bug") if behaviours is None else InputError("no chains")
-    monkeypatch.setitem(behaviours.OURS, "coreference", fake("coreference", error=error))
+    monkeypatch.setitem(OURS, "coreference", fake("coreference", error=error))
     with pytest.raises(type(error), match=str(error)):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
     assert not os.listdir(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items
+from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items
 from analyses.corpora import litbank, read
 from analyses.corpora.mentions import GENDERED, gender, head_word, is_pronoun
 from interp.annotation import ROOT, AnnotatedText, Mention
@@ -17,6 +17,7 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 EWT_DEV = DATA / "ud-ewt" / "en_ewt-ud-dev.conllu"
 EWT_TRAIN = DATA / "ud-ewt" / "en_ewt-ud-train.conllu.gz"
 LITBANK = DATA / "litbank" / "coref"
+RULES = {rival.name: rival.looks for rival in RIVALS}
 
 
 def needs(path: Path) -> pytest.MarkDecorator:
@@ -337,7 +338,7 @@ def test_mentions_around_the_pronoun_or_with_one_head_are_not_counted_twice() ->
 def test_baselines_choose_as_they_say() -> None:
     item = items_of("Ann/(0) told/ her/(1) mother/(2) that/ Tim/(3) lost/ the/(4 hat/4) of/ her/(0)")[-1]
     assert item.forms == ("ann", "her", "mother", "tim", "hat")
-    chosen = {name: baseline(item) for name, baseline in BASELINES.items()}
+    chosen = {name: baseline(item) for name, baseline in RULES.items()}
     assert chosen["nearest"] == (0, 0, 0, 0, 1)
     assert chosen["first"] == (1, 0, 0, 0, 0)
     assert chosen["random"] == (0.2,) * 5
@@ -347,8 +348,8 @@ def test_baselines_choose_as_they_say() -> None:
 
 def test_baselines_fall_back() -> None:
     item = items_of("Tim/(0) saw/ Lyme/(1) and/ the/(2 women/2) and/ he/(0)")[0]
-    assert BASELINES["same gender"](item) == (0, 1, 0)  # none known as masculine: the last that could be
-    assert BASELINES["same form"](item) == (0, 0, 1)  # no "he" before: the nearest
+    assert RULES["same gender"](item) == (0, 1, 0)  # none known as masculine: the last that could be
+    assert RULES["same form"](item) == (0, 0, 1)  # no "he" before: the nearest
 
 
 # The real files.
@@ -392,5 +393,5 @@ def test_litbank_baselines() -> None:
     assert len(items) == 6_723
     expected = {"nearest": 55.1, "first": 19.7, "same gender": 83.4, "same form": 76.6}
     for name, percent in expected.items():
-        right = [item.correct[BASELINES[name](item).index(1)] for item in items]
+        right = [item.correct[RULES[name](item).index(1)] for item in items]
         assert 100 * sum(right) / len(right) == pytest.approx(percent, abs=0.3), name

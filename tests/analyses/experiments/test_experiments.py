@@ -1,5 +1,7 @@
 """The articles' experiments find what was planted, say it with its number, and leave out what a model cannot read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -283,7 +285,7 @@ def test_a_model_that_reads_no_words_or_sees_both_ways_is_one_line(name):
 @pytest.mark.parametrize("module", [profession, knight], ids=lambda module: module.__name__)
 def test_without_an_output_layer_nothing_follows(module):
     model = load("default")
-    model.output = None
+    model.output, model.config = None, replace(model.config, output="none")
     with pytest.raises(InputError, match="no output layer"):
         module.measure(model)
 

@@ -282,7 +282,8 @@ class TestFaultyAnnotation:
         faulty, _ = self.collectors(self.text(heads=(0, *self.HEADS[1:])))
         assert "relations left out: a word that is its own head" not in sound.counts
         assert faulty.counts["relations left out: a word that is its own head"] == 1
-        ways = [faulty.names.index(f"relation:det:{way}") for way in WAYS]
+        names = [measure.name for measure in faulty.chosen]
+        ways = [names.index(f"relation:det:{way}") for way in WAYS]
         rows = [each.selected["kept"].finish()[0].rows[:, 0, ways].sum(0).tolist() for each in (sound, faulty)]
         assert rows == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
 
@@ -290,8 +291,9 @@ class TestFaultyAnnotation:
         syntax, _ = self.collectors(self.text(tags=("DT", *self.TAGS[1:-1], "NN")))
         assert syntax.counts["words with a tag that is not universal"] == 2
         rows = syntax.lifts["kept"].finish().rows[:, 0].sum(0)
-        assert rows[syntax.lift_names.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
-        assert rows[syntax.lift_names.index("tag:VERB->NOUN")] == 2
+        lifted = [measure.name for measure in syntax.lifted]
+        assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
+        assert rows[lifted.index("tag:VERB->NOUN")] == 2
 
     def test_a_corpus_with_no_universal_tag_or_relation_is_refused(self):
         strange = self.text(tags=["NN"] * 9, relations=["SBJ"] * 9)

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from analyses.antecedents import BASELINES, AntecedentItem, antecedent_items
+from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items
 from analyses.corpora.mentions import PRONOUNS
 from interp.annotation import ROOT, AnnotatedText, Mention
 from models.stories import grammar, portrait, portraits, stories, story
@@ -24,6 +24,7 @@ from models.stories.lexicon import (
 )
 
 MANY = 500
+RULES = {rival.name: rival.looks for rival in RIVALS}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def share_right(items: list[AntecedentItem], baseline: str) -> float:
     """How often a baseline chooses a mention of the chain; ties share."""
 
     def right(item: AntecedentItem) -> float:
-        scores = BASELINES[baseline](item)
+        scores = RULES[baseline](item)
         tied = [correct for correct, score in zip(item.correct, scores, strict=True) if score == max(scores)]
         return sum(tied) / len(tied)
 
