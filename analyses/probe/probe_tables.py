@@ -114,12 +114,11 @@ def expected_with_interval(one: Found, other: Found | None, seed: int) -> Interv
     terms = [_expected_terms(each, seed) for each in (one, other) if each is not None]
     if any(each is None for each in terms):
         return _NOTHING
-    nothing = np.zeros((N_GROUPS, 1))
-    (above, below), (base_above, base_below) = [*terms, (nothing, nothing + 1)][:2]
+    above, below, *against = [part for term in terms if term is not None for part in term]
     # a group that gained as much as it lost has items all the same, and one with items of either task counts
     items = torch.cat([each.groups for each in (one, other) if each is not None])
     present = np.bincount(items.numpy(), minlength=N_GROUPS) > 0
-    found = estimate(above, below, base_above, base_below, present=present, seed=seed)
+    found = estimate(above, below, *against, present=present, seed=seed)
     return float(found.gain[0]), float(found.low[0]), float(found.high[0])
 
 
@@ -127,7 +126,7 @@ def _expected_terms(found: Found, seed: int) -> tuple[np.ndarray, np.ndarray] | 
     """Sums of the expected layer's two terms; None where nothing is surely gained after the embedding."""
     above, below = (_sums(found.groups, terms) for terms in expected_layer_terms(found.cumulative))
     counts = _sums(found.groups, torch.ones(len(found.groups)))
-    gained = estimate(below, counts, np.zeros_like(counts), np.ones_like(counts), seed=seed)
+    gained = estimate(below, counts, seed=seed)
     return (above, below) if gained.low[0] > 0 else None
 
 
