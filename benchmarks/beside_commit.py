@@ -1,6 +1,6 @@
 """Has a change made anything slower? An older commit and this tree take turns on the same jobs, in one run.
 
-    python -m benchmarks.beside_commit COMMIT [--turns 10] [--only z]
+    python -m benchmarks.beside_commit COMMIT [--turns 10] [--only z resid_pre]
 
 Each tree runs in a process of its own, with its own code, kept alive; a turn runs every job in both, in an order that
 changes from turn to turn. A job that takes less than a third of a second is repeated within its turn until it does.
@@ -252,11 +252,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An older commit and this tree take turns on the same jobs.")
     parser.add_argument("commit")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--only", help="only the jobs whose name contains this")
+    parser.add_argument("--only", nargs="+", choices=JOBS, metavar="NAME", help="only these jobs")
     options = parser.parse_args()
     if options.turns < 2:
         parser.error("--turns: expected at least 2, of which an interval can be made")
-    names = [name for name in JOBS if options.only is None or options.only in name]
+    names = options.only or [*JOBS]
     busy = os.getloadavg()[0]
     print(json.dumps({"machine": platform.machine(), "cores": os.cpu_count(), "load_before": round(busy, 2)}))
     with checked_out(options.commit) as tree:
