@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -16,14 +17,19 @@ from models.families import FAMILIES
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {"interp": {"interp"}, "models": {"interp", "models"}, "analyses": {"interp", "models", "analyses"}}
 QUESTIONS = {"position", "cross_attention", "part_of_speech", "coreference", "probe"}
-STILL_SHARED = {"oracle.py"}  # in interp/patching, until it is rebuilt
 HEAVY = ("transformers", "transformer_lens", "matplotlib", "seaborn", "pandas", "jinja2", "huggingface_hub")
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    """A file, parsed once."""
+    return ast.parse(file.read_text())
 
 
 def imported(file: Path) -> set[str]:
     """Dotted names that a file imports, at its top or inside a function."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -37,8 +43,8 @@ def test_arrows_point_one_way(package):
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     for file in files:
-        packages = {name.split(".")[0] for name in imported(file)}
-        assert packages & {"interp", "models", "analyses", "notebooks", "tests"} <= MAY_IMPORT[package], file
+        tops = {name.split(".")[0] for name in imported(file)}
+        assert tops & {"interp", "models", "analyses", "notebooks", "tests"} <= MAY_IMPORT[package], file
 
 
 def modules() -> dict[str, Path]:
@@ -59,16 +65,21 @@ def arrows() -> dict[str, set[str]]:
     known, found = modules(), {}
     for name, file in known.items():
         found[name] = set()
-        for each in ast.walk(ast.parse(file.read_text())):
+        for each in ast.walk(tree(file)):
             if isinstance(each, ast.ImportFrom):
                 named = {f"{each.module}.{alias.name}" for alias in each.names}
                 named = {one if one in known else str(each.module) for one in named}
             else:
                 named = {alias.name for alias in each.names} if isinstance(each, ast.Import) else set()
-            above = {package for one in named for package in known if one.startswith(f"{package}.")}
-            holding = {package for package in known if name.startswith(f"{package}.")}
-            found[name] |= (named | (above - holding)) & known.keys() - {name}
+            above = {package for one in named for package in packages(one)}
+            found[name] |= (named | (above - packages(name))) & known.keys() - {name}
     return found
+
+
+def packages(name: str) -> set[str]:
+    """Those that hold a module."""
+    parts = name.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts))}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
@@ -99,7 +110,7 @@ def test_circles_are_found_and_named():
 
 def test_no_two_modules_share_a_file_name():
     names = Counter(file.name for file in modules().values() if file.name != "__init__.py")
-    assert {name for name, count in names.items() if count > 1} <= STILL_SHARED
+    assert not {name for name, count in names.items() if count > 1}
 
 
 def test_questions_import_none_of_each_other():
@@ -114,11 +125,11 @@ def test_questions_import_none_of_each_other():
 
 def words_of(file: Path) -> set[str]:
     """Names and strings of a file's code; not its docstrings and comments, which may cite."""
-    tree = ast.parse(file.read_text())
-    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    with_docs = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = (node.body for node in ast.walk(tree(file)) if isinstance(node, with_docs))
     docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             found |= {*re.findall(r"\w+", node.value.lower())}
         for name in ("id", "attr", "name", "arg"):
@@ -142,7 +153,7 @@ def wanted(folder: str) -> set[str]:
     names: set[str] = set()
     for file in (ROOT / folder).rglob("*.py"):
         names |= imported(file)
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree(file)):
             if isinstance(node, ast.Call) and {getattr(node.func, name, "") for name in ("attr", "id")} & calls:
                 names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     ours = {
@@ -165,10 +176,10 @@ def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     core, extras = {*map(plain, project["dependencies"])}, project["optional-dependencies"]
     optional = {plain(each) for name in ("lens", "minilm", "int8") for each in extras[name]}
     test = {*map(plain, extras["test"])}
-    packages = set.union(*map(wanted, MAY_IMPORT))
-    assert packages <= core | optional, "the package imports what it does not depend on"
+    imports = set.union(*map(wanted, MAY_IMPORT))
+    assert imports <= core | optional, "the package imports what it does not depend on"
     unseen = {"pyarrow"}  # by which pandas writes Parquet
-    assert core - packages == unseen, "what only tests import is in the extra `test`"
+    assert core - imports == unseen, "what only tests import is in the extra `test`"
     others = set.union(*map(wanted, ("tests", "benchmarks", "notebooks")))
     assert others <= core | optional | test, "tests import what no extra brings"
     # what runs beside the code and is not imported by it

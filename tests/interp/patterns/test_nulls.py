@@ -14,7 +14,13 @@ from interp.patterns.tags import TagRows, TagTotals
 from models.planted import compose
 from models.planted import planted_texts as texts
 
-GENERATOR = torch.Generator().manual_seed(0)
+GENERATOR = torch.Generator()
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers():
+    """Whatever tests came before, and in whichever process."""
+    GENERATOR.manual_seed(0)
 
 
 def moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
