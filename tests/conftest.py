@@ -1,6 +1,11 @@
-"""Shape annotations are checked while tests run; nothing is downloaded; data that is not there is skipped, and said."""
+"""Shapes are checked in one case of four; nothing is downloaded; data that is not there is skipped, and said.
+
+A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every fourth;
+`SHAPES=all` gives it to all.
+"""
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +17,25 @@ import torch
 os.environ["HF_HUB_OFFLINE"] = "1"
 jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
+
+_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 4
+_UNCHECKED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which cases have their shapes checked, whichever of them will run and in whichever process."""
+    cases: Counter[tuple[Path, str]] = Counter()
+    for item in items:
+        test = item.path, item.nodeid.split("[")[0]
+        item.stash[_UNCHECKED] = cases[test] % _CHECKED > 0
+        cases[test] += 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jaxtyping.config.update("jaxtyping_disable", item.stash[_UNCHECKED])
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -33,7 +33,7 @@ def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.T
     return total / rows
 
 
-@pytest.mark.parametrize("name", ["stories", "minilm"])
+@pytest.mark.parametrize("name", ["stories", pytest.param("minilm", marks=pytest.mark.slow)])
 def test_previous_token_scores_equal_those_from_eager_attentions(name, request, shared_file):
     model = load(request.getfixturevalue(name))
     corpus = list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), limit=SENTENCES))

@@ -352,6 +352,7 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(model, fakes, tmp_path
     assert not re.search(r"url\(|@import|https?://", source)
 
 
+@pytest.mark.slow
 def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_report_says_so(model, fakes, tmp_path):
     tagged = corpus("tagged", frozenset({"tags"}))
     out = report.build(model, [tagged], tmp_path / "out")

@@ -129,6 +129,7 @@ def same(text: AnnotatedText, rows: list[list[str]]) -> bool:
     ] == [[row[1], row[2], row[4], row[5], row[9]] for row in words]
 
 
+@pytest.mark.slow
 def test_ewt_goes_there_and_back(shared_file: SharedFile):
     path = shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu")
     texts, sentences = list(read(path)), list(rows_of(path))
@@ -138,6 +139,7 @@ def test_ewt_goes_there_and_back(shared_file: SharedFile):
     assert sum(each.get("Polarity") == "Neg" for text in texts for each in text.feats or ()) > 200
 
 
+@pytest.mark.slow
 def test_gum_goes_there_and_back(shared_file: SharedFile):
     for path in sorted(shared_file("data", "gum").glob("GUM_court_*.conllu")):
         (text,) = read(path)

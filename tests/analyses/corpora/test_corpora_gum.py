@@ -219,6 +219,7 @@ def test_a_wrong_sentence_is_one_clear_line(block: tuple[str, ...], message: str
 # The real files.
 
 
+@pytest.mark.slow
 def test_gum_counts(shared_file: SharedFile) -> None:
     corpus = read(shared_file("data", "gum"))
     documents = list(corpus)

@@ -174,6 +174,7 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     assert n["first-token", 0, 0] == 12 * 20  # every token but the last, which none follows
 
 
+@pytest.mark.slow
 def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     """A previous-token head that induction needs, on words of which some, drawn by lot, depend on the next."""
     words = [f"w{number}" for number in range(20)]

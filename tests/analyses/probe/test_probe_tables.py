@@ -325,6 +325,7 @@ def test_the_most_frequent_tag_of_the_type_on_english_web_text(shared_file):
     assert sum(right) / len(right) == pytest.approx(0.86, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_default_model_reads_generated_tags_from_context():
     rows = stream(probes.measure(load("default"), read("stories:60:5"), tasks=["tag"], words=1500).layers)
     assert rows.accuracy[1] > rows.accuracy[0] + 0.01

@@ -286,6 +286,7 @@ def test_stories_begin_as_they_do_elsewhere(stories):
     assert model.tokenizer.decode(ids[0]).startswith(expected)
 
 
+@pytest.mark.slow
 def test_names_are_predicted_as_well_as_their_author_says(names):
     model, ends = load(names), 0
     words = sorted((names / "names.txt").read_text().split(), key=len)  # little padding
