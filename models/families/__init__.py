@@ -29,32 +29,12 @@ from models.families import (
 from models.families.family import Family
 
 FAMILIES: dict[str, Family] = {
-    "bart": bart.FAMILY,
-    "bert": bert.FAMILY,
-    "bloom": bloom.FAMILY,
-    "distilbert": distilbert.FAMILY,
-    "electra": electra.FAMILY,
-    "gemma": gemma.GEMMA,
-    "gemma2": gemma.GEMMA2,
-    "gemma3_text": gemma.GEMMA3,
-    "gpt2": gpt2.FAMILY,
-    "gpt_neo": gpt_neo.FAMILY,
-    "gpt_neox": gpt_neox.FAMILY,
-    "gptj": gptj.FAMILY,
-    "llama": llama.FAMILY,
-    "marian": marian.FAMILY,
-    "mistral": mistral.MISTRAL,
-    "mixtral": mistral.MIXTRAL,
-    "modernbert": modernbert.FAMILY,
-    "olmo2": olmo2.FAMILY,
-    "opt": opt.FAMILY,
-    "phi": phi.FAMILY,
-    "phi3": phi3.FAMILY,
-    "qwen2": qwen.QWEN2,
-    "qwen3": qwen.QWEN3,
-    "roberta": roberta.FAMILY,
-    "smollm3": smollm3.FAMILY,
-    "stablelm": stablelm.FAMILY,
-    "t5": t5.FAMILY,
-    "interp": own.FAMILY,  # last, as it can say everything
+    each.name: each
+    for each in (
+        *(bart.FAMILY, bert.FAMILY, bloom.FAMILY, distilbert.FAMILY, electra.FAMILY, gemma.GEMMA, gemma.GEMMA2),
+        *(gemma.GEMMA3, gpt2.FAMILY, gpt_neo.FAMILY, gpt_neox.FAMILY, gptj.FAMILY, llama.FAMILY, marian.FAMILY),
+        *(mistral.MISTRAL, mistral.MIXTRAL, modernbert.FAMILY, olmo2.FAMILY, opt.FAMILY, phi.FAMILY, phi3.FAMILY),
+        *(qwen.QWEN2, qwen.QWEN3, roberta.FAMILY, smollm3.FAMILY, stablelm.FAMILY, t5.FAMILY),
+        own.FAMILY,  # last, as it can say everything
+    )
 }

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, one_row, parts_of, rows
+from models.families.family import Family, Fields, one_row, rows
 from models.families.sizes import Sizes
 from models.families.target_ids import STRATEGY, ids_of, start_of, writing_of
 
@@ -35,8 +35,15 @@ def config(fields: Fields) -> TransformerConfig:
 
 def sizes_of(name: str, vocabulary: str = "vocab_size") -> Sizes:
     """Where the sizes of the encoder or the decoder stand."""
-    heads, inner = f"{name}_attention_heads", f"{name}_ffn_dim"
-    return Sizes(n_layers=f"{name}_layers", d_model="d_model", n_heads=heads, d_mlp=inner, d_vocab=vocabulary)
+    return Sizes(
+        n_layers=f"{name}_layers",
+        d_model="d_model",
+        n_heads=f"{name}_attention_heads",
+        d_mlp=f"{name}_ffn_dim",
+        d_vocab=vocabulary,
+        activation="activation_function",
+        eps=None,
+    )
 
 
 def stack_of(fields: Fields, name: str, vocabulary: str = "vocab_size", **settings: Any) -> StackConfig:
@@ -55,16 +62,9 @@ def stack_of(fields: Fields, name: str, vocabulary: str = "vocab_size", **settin
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    return {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], **raw_stacks(config)}
-
-
-def raw_stacks(config: TransformerConfig) -> dict[str, Any]:
-    """What both stacks are, in their words."""
-    activation, _ = parts_of(config.last)
+    """Their fields for ours."""
     found: dict[str, Any] = {
         "is_encoder_decoder": True,
-        "activation_function": activation,
         "scale_embedding": config.last.embedding_scale != 1,
         "tie_word_embeddings": config.output == "tied",
         **ids_of(config),
@@ -103,6 +103,8 @@ HARMLESS = f"""
 """
 
 FAMILY = Family(
+    "bart",
+    "BartForConditionalGeneration",
     config,
     raw,
     prefix="model.",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from interp.config import Activation, LayerNorm, Learned, Plain, StackConfig, Transform, TransformerConfig
-from models.families.family import Family, Fields, Theirs, parts_of, rows
+from models.families.family import Family, Fields, Theirs, rows
 from models.families.sizes import Sizes
 
 SIZES = Sizes()
@@ -16,8 +16,7 @@ SIZES = Sizes()
 
 def config(fields: Fields) -> TransformerConfig:
     """Ours for their config.json."""
-    stack = encoder(fields)
-    return masked_words(fields, stack, fields.activation("hidden_act", "gelu"))
+    return masked_words(fields, encoder(fields), fields.activation("hidden_act", "gelu"))
 
 
 def encoder(fields: Fields, first_position: int = 0) -> StackConfig:
@@ -37,36 +36,24 @@ def encoder(fields: Fields, first_position: int = 0) -> StackConfig:
     )
 
 
-def masked_words(fields: Fields, stack: StackConfig, activation: Activation) -> TransformerConfig:
-    """The encoder, with an output layer for masked words where there is one."""
+def masked_words(
+    fields: Fields, stack: StackConfig, activation: Activation, *, bias: bool = True, output_bias: bool = True
+) -> TransformerConfig:
+    """The encoder, with an output layer for masked words where there is one; `bias` is of what stands before it."""
     fields.flag("tie_word_embeddings", True)
     if not fields.masked_words:
         return TransformerConfig(encoder=stack, output="none")
     fields.only(tie_word_embeddings=True)
     assert isinstance(stack.norm, LayerNorm)
-    transform = Transform(activation, stack.norm)
-    return TransformerConfig(encoder=stack, output="tied", output_bias=True, transform=transform)
+    transform = Transform(activation, stack.norm, bias)
+    return TransformerConfig(encoder=stack, output="tied", output_bias=output_bias, transform=transform)
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    return raw_encoder(config) | {
-        "model_type": "bert",
-        "architectures": ["BertModel" if config.output == "none" else "BertForMaskedLM"],
-    }
-
-
-def raw_encoder(config: TransformerConfig) -> dict[str, Any]:
-    """The fields that later families share."""
+    """Their fields for ours."""
     stack = config.last
-    activation, eps = parts_of(stack)
     first = stack.positions.first if isinstance(stack.positions, Learned) else 0
-    return {
-        **SIZES.written(replace(stack, n_ctx=stack.n_ctx + first)),
-        "hidden_act": activation,
-        "layer_norm_eps": eps,
-        "type_vocab_size": stack.n_token_types,
-    }
+    return {**SIZES.written(replace(stack, n_ctx=stack.n_ctx + first)), "type_vocab_size": stack.n_token_types}
 
 
 ENCODER: Mapping[str, Theirs] = {
@@ -85,6 +72,8 @@ ENCODER: Mapping[str, Theirs] = {
 }
 
 FAMILY = Family(
+    "bert",
+    "BertForMaskedLM",
     config,
     raw,
     prefix="bert.",

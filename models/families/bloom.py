@@ -1,13 +1,13 @@
 """Bloom (Le Scao 2022): heads lower their scores with distance (ALiBi), a norm after the embedding, q, k, v by head."""
 
 from dataclasses import replace
-from typing import Any
 
 from interp.config import Alibi, LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, by_head, parts_of, rows, with_output
+from models.families.family import Family, Fields, by_head, rows, with_output
 from models.families.sizes import Sizes
 
-SIZES = Sizes(n_layers="n_layer", d_model="hidden_size", n_heads="n_head", d_mlp=None, n_ctx="seq_length")
+EPS = "layer_norm_epsilon"
+SIZES = Sizes(n_layers="n_layer", n_heads="n_head", d_mlp=None, n_ctx="seq_length", activation=None, eps=EPS)
 OLDER = {"n_layers": "num_hidden_layers", "d_model": "n_embed", "n_heads": "num_attention_heads"}  # fields' other names
 TRAINED = 2048  # the context that it was trained with; nothing in the model ends there
 
@@ -19,7 +19,7 @@ def config(fields: Fields) -> TransformerConfig:
     decoder = StackConfig(
         **sizes.read(fields, d_mlp=4 * fields.size(sizes.d_model), n_ctx=TRAINED),
         causal=True,
-        norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
+        norm=LayerNorm(fields.number(EPS, 1e-5)),
         positions=Alibi(),
         mlp=Plain("gelu_tanh"),
         embedding_norm=True,
@@ -27,21 +27,11 @@ def config(fields: Fields) -> TransformerConfig:
     return with_output(fields, decoder, tied=True)
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    stack = config.last
-    _, eps = parts_of(stack)
-    return SIZES.decoder(
-        config,
-        "bloom",
-        "BloomForCausalLM",
-        layer_norm_epsilon=eps,
-    )
-
-
 FAMILY = Family(
+    "bloom",
+    "BloomForCausalLM",
     config,
-    raw,
+    SIZES.decoder,
     prefix="transformer.",
     ignored="",
     harmless="attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi skip_bias_add "

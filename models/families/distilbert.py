@@ -1,13 +1,13 @@
 """DistilBERT (Sanh 2019): BERT's blocks under other names, without token types."""
 
-from typing import Any
-
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families import bert
-from models.families.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, rows
 from models.families.sizes import Sizes
 
-SIZES = Sizes(n_layers="n_layers", d_model="dim", n_heads="n_heads", d_mlp="hidden_dim")
+SIZES = Sizes(
+    n_layers="n_layers", d_model="dim", n_heads="n_heads", d_mlp="hidden_dim", activation="activation", eps=None
+)
 EPS = 1e-12  # of all norms; their configuration has no field for it
 
 
@@ -26,21 +26,11 @@ def config(fields: Fields) -> TransformerConfig:
     return bert.masked_words(fields, stack, activation)
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    stack = config.last
-    activation, _ = parts_of(stack)
-    return {
-        "model_type": "distilbert",
-        "architectures": ["DistilBertModel" if config.output == "none" else "DistilBertForMaskedLM"],
-        **SIZES.written(stack),
-        "activation": activation,
-    }
-
-
 FAMILY = Family(
+    "distilbert",
+    "DistilBertForMaskedLM",
     config,
-    raw,
+    lambda config: SIZES.written(config.last),
     prefix="distilbert.",
     ignored=r"embeddings\.position_ids|(pre_classifier|classifier|qa_outputs)\..*",
     # a sinusoidal position table is stored as a learned one is

@@ -20,15 +20,13 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    return bert.raw_encoder(config) | {
-        "model_type": "electra",
-        "architectures": ["ElectraModel" if config.output == "none" else "ElectraForMaskedLM"],
-        "embedding_size": config.last.d_embedding or config.d_model,
-    }
+    """Their fields for ours."""
+    return bert.raw(config) | {"embedding_size": config.last.d_embedding or config.d_model}
 
 
 FAMILY = Family(
+    "electra",
+    "ElectraForMaskedLM",
     config,
     raw,
     prefix="electra.",

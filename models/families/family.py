@@ -187,14 +187,18 @@ def one_row(name: str) -> Theirs:
 class Family:
     """One family: its configuration to ours and back, and its weights beside ours, by module or parameter.
 
+    `name` is their `model_type`, `architecture` their class with the output layer, where config.json is to name one.
     `reads` makes our configuration of their fields; what it does not ask for, must be `harmless` (see `Fields.rest`).
+    `writes` makes their fields of ours.
     Names of weights are theirs without `prefix`, which a file may have or not, and which the output layer's never have.
     `ignored` is a pattern of stored tensors that are no weights of the stacks (masks, frequencies, heads for other
     tasks); `renamed` maps old endings to new; `also` says under which further names a file may hold a tensor once more.
     """
 
+    name: str
+    architecture: str
     reads: Callable[[Fields], TransformerConfig]
-    raw: Callable[[TransformerConfig], dict[str, Any]]
+    writes: Callable[[TransformerConfig], dict[str, Any]]
     weights: Mapping[str, Theirs]
     prefix: str
     ignored: str
@@ -218,6 +222,12 @@ class Family:
         config = self.reads(fields)
         fields.rest(self.harmless.split())
         return config
+
+    def raw(self, config: TransformerConfig) -> dict[str, Any]:
+        """Their config.json for ours."""
+        bare = self.architecture.replace("ForMaskedLM", "Model")
+        kind = bare if config.output == "none" else self.architecture
+        return {"model_type": self.name, **({"architectures": [kind]} if kind else {}), **self.writes(config)}
 
     @property
     def head(self) -> str | None:

@@ -77,18 +77,11 @@ def _stack(fields: Fields, **own: Any) -> StackConfig:
     return stack(fields, head_dim=256, attention_bias=bias, norm=norm, embedding_scale=scale, **own)
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Gemma 1's config.json for ours."""
-    return common(config) | {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}
-
-
 def gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Gemma 2's config.json for ours."""
+    """A Gemma 2's fields for ours."""
     stack, usual = config.last, common(config)
     scalar = stack.score_scale**-2
     return without(usual, "hidden_act") | {
-        "model_type": "gemma2",
-        "architectures": ["Gemma2ForCausalLM"],
         "hidden_activation": usual["hidden_act"],
         "query_pre_attn_scalar": round(scalar) if round(scalar) ** -0.5 == stack.score_scale else scalar,
         "sliding_window": window(stack),
@@ -99,12 +92,10 @@ def gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
 
 
 def gemma3_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Gemma 3's config.json for ours."""
+    """A Gemma 3's fields for ours."""
     stack = config.last
     nearby = stack.local.positions if stack.local else None
     return gemma2_raw(config) | {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
         "rope_parameters": {
             "full_attention": stated(stack.positions, stack.d_head),
             "sliding_attention": stated(nearby or stack.positions, stack.d_head),
@@ -120,6 +111,13 @@ SANDWICH: Mapping[str, Theirs] = {
     "stacks.decoder.blocks.*.norm_mlp.after": rows("layers.*.post_feedforward_layernorm"),
 }
 
-GEMMA = family(config, raw)
-GEMMA2 = family(gemma2_config, gemma2_raw, SANDWICH, "cache_implementation")
-GEMMA3 = family(gemma3_config, gemma3_raw, SANDWICH, "_sliding_window_pattern cache_implementation")
+GEMMA = family("gemma", "GemmaForCausalLM", config, common)
+GEMMA2 = family("gemma2", "Gemma2ForCausalLM", gemma2_config, gemma2_raw, SANDWICH, "cache_implementation")
+GEMMA3 = family(
+    "gemma3_text",
+    "Gemma3ForCausalLM",
+    gemma3_config,
+    gemma3_raw,
+    SANDWICH,
+    "_sliding_window_pattern cache_implementation",
+)

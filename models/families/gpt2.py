@@ -3,10 +3,18 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, columns, parts_of, rows, with_output
+from models.families.family import Family, Fields, columns, rows, with_output
 from models.families.sizes import Sizes
 
-SIZES = Sizes(n_layers="n_layer", d_model="n_embd", n_heads="n_head", d_mlp="n_inner", n_ctx="n_positions")
+SIZES = Sizes(
+    n_layers="n_layer",
+    d_model="n_embd",
+    n_heads="n_head",
+    d_mlp="n_inner",
+    n_ctx="n_positions",
+    activation="activation_function",
+    eps="layer_norm_epsilon",
+)
 
 SUMMARY = "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"  # harmless
 
@@ -25,14 +33,13 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    stack = config.last
-    activation, eps = parts_of(stack)
-    own = {"activation_function": activation, "layer_norm_epsilon": eps, "scale_attn_weights": stack.scale is None}
-    return SIZES.decoder(config, "gpt2", "GPT2LMHeadModel", **own)
+    """Their fields for ours."""
+    return SIZES.decoder(config, scale_attn_weights=config.last.scale is None)
 
 
 FAMILY = Family(
+    "gpt2",
+    "GPT2LMHeadModel",
     config,
     raw,
     prefix="transformer.",

@@ -4,11 +4,11 @@ from typing import Any
 
 from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.family import Family, Fields, rows, with_output
 from models.families.gpt2 import SUMMARY
 from models.families.sizes import Sizes
 
-SIZES = Sizes(n_layers="num_layers", n_heads="num_heads")
+SIZES = Sizes("num_layers", n_heads="num_heads", activation="activation_function", eps="layer_norm_epsilon")
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -43,22 +43,19 @@ def local_layers(stated: Any, n_layers: int) -> tuple[int, ...]:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack = config.last
-    activation, eps = parts_of(stack)
     local, reach = (stack.local.layers, stack.local.reach) if stack.local else ((), None)
     return SIZES.decoder(
         config,
-        "gpt_neo",
-        "GPTNeoForCausalLM",
         attention_types=[[["local" if layer in local else "global"], 1] for layer in range(stack.n_layers)],
         window_size=256 if reach is None else reach + 1,
-        activation_function=activation,
-        layer_norm_epsilon=eps,
     )
 
 
 FAMILY = Family(
+    "gpt_neo",
+    "GPTNeoForCausalLM",
     config,
     raw,
     prefix="transformer.",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, by_head, parts_of, rows, with_output
+from models.families.family import Family, Fields, by_head, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -31,15 +31,10 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack = config.last
-    activation, eps = parts_of(stack)
     return SIZES.decoder(
         config,
-        "gpt_neox",
-        "GPTNeoXForCausalLM",
-        hidden_act=activation,
-        layer_norm_eps=eps,
         use_parallel_residual=stack.wiring == "parallel",
         attention_bias=stack.attention_bias,
         rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
@@ -47,6 +42,8 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
 
 
 FAMILY = Family(
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
     config,
     raw,
     prefix="gpt_neox.",

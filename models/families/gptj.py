@@ -4,7 +4,7 @@ from typing import Any
 
 from interp.config import LayerNorm, Plain, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.family import Family, Fields, rows, with_output
 from models.families.gpt2 import SIZES, SUMMARY
 
 
@@ -26,15 +26,14 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    stack = config.last
-    activation, eps = parts_of(stack)
-    turning = stack.positions.dims if isinstance(stack.positions, Rotary) else None
-    own = {"rotary_dim": turning, "activation_function": activation, "layer_norm_epsilon": eps}
-    return SIZES.decoder(config, "gptj", "GPTJForCausalLM", **own)
+    """Their fields for ours."""
+    positions = config.last.positions
+    return SIZES.decoder(config, rotary_dim=positions.dims if isinstance(positions, Rotary) else None)
 
 
 FAMILY = Family(
+    "gptj",
+    "GPTJForCausalLM",
     config,
     raw,
     prefix="transformer.",

@@ -8,11 +8,11 @@ from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, Theirs, parts_of, rows, with_output
+from models.families.family import Family, Fields, Theirs, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
-SIZES = Sizes()
+SIZES = Sizes(eps="rms_norm_eps")
 KINDS = {"full_attention": False, "sliding_attention": True}  # of layers: whether they see near tokens alone
 
 
@@ -86,28 +86,20 @@ def near(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    return common(config) | {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "mlp_bias": isinstance(config.last.mlp, Gated) and config.last.mlp.bias,
-    }
+    """Their fields for ours."""
+    return common(config) | {"mlp_bias": isinstance(config.last.mlp, Gated) and config.last.mlp.bias}
 
 
 def common(config: TransformerConfig) -> dict[str, Any]:
     """The usual fields."""
     stack = config.last
-    activation, eps = parts_of(stack)
-    return {
-        **SIZES.written(stack),
-        "num_key_value_heads": stack.kv_heads,
-        "head_dim": stack.d_head,
-        "hidden_act": activation,
-        "rms_norm_eps": eps,
-        "rope_parameters": stated(stack.positions, stack.d_head),
-        "attention_bias": stack.attention_bias,
-        "tie_word_embeddings": config.output == "tied",
-    }
+    return SIZES.decoder(
+        config,
+        num_key_value_heads=stack.kv_heads,
+        head_dim=stack.d_head,
+        rope_parameters=stated(stack.positions, stack.d_head),
+        attention_bias=stack.attention_bias,
+    )
 
 
 def without(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -142,13 +134,15 @@ FREQUENCIES = r".*rotary_emb\.inv_freq"
 
 
 def family(
+    name: str,
+    architecture: str,
     config: Callable[[Fields], TransformerConfig],
     raw: Callable[[TransformerConfig], dict[str, Any]],
     weights: Mapping[str, Theirs] = WEIGHTS,
     harmless: str = "",
 ) -> Family:
     """A family that stores its weights as Llama does."""
-    return Family(config, raw, weights, prefix="model.", ignored=FREQUENCIES, harmless=harmless)
+    return Family(name, architecture, config, raw, weights, prefix="model.", ignored=FREQUENCIES, harmless=harmless)
 
 
-FAMILY = family(config, raw, harmless="is_llama_config pretraining_tp")
+FAMILY = family("llama", "LlamaForCausalLM", config, raw, harmless="is_llama_config pretraining_tp")

@@ -37,11 +37,9 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     return {
-        "model_type": "marian",
-        "architectures": ["MarianMTModel"],
-        **bart.raw_stacks(config),
+        **bart.raw(config),
         "decoder_vocab_size": config.d_vocab,
         "share_encoder_decoder_embeddings": config.shared_embedding,
         "pad_token_id": config.target_start,  # with which its decoder starts
@@ -57,6 +55,8 @@ def suited(family: Family, config: TransformerConfig) -> Family:
 
 
 FAMILY = Family(
+    "marian",
+    "MarianMTModel",
     config,
     raw,
     prefix="model.",

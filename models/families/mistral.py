@@ -13,12 +13,8 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Mistral's config.json for ours."""
-    return without(common(config), "attention_bias") | {
-        "model_type": "mistral",
-        "architectures": ["MistralForCausalLM"],
-        "sliding_window": window(config.last),
-    }
+    """A Mistral's fields for ours."""
+    return without(common(config), "attention_bias") | {"sliding_window": window(config.last)}
 
 
 def mixtral_config(fields: Fields) -> TransformerConfig:
@@ -28,15 +24,10 @@ def mixtral_config(fields: Fields) -> TransformerConfig:
 
 
 def mixtral_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Mixtral's config.json for ours."""
+    """A Mixtral's fields for ours."""
     mlp = config.last.mlp
     experts = (mlp.n_experts, mlp.n_chosen) if isinstance(mlp, Experts) else (None, None)
-    return raw(config) | {
-        "model_type": "mixtral",
-        "architectures": ["MixtralForCausalLM"],
-        "num_local_experts": experts[0],
-        "num_experts_per_tok": experts[1],
-    }
+    return raw(config) | {"num_local_experts": experts[0], "num_experts_per_tok": experts[1]}
 
 
 EXPERTS = {
@@ -44,8 +35,10 @@ EXPERTS = {
     "stacks.decoder.blocks.*.mlp.experts.*.up": rows(*(f"layers.*.block_sparse_moe.experts.*.w{i}" for i in (1, 3))),
     "stacks.decoder.blocks.*.mlp.experts.*.down": rows("layers.*.block_sparse_moe.experts.*.w2"),
 }
-MISTRAL = family(config, raw)
+MISTRAL = family("mistral", "MistralForCausalLM", config, raw)
 MIXTRAL = family(
+    "mixtral",
+    "MixtralForCausalLM",
     mixtral_config,
     mixtral_raw,
     {**WEIGHTS, **EXPERTS},

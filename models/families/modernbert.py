@@ -5,13 +5,14 @@ Local layers rotate at a base of their own; the embedding's norm serves the firs
 
 from typing import Any
 
-from interp.config import Gated, LayerNorm, Local, Rotary, StackConfig, Transform, TransformerConfig
+from interp.config import Gated, LayerNorm, Local, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, activation_name, parts_of, rows
+from models.families import bert
+from models.families.family import Family, Fields, activation_name, rows
 from models.families.rotation import one_rotary, stated
 from models.families.sizes import Sizes
 
-SIZES = Sizes()
+SIZES = Sizes(activation="hidden_activation", eps="norm_eps")
 FULL, NEAR = "full_attention", "sliding_attention"  # what their layer_types call the two kinds
 PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained
 
@@ -33,15 +34,9 @@ def config(fields: Fields) -> TransformerConfig:
         first_norm=False,
         local=Local(layers, reach, near) if layers else None,
     )
-    bias = fields.flag("decoder_bias", True)
-    transform = Transform(
-        fields.activation("classifier_activation", "gelu"), norm, fields.flag("classifier_bias", False)
-    )
-    fields.flag("tie_word_embeddings", True)
-    if not fields.masked_words:
-        return TransformerConfig(encoder=encoder, output="none")
-    fields.only(tie_word_embeddings=True)
-    return TransformerConfig(encoder=encoder, output="tied", output_bias=bias, transform=transform)
+    activation = fields.activation("classifier_activation", "gelu")
+    biases = {"bias": fields.flag("classifier_bias", False), "output_bias": fields.flag("decoder_bias", True)}
+    return bert.masked_words(fields, encoder, activation, **biases)
 
 
 def local_layers(fields: Fields) -> tuple[int, ...]:
@@ -71,17 +66,12 @@ def rotaries(fields: Fields, d_head: int) -> tuple[Rotary, Rotary]:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack, transform = config.last, config.transform
-    activation, eps = parts_of(stack)
     local = stack.local or Local((), None, None)
     near = local.positions or stack.positions
     fields: dict[str, Any] = {
-        "model_type": "modernbert",
-        "architectures": ["ModernBertModel" if config.output == "none" else "ModernBertForMaskedLM"],
         **SIZES.written(stack),
-        "hidden_activation": activation,
-        "norm_eps": eps,
         "norm_bias": isinstance(stack.norm, LayerNorm) and stack.norm.bias,
         "attention_bias": stack.attention_bias,
         "mlp_bias": isinstance(stack.mlp, Gated) and stack.mlp.bias,
@@ -98,6 +88,8 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
 
 
 FAMILY = Family(
+    "modernbert",
+    "ModernBertForMaskedLM",
     config,
     raw,
     prefix="model.",

@@ -1,7 +1,5 @@
 """OLMo 2 (2025): Llama whose layers' outputs are normalised, not what they read; queries and keys too, as a whole."""
 
-from typing import Any
-
 from interp.config import TransformerConfig
 from models.families.family import Fields, rows, with_output
 from models.families.llama import WEIGHTS, common, family, stack
@@ -13,13 +11,8 @@ def config(fields: Fields) -> TransformerConfig:
     return with_output(fields, stack(fields, eps=1e-5, wiring="after", attention_bias=bias, qk_norm="all"))
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
-    return common(config) | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}
-
-
 NORMS = {
     "stacks.decoder.blocks.*.norm_attn": rows("layers.*.post_attention_layernorm"),
     "stacks.decoder.blocks.*.norm_mlp": rows("layers.*.post_feedforward_layernorm"),
 }
-FAMILY = family(config, raw, {**WEIGHTS, **NORMS})
+FAMILY = family("olmo2", "Olmo2ForCausalLM", config, common, {**WEIGHTS, **NORMS})

@@ -3,10 +3,10 @@
 from typing import Any
 
 from interp.config import LayerNorm, Learned, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.family import Family, Fields, rows, with_output
 from models.families.sizes import Sizes
 
-SIZES = Sizes(d_mlp="ffn_dim")
+SIZES = Sizes(d_mlp="ffn_dim", activation="activation_function", eps=None)
 UNREAD = 2  # rows of the position table before that of position 0
 EPS = 1e-5  # of all norms; their configuration has no field for it
 
@@ -32,21 +32,19 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack = config.last
-    activation, _ = parts_of(stack)
     return SIZES.decoder(
         config,
-        "opt",
-        "OPTForCausalLM",
         word_embed_proj_dim=stack.d_model,
-        activation_function=activation,
         do_layer_norm_before=stack.wiring == "pre",
         enable_bias=stack.attention_bias,
     )
 
 
 FAMILY = Family(
+    "opt",
+    "OPTForCausalLM",
     config,
     raw,
     prefix="model.",

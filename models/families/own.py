@@ -28,8 +28,8 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """A config.json that spells out the configuration."""
-    return {"model_type": "interp", FIELD: _spelled(config)}
+    """The field that spells out the configuration."""
+    return {FIELD: _spelled(config)}
 
 
 def _spelled(value: Any) -> Any:
@@ -52,4 +52,4 @@ class Own(Family):
         return [parameter], "rows"
 
 
-FAMILY = Own(config, raw, weights={}, prefix="", ignored="", harmless="tie_word_embeddings")
+FAMILY = Own("interp", "", config, raw, weights={}, prefix="", ignored="", harmless="tie_word_embeddings")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, parts_of, rows, with_output
+from models.families.family import Family, Fields, rows, with_output
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -28,22 +28,19 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack = config.last
-    activation, eps = parts_of(stack)
     return SIZES.decoder(
         config,
-        "phi",
-        "PhiForCausalLM",
         num_key_value_heads=stack.kv_heads,
-        hidden_act=activation,
-        layer_norm_eps=eps,
         qk_layernorm=stack.qk_norm == "head",
         rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
     )
 
 
 FAMILY = Family(
+    "phi",
+    "PhiForCausalLM",
     config,
     raw,
     prefix="model.",

@@ -17,10 +17,8 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     return without(common(config), "attention_bias", "head_dim") | {
-        "model_type": "phi3",
-        "architectures": ["Phi3ForCausalLM"],
         "sliding_window": window(config.last),
         "pad_token_id": None,  # theirs lies outside of most vocabularies
     }
@@ -30,4 +28,6 @@ STORED_AS_ONE = {
     "stacks.decoder.blocks.*.attn.qkv": rows("layers.*.self_attn.qkv_proj"),
     "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.gate_up_proj"),
 }
-FAMILY = family(config, raw, {**WEIGHTS, **STORED_AS_ONE}, "original_max_position_embeddings")
+FAMILY = family(
+    "phi3", "Phi3ForCausalLM", config, raw, {**WEIGHTS, **STORED_AS_ONE}, "original_max_position_embeddings"
+)

@@ -30,18 +30,15 @@ def _late_window(fields: Fields) -> Local | None:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Qwen 2's config.json for ours."""
-    return without(_raw(config), "attention_bias") | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    """A Qwen 2's fields for ours."""
+    return without(qwen3_raw(config), "attention_bias")
 
 
 def qwen3_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Qwen 3's config.json for ours."""
-    return _raw(config) | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
-
-
-def _raw(config: TransformerConfig) -> dict[str, Any]:
+    """A Qwen 3's fields for ours."""
     slides = {"use_sliding_window": config.last.local is not None, "sliding_window": window(config.last)}
     return common(config) | slides | {"layer_types": layer_types(config.last)}
 
 
-QWEN2, QWEN3 = family(config, raw), family(qwen3_config, qwen3_raw)
+QWEN2 = family("qwen2", "Qwen2ForCausalLM", config, raw)
+QWEN3 = family("qwen3", "Qwen3ForCausalLM", qwen3_config, qwen3_raw)

@@ -14,16 +14,14 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     positions = config.last.positions
-    return bert.raw_encoder(config) | {
-        "model_type": "roberta",
-        "architectures": ["RobertaModel" if config.output == "none" else "RobertaForMaskedLM"],
-        "pad_token_id": positions.first - 1 if isinstance(positions, Learned) else None,
-    }
+    return bert.raw(config) | {"pad_token_id": positions.first - 1 if isinstance(positions, Learned) else None}
 
 
 FAMILY = Family(
+    "roberta",
+    "RobertaForMaskedLM",
     config,
     raw,
     prefix="roberta.",

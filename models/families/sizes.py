@@ -1,22 +1,24 @@
-"""Which field of a config.json holds which size of a stack: said once by a family, for reading and for writing."""
+"""Which field of a config.json holds what every stack has: said once by a family, for reading and for writing."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from interp.config import StackConfig, TransformerConfig
-from models.families.family import Fields
+from models.families.family import Fields, parts_of
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Their names of the sizes that every stack has, by ours."""
+    """Their names of what every stack has, by ours; None where they have no such field."""
 
     n_layers: str = "num_hidden_layers"
     d_model: str = "hidden_size"
     n_heads: str = "num_attention_heads"
-    d_mlp: str | None = "intermediate_size"  # None where they have no such field
+    d_mlp: str | None = "intermediate_size"
     n_ctx: str = "max_position_embeddings"
     d_vocab: str = "vocab_size"
+    activation: str | None = "hidden_act"  # which is written alone: families read it in their own ways
+    eps: str | None = "layer_norm_eps"  # likewise, of every norm
 
     def read(
         self, fields: Fields, *, d_head: int | None = None, d_mlp: int | None = None, n_ctx: int | None = None
@@ -43,17 +45,20 @@ class Sizes:
         }
 
     def written(self, stack: StackConfig) -> dict[str, Any]:
-        """Their fields for the sizes of a stack."""
+        """Their fields for a stack."""
+        activation, eps = parts_of(stack)
         found = {
             self.d_vocab: stack.d_vocab,
             self.n_ctx: stack.n_ctx,
             self.d_model: stack.d_model,
             self.n_layers: stack.n_layers,
             self.n_heads: stack.n_heads,
+            self.d_mlp: stack.d_mlp,
+            self.activation: activation,
+            self.eps: eps,
         }
-        return found if self.d_mlp is None else found | {self.d_mlp: stack.d_mlp}
+        return {name: value for name, value in found.items() if name is not None}
 
-    def decoder(self, config: TransformerConfig, model_type: str, architecture: str, **own: Any) -> dict[str, Any]:
-        """Their config.json for a decoder alone: its sizes, the fields in `own`, and which output layer it has."""
-        named = {"model_type": model_type, "architectures": [architecture], **self.written(config.last)}
-        return named | own | {"tie_word_embeddings": config.output == "tied"}
+    def decoder(self, config: TransformerConfig, **own: Any) -> dict[str, Any]:
+        """Their config.json for a decoder alone: its stack, the fields in `own`, and which output layer it has."""
+        return {**self.written(config.last), **own, "tie_word_embeddings": config.output == "tied"}

@@ -32,12 +32,10 @@ def _still(fields: Fields) -> Local | None:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     stack = config.last
     still = stack.local.layers if stack.local else ()
     return common(config) | {
-        "model_type": "smollm3",
-        "architectures": ["SmolLM3ForCausalLM"],
         "mlp_bias": isinstance(stack.mlp, Gated) and stack.mlp.bias,
         "no_rope_layers": [int(layer not in still) for layer in range(stack.n_layers)],
         "use_sliding_window": window(stack) is not None,
@@ -47,4 +45,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = family(config, raw, harmless="max_window_layers pretraining_tp")
+FAMILY = family("smollm3", "SmolLM3ForCausalLM", config, raw, harmless="max_window_layers pretraining_tp")

@@ -17,15 +17,13 @@ def config(fields: Fields) -> TransformerConfig:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     usual = common(config)
     return without(usual, "attention_bias", "rms_norm_eps", "head_dim") | {
-        "model_type": "stablelm",
-        "architectures": ["StableLmForCausalLM"],
         "layer_norm_eps": usual["rms_norm_eps"],
         "use_qkv_bias": config.last.attention_bias,
         "use_parallel_residual": config.last.parallel,
     }
 
 
-FAMILY = family(config, raw)
+FAMILY = family("stablelm", "StableLmForCausalLM", config, raw)

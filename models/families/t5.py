@@ -14,7 +14,15 @@ from models.families.family import Family, Fields, parts_of, rows
 from models.families.sizes import Sizes
 from models.families.target_ids import STRATEGY, ids_of, start_of, writing_of
 
-SIZES = Sizes(n_layers="num_layers", d_model="d_model", n_heads="num_heads", d_mlp="d_ff", n_ctx="n_positions")
+SIZES = Sizes(
+    n_layers="num_layers",
+    d_model="d_model",
+    n_heads="num_heads",
+    d_mlp="d_ff",
+    n_ctx="n_positions",
+    activation=None,
+    eps="layer_norm_epsilon",
+)
 TRAINED = 512  # the length that it was trained with: distances are known at any
 # their names of feed-forwards, the activation in their words and in ours; "gated-gelu" is an approximation of GELU
 SHAPES: dict[str, tuple[str, Activation]] = {
@@ -80,24 +88,21 @@ def settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their config.json for ours."""
+    """Their fields for ours."""
     encoder, decoder = config.encoder or config.last, config.last
-    activation, eps = parts_of(encoder)
+    activation, _ = parts_of(encoder)
     buckets = encoder.positions if isinstance(encoder.positions, Buckets) else None
     gated = isinstance(encoder.mlp, Gated)
     shape = (
         name for name, (theirs, _) in SHAPES.items() if theirs == activation and name.startswith("gated-") == gated
     )
     return {
-        "model_type": "t5",
-        "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
         **SIZES.written(encoder),
         "d_kv": encoder.d_head,
         "num_decoder_layers": decoder.n_layers,
         "relative_attention_num_buckets": buckets and buckets.n_buckets,
         "relative_attention_max_distance": buckets and buckets.max_distance,
-        "layer_norm_epsilon": eps,
         "feed_forward_proj": next(shape, None),
         "tie_word_embeddings": config.output == "tied",
         "scale_decoder_outputs": config.output_scale != 1,
@@ -141,6 +146,8 @@ _UP = {
 }
 
 FAMILY = Family(
+    "t5",
+    "T5ForConditionalGeneration",
     config,
     raw,
     prefix="",
