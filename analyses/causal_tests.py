@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.head_tables import EFFECT_COLUMNS
+from analyses.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
 from interp.patching.metrics import last_logits
@@ -116,23 +115,7 @@ def _neutral_difference(model: Model, task: Task) -> Tensor:
 
 def _effect_rows(model: Model, sweep: Sweep, seed: int) -> pd.DataFrame:
     effect = sweep.effect().double().cpu().numpy()  # layer head prompt
-    whole = sweep.difference().double().cpu().numpy()
-    n_layers, n_heads, n_prompts = effect.shape
-    columns = effect.reshape(-1, n_prompts).T
-    found = shares(columns, whole, seed=seed)
-    layer, head = np.unravel_index(np.arange(columns.shape[1]), (n_layers, n_heads))
-    (stack,) = model.config.stacks
-    return pd.DataFrame(
-        {
-            "stack": stack,
-            "attention": "self",
-            "layer": layer,
-            "head": head,
-            "intervention": sweep.direction,
-            "effect": found.value,
-            "ci_low": found.low,
-            "ci_high": found.high,
-            "p": found.p,
-            "n": found.n,
-        }
-    )
+    found = shares(effect.reshape(-1, effect.shape[-1]).T, sweep.difference().double().cpu().numpy(), seed=seed)
+    where, _ = Heads.of(model).columns(1)
+    columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p, "n": found.n}
+    return pd.DataFrame({**where, "intervention": sweep.direction, **columns})

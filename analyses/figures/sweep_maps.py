@@ -1,6 +1,6 @@
 """Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,7 +274,7 @@ def _visible(token: str) -> str:
     return shown if len(shown) <= _TOKEN else f"{shown[: _TOKEN - 1]}…"
 
 
-def cell_name(row: dict[Any, Any]) -> str:
+def cell_name(row: Mapping[Any, Any]) -> str:
     """`L3.H2 at 4 (Lily)`: layer, head and place, as far as the cell has them."""
     layer, head = row["layer"], row["head"]
     name = f"L{layer}" if pd.isna(head) else head_name(layer, head)

@@ -7,7 +7,7 @@ the same site. Edges: `analyses.patch.edge_estimates`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,11 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
 from analyses.numerals import number
-from analyses.patch.cells import DIRECTIONS, METRICS, POSITIONS, all_idle, dust, sweeps
+from analyses.patch.cells import METRICS, POSITIONS, How, all_idle, dust, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
 from interp import InputError, Model
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
 from interp.patching.patch_sites import IN_ATTENTION
-from interp.patching.results import Direction
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
 MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effects
@@ -53,27 +52,14 @@ class Estimates:
     edges: Mapping[str, Any]  # how edges were chosen
 
 
-def measure(
-    model: Model,
-    pairs: Pairs,
-    site: str = "z",
-    *,
-    by_position: bool = False,
-    directions: Sequence[Direction] = DIRECTIONS,
-    metrics: Sequence[str] = ("logit_difference",),
-    stack: str | None = None,
-    attention: str = "self",
-    seed: int = 0,
-) -> Estimates:
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Unpack[How]) -> Estimates:
     """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect.
 
     Raises:
         InputError: as `analyses.patch.measure`, or a metric without a gradient.
     """
-    check_metrics(metrics)
-    how = {"by_position": by_position, "directions": directions, "metrics": metrics}
-    found = sweeps(model, pairs, site, **how, stack=stack, attention=attention)
-    return estimates_of(model, pairs, found, seed=seed)
+    check_metrics(how.get("metrics", ()))
+    return estimates_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
@@ -182,12 +168,8 @@ def _agreement(exact: np.ndarray, estimate: np.ndarray) -> tuple[float, float]:
 
 def agreement_lines(found: pd.DataFrame | None) -> list[str]:
     """The correlations as lines for a terminal; none where no estimates were made."""
-    lines = []
-    rows = [] if found is None else found.to_dict("records")
-    for row in rows:
-        rank, line = (number(row[name]) for name in ("spearman", "pearson"))
-        over = f"{row['n']:,} {row['of']}"
-        lines.append(
-            f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {rank}, r {line}, {over}"
-        )
-    return lines
+    return [
+        f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {number(row['spearman'])}, "
+        f"r {number(row['pearson'])}, {row['n']:,} {row['of']}"
+        for row in ([] if found is None else found.to_dict("records"))
+    ]

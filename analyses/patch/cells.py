@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -40,27 +41,32 @@ POSITIONS = ("position", "query", "key")
 Values = Float[np.ndarray, "prompt cell"]
 
 
-def measure(
-    model: Model,
-    pairs: Pairs,
-    site: str = "z",
-    *,
-    by_position: bool = False,
-    directions: Sequence[Direction] = DIRECTIONS,
-    metrics: Sequence[str] = ("logit_difference",),
-    stack: str | None = None,
-    attention: str = "self",
-    seed: int = 0,
-) -> pd.DataFrame:
+class How(TypedDict, total=False):
+    """How a site is patched.
+
+    Args:
+        by_position: whether positions are patched one by one; not by default.
+        directions: `denoise`, `noise` or, by default, both.
+        metrics: names of `METRICS`; the logit difference by default.
+        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
+        attention: `self`, the default, or `cross`.
+    """
+
+    by_position: bool
+    directions: Sequence[Direction]
+    metrics: Sequence[str]
+    stack: str | None
+    attention: str
+
+
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Unpack[How]) -> pd.DataFrame:
     """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
 
-    Columns are those of `Cells.table`. `stack` and `attention` are as in `interp.sweep`.
+    Columns are those of `Cells.table`; `how` says how the site is patched (`How`).
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
     """
-    how = {"by_position": by_position, "directions": directions, "metrics": metrics}
-    how |= {"stack": stack, "attention": attention}
     return cells_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed).table
 
 
@@ -69,13 +75,13 @@ def sweeps(
     pairs: Pairs,
     site: str,
     *,
-    by_position: bool,
-    directions: Sequence[Direction],
-    metrics: Sequence[str],
+    by_position: bool = False,
+    directions: Sequence[Direction] = DIRECTIONS,
+    metrics: Sequence[str] = ("logit_difference",),
     stack: str | None = None,
     attention: str = "self",
 ) -> list[Sweep]:
-    """One sweep a direction; arguments and what is raised as in `measure`."""
+    """One sweep a direction; what is raised as in `measure`."""
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:

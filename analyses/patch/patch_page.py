@@ -58,6 +58,7 @@ _CAPTIONS = {
     "cells": "Each cell patched alone; both directions have one colour scale. {scale} What is grey does not exist.",
     "top": "The largest effects either way, with 95% intervals where there are several pairs. {scale}",
 }
+_STRONGEST = "{}. {} The {} largest effects either way, findings or not."
 _ESTIMATES = (
     "Each point is a cell or an edge: what gradients estimate, and what patching measures. ρ is the rank correlation, "
     "r the linear one. The farthest from the line have their names."
@@ -233,7 +234,9 @@ def _way(direction: str, rows: Sequence[Mapping[str, Any]], counts: str) -> Text
     """The largest effects in one direction as a sentence."""
     share = _has_share(rows[0])
     verb = _VERBS[direction] if share else "moves it by"
-    cells = [[bold(_cell(row)), f" {verb} " if row is rows[0] else " ", *_size(row, counts)] for row in rows]
+    cells = [
+        [bold(figures.cell_name(row)), f" {verb} " if row is rows[0] else " ", *_size(row, counts)] for row in rows
+    ]
     return [emphasis(direction), ": alone, ", *joined(cells), " of the difference." if share else "."]
 
 
@@ -243,10 +246,6 @@ def _size(row: Mapping[str, Any], counts: str) -> list[Piece]:
     said = number(row["share"]) if share else f"{number(row['effect'])} {counts}"
     sure = interval(row["share_low"], row["share_high"]) if share else interval(row["ci_low"], row["ci_high"])
     return [said] if sure == "–" else [f"{said} ", soft(f"(95% {sure})")]
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    return figures.cell_name(dict(row))
 
 
 # What was patched.
@@ -322,21 +321,17 @@ def _metric(found: Found, metric: str) -> Section:
     ]
     columns = ["cell", f"effect, {unit}", "95% interval", "share", "95% interval", "q", "n"]
     tables = [
-        Table(columns, [*map(_row, rows)], "lrrrrrr", f"{way.capitalize()}. {_ASKS[way]} {_largest(len(rows))}")
+        Table(columns, [*map(_row, rows)], "lrrrrrr", _STRONGEST.format(way.capitalize(), _ASKS[way], len(rows)))
         for way, rows in _tops(cells, metric, _TOP)
     ]
     blocks = [*_refused(found, metric), *drawn, Section("The strongest cells", tables)]
     return Section(f"Where the {name} comes from", blocks, metric)
 
 
-def _largest(count: int) -> str:
-    return f"The {count} largest effects either way, findings or not."
-
-
 def _row(row: Mapping[str, Any]) -> list[Text]:
     """One cell as text."""
     return [
-        bold(_cell(row)),
+        bold(figures.cell_name(row)),
         number(row["effect"]),
         interval(row["ci_low"], row["ci_high"]),
         number(row["share"]),
@@ -350,7 +345,7 @@ def _alt(found: Found, metric: str) -> str:
     """What the map or the dots of a metric show, for one who cannot see them."""
     tops = []
     for direction, rows in _tops(found.cells.table, metric, _NAMED):
-        each = [f"{_cell(row)} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
+        each = [f"{figures.cell_name(row)} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
         tops.append(f"{direction}: {', '.join(each)}")
     return f"The largest effects of {found.cells.place or found.site} on the {_named(metric)}. {'; '.join(tops)}."
 

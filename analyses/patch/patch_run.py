@@ -3,17 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 
 from analyses.patch.cell_estimates import Estimates, check_metrics, correlations, estimates_of
-from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, cells_of, sweeps
+from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, How, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
 from analyses.provenance import digest
 from interp import InputError, Model
 from interp.patching.patch_sites import last_stack
-from interp.patching.results import Direction
 
 Progress = Callable[[str, int], object]  # what is being done, and how often it was
 
@@ -37,41 +36,33 @@ def find(
     prompts: pd.DataFrame,
     site: str = "z",
     *,
-    by_position: bool = False,
-    directions: Sequence[Direction] = DIRECTIONS,
-    metrics: Sequence[str] = ("logit_difference",),
-    stack: str | None = None,
-    attention: str = "self",
     estimates: bool = False,
     drop: bool = False,
     as_typed: bool = False,
     source: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    **how: Unpack[How],
 ) -> Found:
-    """Sweep one site over all pairs. Arguments as in `make_pairs` and `measure`, and:
+    """Sweep one site over all pairs.
 
     Args:
         model: a transformer with a tokenizer.
         prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
         site: what is patched.
-        by_position: whether positions are patched one by one.
-        directions: `denoise`, `noise` or both.
-        metrics: names of `METRICS`.
-        stack: of a model with an encoder and a decoder which is patched, by default the decoder.
-        attention: `self` or `cross`.
         estimates: set gradient estimates beside the exact effects.
         drop: leave out and count pairs that cannot be used.
         as_typed: put no space before answers.
         source: the file that the prompts come from.
         seed: of everything random.
         progress: called with what is being done.
+        how: as of `measure`.
 
     Raises:
         InputError: as `make_pairs` and `measure`, or a metric without a gradient where estimates are asked for.
     """
     say = progress or (lambda stage, count: None)
-    metrics = list(dict.fromkeys(metrics))
+    metrics = list(dict.fromkeys(how.get("metrics", ["logit_difference"])))
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
@@ -79,9 +70,14 @@ def find(
     named = None if source is None else source.name
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, source=named)
     say("patching", 0)
-    how: dict[str, Any] = {"by_position": by_position, "directions": list(directions), "metrics": metrics}
-    how |= {"stack": stack or last_stack(model), "attention": attention}
-    exact = sweeps(model, pairs, site, **how)
+    known: How = {
+        "by_position": how.get("by_position", False),
+        "directions": list(how.get("directions", DIRECTIONS)),
+        "metrics": metrics,
+        "stack": how.get("stack") or last_stack(model),
+        "attention": how.get("attention", "self"),
+    }
+    exact = sweeps(model, pairs, site, **known)
     cells = cells_of(model, pairs, exact, seed=seed)
     read = {
         "file": named,
@@ -91,7 +87,7 @@ def find(
     }
     used = pairs_table(model, prompts, pairs, cells.prompts), prompt_tokens(model, pairs)
     if not estimates:
-        return Found(site, how, read, *used, cells)
+        return Found(site, known, read, *used, cells)
     say("estimating", 0)
     beside = estimates_of(model, pairs, exact, seed=seed, progress=say)
-    return Found(site, how, read, *used, cells, beside, correlations(beside.table))
+    return Found(site, known, read, *used, cells, beside, correlations(beside.table))

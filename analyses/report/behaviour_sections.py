@@ -63,44 +63,9 @@ class Result:
     caused: Mapping[str, Figure] = field(default_factory=dict)  # by task
 
     @property
-    def headline(self) -> Sequence[str]:
-        """The measures that lead."""
-        return self.behaviour.headline
-
-    @property
-    def heads(self) -> pd.DataFrame:
-        """The rows of `tables/heads`."""
-        return self.measured.heads
-
-    @property
-    def effects(self) -> pd.DataFrame:
-        """The rows of `tables/effects`."""
-        return self.tested.table
-
-    @property
-    def documents(self) -> int | None:
-        """How many its intervals rest on."""
-        return self.measured.documents
-
-    @property
-    def baselines(self) -> pd.DataFrame:
-        """Every rule's value, where a measure has several rules to beat."""
-        return self.measured.baselines
-
-    @property
-    def tasks(self) -> Sequence[Mapping[str, Any]]:
-        """The causal tests."""
-        return self.tested.tasks
-
-    @property
-    def untested(self) -> str | None:
-        """Why there is no causal test, where there is none."""
-        return self.tested.left_out
-
-    @property
     def counts(self) -> dict[str, int]:
         """What was read and what was left out, in measuring and in the causal test."""
-        left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tasks}
+        left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tested.tasks}
         return {**self.measured.counts, **{name: count for name, count in left_out.items() if count}}
 
     def name(self, several: bool) -> str:
@@ -118,7 +83,7 @@ def told(result: Result, *, several: bool) -> Part:
         why = f"Not measured: {result.left_out}."
         where = f"{measured} It was to be measured on {result.corpus.title}."
         return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
-    documents = f", {counted(result.documents, 'document')}" if result.documents else ""
+    documents = f", {counted(result.measured.documents, 'document')}" if result.measured.documents else ""
     section = Section(
         name,
         [
@@ -126,7 +91,7 @@ def told(result: Result, *, several: bool) -> Part:
             *caveats,
             Section(
                 "Attention: which heads?",
-                [*strongest(result.heads, result.headline), *_rules(result), *result.drawn],
+                [*strongest(result.measured.heads, result.behaviour.headline), *_rules(result), *result.drawn],
             ),
             Section("Cause: which heads does the answer need?", _causes(result)),
         ],
@@ -145,15 +110,18 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
         found.append("No given corpus has the annotations that this needs, so it was measured on generated stories.")
     if result.left_out:
         return found
-    if result.documents is not None and result.documents < FEW_DOCUMENTS:
+    if result.measured.documents is not None and result.measured.documents < FEW_DOCUMENTS:
         found.append("Fewer than 20 documents: intervals are rough, and a behaviour may be this text’s own.")
     tokens, unknown = result.counts.get("tokens", 0), result.counts.get("unknown tokens", 0)
     if unknown > UNKNOWN * tokens:
         share = f"{unknown / tokens:.0%}"
         found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
-    if absent := [measure_name(name) for name in result.headline if name in result.measured.absent]:
+    if absent := [measure_name(name) for name in result.behaviour.headline if name in result.measured.absent]:
         found.append(f"This text has no item of {', '.join(absent)}, so nothing is said of it.")
-    items = result.heads.loc[result.heads["measure"].isin(list(result.headline)) & (result.heads["sink"] == "kept")]
+    items = result.measured.heads.loc[
+        result.measured.heads["measure"].isin(list(result.behaviour.headline))
+        & (result.measured.heads["sink"] == "kept")
+    ]
     fewest = items.groupby("measure", sort=False)["n"].max()
     if few := [f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
         found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
@@ -165,17 +133,17 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
 
 def _found(result: Result) -> list[Text]:
     """What attention shows: for each headline measure that any head shows, the best head and how many others."""
-    heads, rows = result.heads, notable(result.heads)
+    heads, rows = result.measured.heads, notable(result.measured.heads)
     n_heads = len(heads[["stack", "attention", "layer", "head"]].drop_duplicates())
     said: list[Text] = []
-    for measure in result.headline:
+    for measure in result.behaviour.headline:
         if top := best(rows, [measure], len(rows)).to_dict("records"):
             next_ones = ", ".join(map(_head, top[1:4]))
             others = f"; {len(top)} heads of {n_heads} show it, next {next_ones}" if next_ones else ""
             said.append([*_finding(top[0]), f"{others}."])
     if said:
         return said
-    closest = best(heads.loc[heads["unit"] == "share"], result.headline, 1).to_dict("records")
+    closest = best(heads.loc[heads["unit"] == "share"], result.behaviour.headline, 1).to_dict("records")
     none = "No head stands out."
     return [[f"{none} Closest comes ", *_finding(closest[0]), "."] if closest else none]
 
@@ -223,11 +191,11 @@ def _shown(row: Mapping[str, Any]) -> list[Text]:
 
 def _rules(result: Result) -> list[Table]:
     """Every rule's value on every headline measure."""
-    rows = result.baselines
+    rows = result.measured.baselines
     if rows.empty:
         return []
-    rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(result.headline))]
-    measures = [measure for measure in result.headline if measure in set(rows["measure"])]
+    rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(result.behaviour.headline))]
+    measures = [measure for measure in result.behaviour.headline if measure in set(rows["measure"])]
     table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
     values = [[str(name), *map(number, row)] for name, row in table.iterrows()]
     caption = "What simple rules reach on the same items, through the same scorer."
@@ -244,17 +212,19 @@ def _head(row: Mapping[str, Any]) -> str:
 
 def _tested(result: Result) -> list[Text]:
     """What the causal tests found, a line each."""
-    if result.untested:
-        return [result.untested]
-    return [[f"{task['task']}: ", *_outcome(task, result.effects)] for task in result.tasks] or ["No task was run."]
+    if result.tested.left_out:
+        return [result.tested.left_out]
+    return [[f"{task['task']}: ", *_outcome(task, result.tested.table)] for task in result.tested.tasks] or [
+        "No task was run."
+    ]
 
 
 def _causes(result: Result) -> list[Block]:
     """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
-    if result.untested:
-        return [result.untested]
+    if result.tested.left_out:
+        return [result.tested.left_out]
     blocks: list[Block] = [_TESTS]
-    for task in result.tasks:
+    for task in result.tested.tasks:
         facts = [
             f"{says} {number(task.get(key))}"
             for key, says in (
@@ -268,7 +238,7 @@ def _causes(result: Result) -> list[Block]:
         ]
         shown = [BREAK, soft(" · ".join(facts))] if facts else []
         question = f": {task.get('question', '')}"
-        blocks.append([bold(task["task"]), question, *shown, BREAK, "Found: ", *_outcome(task, result.effects)])
+        blocks.append([bold(task["task"]), question, *shown, BREAK, "Found: ", *_outcome(task, result.tested.table)])
         if task["task"] in result.caused:
             blocks.append(result.caused[task["task"]])
     return blocks

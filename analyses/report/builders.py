@@ -83,7 +83,7 @@ def build(
     what["experiments"] = behaviours is None if experiments is None else experiments
 
     def measure(run: Run) -> Page:
-        return full_report.find(model, corpora, name, seed=run.seed, say=run.say, **what)
+        return full_report.find(run, model, corpora, **what)
 
     write(out, measure, {name: model}, **record)
     return Path(out)

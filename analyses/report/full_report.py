@@ -1,6 +1,6 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, label_section
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
+from analyses.report.scaffold import Run
 from analyses.sections import (
     UNUSED,
     Block,
@@ -38,7 +39,6 @@ from analyses.sections import (
 )
 from interp import InputError, Model
 
-Say = Callable[[str, int], object]  # what is being done, and how many texts it has read
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
@@ -94,38 +94,30 @@ DEFINITIONS = {
 
 
 def find(
+    run: Run,
     model: Model,
     corpora: Sequence[Corpus],
-    name: str,
     *,
     behaviours: Sequence[str | Behaviour | Measure] | None,
-    seed: int,
     pairs: int,
     labels: bool,
     probes: bool,
     experiments: bool,
-    say: Say,
 ) -> Page:
     """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
     known = chosen(as_behaviours(behaviours) if behaviours else None)
-    measured = _measure(model, known, corpora, seed=seed, pairs=pairs, say=say)
+    measured = _measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
-    results = [_draw(model, result, seed=seed, say=say) for result in _corrected(measured)]
-    labelled = _labels(model, results, known, seed, say) if labels else None
-    probed = _probes(model, corpora, seed, say) if probes else None
-    asked = experiments_section.section(model, seed=seed, progress=say) if experiments else None
-    return _page(model, corpora, results, labelled, probed, asked, name=name, pairs=pairs)
+    results = [_draw(run, model, result) for result in _corrected(measured)]
+    labelled = _labels(run, model, results, known) if labels else None
+    probed = _probes(run, model, corpora) if probes else None
+    asked = experiments_section.section(model, seed=run.seed, progress=run.say) if experiments else None
+    return _page(run, model, corpora, results, labelled, probed, asked, pairs)
 
 
 def _measure(
-    model: Model,
-    behaviours: Mapping[str, Behaviour],
-    corpora: Sequence[Corpus],
-    *,
-    seed: int,
-    pairs: int,
-    say: Say,
+    run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     found: dict[tuple[str, Heads], Result] = {}
@@ -135,13 +127,11 @@ def _measure(
             asked = [each for name, each in asked_of(kind, behaviours).items() if name in used.asked]
             if not asked:
                 continue
-            collectors = [each.collector(model, seed=seed, heads=kind) for each in asked]
-            reading = Reading(
-                model, used.corpus, partial(say, f"{', '.join(each.name for each in asked)}: reading"), heads=kind
-            )
+            collectors = [each.collector(model, seed=run.seed, heads=kind) for each in asked]
+            say = partial(run.say, f"{', '.join(each.name for each in asked)}: reading")
+            reading = Reading(model, used.corpus, say, heads=kind)
             for behaviour, collected in zip(asked, collect(reading, collectors), strict=True):
-                where = behaviour, kind
-                found[behaviour.name, kind] = _result(model, *where, used, collected, seed=seed, pairs=pairs, say=say)
+                found[behaviour.name, kind] = _result(model, behaviour, kind, used, collected, run.seed, pairs)
     return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
 
 
@@ -151,10 +141,8 @@ def _result(
     kind: Heads,
     used: Serving,
     collected: Collected | InputError,
-    *,
     seed: int,
     pairs: int,
-    say: Say,
 ) -> Result:
     about = behaviour, kind, used.corpus, used.stands_in
     try:
@@ -183,46 +171,39 @@ def _reasons(results: Sequence[Result]) -> str:
 
 def _corrected(results: Sequence[Result]) -> list[Result]:
     """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
-    heads = with_q([result.heads for result in results])
-    effects = with_q([result.effects for result in results])
+    heads = with_q([result.measured.heads for result in results])
+    effects = with_q([result.tested.table for result in results])
     return [
         replace(result, measured=replace(result.measured, heads=own), tested=replace(result.tested, table=tested))
         for result, own, tested in zip(results, heads, effects, strict=True)
     ]
 
 
-def _labels(model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour], seed: int, say: Say) -> Part:
+def _labels(run: Run, model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour]) -> Part:
     """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
-    effects = pd.concat([result.effects for result in results], ignore_index=True)
-    labelled = label(
-        model,
-        corpora,
-        behaviours=[*behaviours.values()],
-        collected=collected,
-        effects=effects,
-        seed=seed,
-        progress=say,
-    )
+    effects = pd.concat([result.tested.table for result in results], ignore_index=True)
+    known: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
+    labelled = label(model, corpora, **known, seed=run.seed, progress=run.say)
     return label_section.told(labelled, model, behaviours)
 
 
-def _probes(model: Model, corpora: Sequence[Corpus], seed: int, say: Say) -> Part | str:
+def _probes(run: Run, model: Model, corpora: Sequence[Corpus]) -> Part | str:
     """What probes read from every layer, or why they could not."""
     try:
-        return probe.section(model, corpora, seed=seed, progress=say)
+        return probe.section(model, corpora, seed=run.seed, progress=run.say)
     except InputError as error:
         return str(error)
 
 
-def _draw(model: Model, result: Result, *, seed: int, say: Say) -> Result:
+def _draw(run: Run, model: Model, result: Result) -> Result:
     if result.left_out:
         return result
-    say(f"{result.behaviour.name}: drawing", 0)
-    drawn = illustrate(model, result.behaviour, result.corpus, heads=result.heads, seed=seed)
-    questions = {task["task"]: task.get("question") for task in result.tasks}
-    caused = effect_figures(result.behaviour.name, result.effects, questions)
+    run.say(f"{result.behaviour.name}: drawing", 0)
+    drawn = illustrate(model, result.behaviour, result.corpus, heads=result.measured.heads, seed=run.seed)
+    questions = {task["task"]: task.get("question") for task in result.tested.tasks}
+    caused = effect_figures(result.behaviour.name, result.tested.table, questions)
     before = f"{result.kind.called}-" if len(model.config.stacks) > 1 else ""
     return replace(
         result,
@@ -235,14 +216,13 @@ def _draw(model: Model, result: Result, *, seed: int, say: Say) -> Result:
 
 
 def _page(
+    run: Run,
     model: Model,
     corpora: Sequence[Corpus],
     results: Sequence[Result],
     labelled: Part | None,
     probed: Part | str | None,
     asked: Part | None,
-    *,
-    name: str,
     pairs: int,
 ) -> Page:
     several = len(model.config.stacks) > 1
@@ -259,7 +239,7 @@ def _page(
     for part in [*parts, asked or Part()]:
         tables |= part.tables
     return Page(
-        title=f"What do the heads of {name} do?",
+        title=f"What do the heads of {run.models[0]['name']} do?",
         summary=[
             Definitions([*short, *([_experiments_short(asked)] if asked else [])]),
             remark(f"{_KEPT_APART} {apart} {chosen} than they are."),
@@ -301,13 +281,12 @@ def _counted(results: Sequence[Result], probed: Part | str | None, several: bool
 
 
 def _tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-    measured = [result.heads for result in results if len(result.heads)]
-    tested = [result.effects for result in results if len(result.effects)] or [results[0].effects]
-    tasks = [task for result in results for task in result.tasks]
-    rules = [result.baselines for result in results if len(result.baselines)]
+    measured, tested = [result.measured for result in results], [result.tested.table for result in results]
+    tasks = [task for result in results for task in result.tested.tasks]
+    rules = [each.baselines for each in measured if len(each.baselines)]
     return {
-        "heads": pd.concat(measured, ignore_index=True),
-        "effects": pd.concat(tested, ignore_index=True),
+        "heads": pd.concat([each.heads for each in measured if len(each.heads)], ignore_index=True),
+        "effects": pd.concat([each for each in tested if len(each)] or tested[:1], ignore_index=True),
         **({"baselines": pd.concat(rules, ignore_index=True)} if rules else {}),
         "tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]),
     }
@@ -338,7 +317,7 @@ def _facts(model: Model, results: Sequence[Result]) -> dict[str, Any]:
             name: result.measured.absent for name, result in named.items() if result.measured.absent
         },
         "targets": _targets(model, results),
-        "causal_test_left_out": {result.behaviour.name: result.untested for result in results if result.untested},
+        "causal_test_left_out": {each.behaviour.name: why for each in results if (why := each.tested.left_out)},
     }
 
 

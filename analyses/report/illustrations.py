@@ -1,7 +1,7 @@
 """Which figures does a report show of a behaviour? Chooses heads and passages, and has them drawn."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -78,10 +78,10 @@ def _of_heads(
     if is_paired(model, kind):
         yield from _along(model, kind, behaviour, corpus, chosen)
         return
-    named = _named(chosen)
+    asked = _Picture(model, behaviour, corpus, _named(chosen), seed)
     for picture, draw in _PICTURES.items():
         if picture in behaviour.pictures:
-            yield from draw(model, behaviour, corpus, named, seed)
+            yield from draw(asked)
 
 
 def _along(
@@ -139,19 +139,29 @@ def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
     }
 
 
-def _on_repeats(
-    model: Model,
-    behaviour: Behaviour,
-    corpus: Iterable[AnnotatedText],
-    named: dict[str, examples.Head],
-    seed: int,
-) -> Iterator[Figure]:
+@dataclass(frozen=True)
+class _Picture:
+    """What the heads of a picture look at, and which they are, by their names in it."""
+
+    model: Model
+    behaviour: Behaviour
+    corpus: Iterable[AnnotatedText]
+    named: dict[str, examples.Head]
+    seed: int
+
+    @property
+    def heads(self) -> list[examples.Head]:
+        """In the order of their names."""
+        return list(self.named.values())
+
+
+def _on_repeats(asked: _Picture) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
-    length = min(_REPEAT_LENGTH, position.repeat_length(model))
+    length = min(_REPEAT_LENGTH, position.repeat_length(asked.model))
     if length < 2:
         return
-    ids = position.repeated(model, length, _REPEATS, seed)
-    patterns = dict(zip(named, examples.mean_pattern(model, ids, list(named.values())), strict=True))
+    ids = position.repeated(asked.model, length, _REPEATS, asked.seed)
+    patterns = dict(zip(asked.named, examples.mean_pattern(asked.model, ids, asked.heads), strict=True))
     figure = figures.best_heads(
         patterns, title="Where do the best positional heads look, when random tokens come twice?"
     )
@@ -159,22 +169,17 @@ def _on_repeats(
         f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
         f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
     )
-    yield Figure(f"{behaviour.name}-patterns", figure, caption)
+    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption)
 
 
-def _between_tags(
-    model: Model,
-    behaviour: Behaviour,
-    corpus: Iterable[AnnotatedText],
-    named: dict[str, examples.Head],
-    seed: int,
-) -> Iterator[Figure]:
+def _between_tags(asked: _Picture) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
-    texts = [text for text in examples.find(model, corpus, examples.sentence, _TAGGED) if text.tags is not None]
+    found = examples.find(asked.model, asked.corpus, examples.sentence, _TAGGED)
+    texts = [text for text in found if text.tags is not None]
     if not texts:
         return
     tags = examples.common_tags(texts)
-    patterns = dict(zip(named, examples.tag_patterns(model, texts, list(named.values()), tags), strict=True))
+    patterns = dict(zip(asked.named, examples.tag_patterns(asked.model, texts, asked.heads, tags), strict=True))
     figure = figures.best_heads(
         patterns,
         title="To which kinds of words do the best heads look?",
@@ -182,24 +187,17 @@ def _between_tags(
         keys=tags,
         axes_labels=("from a word tagged", "to words tagged"),
     )
-    yield Figure(
-        f"{behaviour.name}-patterns", figure, f"Mean share of a word's attention, over {len(texts)} sentences."
-    )
+    caption = f"Mean share of a word's attention, over {len(texts)} sentences."
+    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption)
 
 
-def _over_words(
-    model: Model,
-    behaviour: Behaviour,
-    corpus: Iterable[AnnotatedText],
-    named: dict[str, examples.Head],
-    seed: int,
-) -> Iterator[Figure]:
+def _over_words(asked: _Picture) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
-    about_pronouns = "pronoun" in behaviour.pictures
+    about_pronouns = "pronoun" in asked.behaviour.pictures
     cut = examples.pronoun_passage if about_pronouns else examples.sentence
-    for passage in examples.find(model, corpus, cut):
-        found = examples.word_patterns(model, passage, list(named.values()))
-        patterns = {name + _to_special(pattern): pattern for name, pattern in zip(named, found, strict=True)}
+    for passage in examples.find(asked.model, asked.corpus, cut):
+        found = examples.word_patterns(asked.model, passage, asked.heads)
+        patterns = {name + _to_special(pattern): pattern for name, pattern in zip(asked.named, found, strict=True)}
         pronoun, answers = examples.last_question(passage) if about_pronouns else (None, ())
         figure = figures.attention_over_words(
             passage.words,
@@ -216,10 +214,10 @@ def _over_words(
         )
         if about_pronouns:
             caption += " In orange on the left the pronoun, on the right the mentions that it stands for."
-        yield Figure(f"{behaviour.name}-words", figure, caption)
+        yield Figure(f"{asked.behaviour.name}-words", figure, caption)
 
 
-_PICTURES: dict[str, Callable[..., Iterator[Figure]]] = {
+_PICTURES: dict[str, Callable[[_Picture], Iterator[Figure]]] = {
     "repeats": _on_repeats,
     "tags": _between_tags,
     "sentence": _over_words,
