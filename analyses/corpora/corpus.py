@@ -6,7 +6,7 @@ Nothing is kept but the text being read, so memory does not grow with the corpus
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
@@ -17,12 +17,12 @@ from analyses.corpora.function_source import described
 from analyses.corpora.numbered_lines import Parse
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
+from models.huggingface.model_files import files_digest
 from models.stories import stories
 
 GENERATED = "stories"  # the kind of corpora that no file holds
 _STORIES_COUNT, _STORIES_SEED = 300, 1
 _HASHED_STORIES = 100  # so that the digest of a generated corpus changes with the grammar too
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
     peeked = next(source(), None)
     if peeked is None:
         raise InputError(f"{path} is empty: expected {FORMATS[kind].title} with at least one text in it")
-    return Corpus(name, kind, _annotated(peeked), _digest_of_files(files), source)
+    return Corpus(name, kind, _annotated(peeked), files_digest(files), source)
 
 
 def _from_stories(parameters: str, limit: int | None) -> Corpus:
@@ -245,12 +245,3 @@ def _text(given: object, function: str) -> AnnotatedText:
     if not isinstance(given, AnnotatedText):
         raise InputError(f"map {function}: expected an AnnotatedText back, got {type(given).__name__}")
     return given
-
-
-def _digest_of_files(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,13 @@ def weight_files(directory: Path) -> list[Path]:
 
 def weights_digest(directory: Path) -> str:
     """SHA-256 of the weight files' bytes, in the order of their names: which model a result was computed with."""
+    return files_digest(weight_files(directory))
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """SHA-256 of files' bytes one after another."""
     digest = hashlib.sha256()
-    for file in weight_files(directory):
+    for file in files:
         with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()

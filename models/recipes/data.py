@@ -88,7 +88,7 @@ class Preparation:
     def _running(self, ready: Ready, name: str, kind: Running) -> None:
         stream = self._stream(name, kind, held_out=False)
         prefix = self.tokenizer.prefix
-        source, row = Windows(stream.tokens, prefix), self._longest(name)
+        source, row = Windows(stream.tokens, prefix), max(self._rows(name), default=0)
         if row and len(source) <= row - len(prefix):
             raise InputError(
                 f"[data.{name}]: the text has {len(source):,} tokens, fewer than a row of {row}: give more, or shorten "
@@ -132,7 +132,7 @@ class Preparation:
         start = self.start
         assert start is not None
         learnt, left_out = map(self._encoded, kind.sides)
-        row = min((phase.row for phase in self.plan.phases if learns(phase.mix, name)), default=self.row)
+        row = min(self._rows(name), default=self.row)
         longest = max(len(text) for pair in [*learnt, *left_out] for text in pair)
         if longest > row:
             raise InputError(
@@ -151,9 +151,9 @@ class Preparation:
         assert target is not None
         return [(self.tokenizer.encode(read), target.encode(written)) for read, written in pairs]
 
-    def _longest(self, name: str) -> int:
-        """The longest row that is drawn from a source; 0 where none is."""
-        return max((phase.row for phase in self.plan.phases if learns(phase.mix, name)), default=0)
+    def _rows(self, name: str) -> list[int]:
+        """How long rows that are drawn from a source are, phase by phase."""
+        return [phase.row for phase in self.plan.phases if learns(phase.mix, name)]
 
     def _hiding(self, source: Source) -> Source:
         return source if self.hidden is None else Masked(source, self.tokenizer, self.hidden)

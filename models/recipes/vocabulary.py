@@ -1,7 +1,5 @@
 """Which tokens a model reads and writes: byte-level BPE of the training text, single characters, words, or a file."""
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from interp import InputError, Tokenizer
 from interp.training import token_arrays as texts
 from interp.training.whole_files import replacing
 from models.huggingface import read_tokenizer
+from models.recipes.text_sources import digest_of
 
 END = "</s>"  # after a text that is written for another
 UNKNOWN = "<unk>"
@@ -72,8 +71,7 @@ class Vocabulary:
         """
         if (found := self.ready()) is not None:
             return found
-        facts = [self.d_vocab, self.level, mask, paired, digest]
-        place = cache / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
+        place = cache / f"tokenizer-{digest_of([self.d_vocab, self.level, mask, paired, digest])[:16]}.json"
         if not place.is_file():
             backend = self._of(read(), mask=mask, paired=paired)
             try:
