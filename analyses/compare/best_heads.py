@@ -4,11 +4,12 @@ A head is chosen on the documents of one half and reported on those of the other
 not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analyses.head_tables import Collected, Heads, Scored, gains, strictest
 from analyses.measures import UNITS
@@ -106,7 +107,7 @@ def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
     found = estimate(*value, *baseline, seed=seed)
     columns = {"value": found.value, "baseline": found.baseline, "gain": found.gain}
     columns |= {"ci_low": found.low, "ci_high": found.high}
-    return _each(columns)
+    return pd.DataFrame(columns).to_dict("records")
 
 
 def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list[dict[str, Any]]:
@@ -119,8 +120,4 @@ def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list
     value = contrast(totals[:2], weights[:2], _VALUE_DIFFERENCE, seed=seed)
     columns = {"difference": gain.value, "difference_low": gain.low, "difference_high": gain.high, "p": gain.p}
     columns |= {"value_difference": value.value, "value_difference_low": value.low, "value_difference_high": value.high}
-    return _each(columns | {"value_p": value.p})
-
-
-def _each(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pd.DataFrame(columns | {"value_p": value.p}).to_dict("records")

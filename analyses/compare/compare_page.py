@@ -176,7 +176,8 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
     said += [f"It has heads for what none of {reference}’s shows: {_measures(adds)}."] if adds else []
     said += [_sizes(shown)] if shown else []
     if neither := len(rows) - len(shown):
-        said.append(f"{neither} of the {len(rows)} measures on this page {_are(neither)} shown by no head of either.")
+        are = "is" if neither == 1 else "are"
+        said.append(f"{neither} of the {len(rows)} measures on this page {are} shown by no head of either.")
     return said
 
 
@@ -192,23 +193,16 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     clear = [row for row in rows if told_apart(row) and abs(row["difference"]) >= NOTABLE]
     small = f"differs by less than {NOTABLE}, or by no more than chance explains"
     if not clear:
-        return f"In {_all(len(rows))} that heads of either show, its best head {small}."
+        every = "the one measure" if len(rows) == 1 else f"all {len(rows)} measures"
+        return f"In {every} that heads of either show, its best head {small}."
     ways = {"less": [row for row in clear if row["difference"] < 0], "more": [r for r in clear if r["difference"] > 0]}
     said = [f"gains clearly {way} in {len(some)} ({_largest(some)})" for way, some in ways.items() if some]
     said += [f"{small}, in {len(rows) - len(clear)}"] if len(rows) > len(clear) else []
     return f"Of {len(rows)} measures that heads of either show, its best head {'; '.join(said)}."
 
 
-def _all(count: int) -> str:
-    return "the one measure" if count == 1 else f"all {count} measures"
-
-
 def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(measure_name(row["measure"]) for row in rows)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -220,17 +214,15 @@ def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the models do not share, so that their numbers are not of exactly the same rows."""
     first, others = models[0], models[1:]
-    alike = {key: [model["name"] for model in others if model[key] == first[key]] for key in ("sha256", "tokenizer")}
-    unlike = {
-        key: [model["name"] for model in others if model[key] != first[key]]
-        for key in ("tokenizer", "context", "causal")
-    }
+    keys = ("sha256", "tokenizer", "context", "causal")
+    unlike = {key: [model["name"] for model in others if model[key] != first[key]] for key in keys}
+    same_weights = [model["name"] for model in others if model["name"] not in unlike["sha256"]]
     # with another tokenizer the windows differ anyway
-    windows = [name for name in unlike["context"] if name in alike["tokenizer"]]
+    windows = [name for name in unlike["context"] if name not in unlike["tokenizer"]]
     after, before = "a word sees what comes after it too", "a word sees only what came before it"
     here, there = (after, before) if first["causal"] else (before, after)
     found = {
-        f"the same weights as {first['name']}, so the differences are 0": alike["sha256"],
+        f"the same weights as {first['name']}, so the differences are 0": same_weights,
         f"another tokenizer than {first['name']}: the same documents are read in other pieces, so the rows and items "
         "that count differ, and so does what uniform attention reaches": unlike["tokenizer"],
         f"another context than {first['name']}: long texts are cut into other windows": windows,

@@ -125,7 +125,8 @@ def compare(
     """
     _refuse(models, behaviours)
     say = progress or (lambda stage, texts: None)
-    used = _used([name for name in OURS if behaviours is None or name in behaviours], corpora)
+    needs = {name: each.needs for name, each in OURS.items() if behaviours is None or name in behaviours}
+    used = [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
     reads = [_read(name, model, used, seed, say) for name, model in models.items()]
     measured = [{*read.collected} for read in reads]
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
@@ -149,11 +150,6 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
             )
         if model.tokenizer is None:
             raise InputError(f"{name} has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
-
-
-def _used(behaviours: Sequence[str], corpora: Sequence[Corpus]) -> list[Used]:
-    needs = {behaviour: OURS[behaviour].needs for behaviour in behaviours}
-    return [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
 
 
 def _read(name: str, model: Model, used: Sequence[Used], seed: int, say: Say) -> Read:

@@ -29,7 +29,7 @@ from analyses.experiments.experiment import (
 )
 from analyses.experiments.prompts import batch_of, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.figures.experiment_plots import heat_map, reaching, under
+from analyses.figures.experiment_plots import layer_map, reaching, under
 from analyses.figures.style import SIGNED, colour_bar, head_name, panels, styled
 from interp import Model, run
 from interp.attribution import head_results
@@ -211,7 +211,7 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     for at, (ax, (source, group, column)) in enumerate(zip(axes, groups, strict=True)):
         scale = reaching(table[column].to_numpy(), at_least=0.02)
         grid = group.pivot(index="layer", columns="head", values=column)
-        heat_map(ax, grid, scale, [str(head) for head in grid.columns])
+        layer_map(ax, grid, scale, [str(head) for head in grid.columns])
         ax.tick_params("x", rotation=0)
         ax.set_title(under(quantities[column], source, set(table["source"])))
         ax.set(xlabel="head", ylabel="layer" if at % 2 == 0 else "")

@@ -3,7 +3,7 @@
 The mean distance between a token and what it attends to, beside that of uniform attention over the same tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from interp.statistics import estimate
 from models.stories import stories
 
 _STORIES = 60
+Sums = NDArray[np.float64]
 LAYER = -1  # the head of rows that hold a layer's mean
 
 
@@ -54,21 +55,22 @@ def measure(model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed
         totals.add(batch.groups, scores[..., at, None], rows[..., at, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")
     scores, rows = totals.scores[..., 0].numpy(), totals.weights[..., 0].numpy()
+    by_layer = [each[:, :-1].reshape(-1, layers, heads).sum(-1) for each in (scores, rows)]
     return Distances(
-        _table(scores, rows, (layers, heads), seed),
+        _table(scores, rows, by_layer, seed),
         used={"stories" if corpus is None else "corpus": len(reading.documents)},
         left_out={name: count for name, count in reading.counts.items() if "left out" in name},
-        contrast=_contrast(scores, rows, (layers, heads), seed),
+        contrast=_contrast(by_layer, seed),
     )
 
 
-def _table(scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[int, int], seed: int) -> pd.DataFrame:
-    """Distances of heads and of layers; totals are group x head, uniform attention last."""
-    layers, heads = shape
-    by_layer = [each[:, :-1].reshape(-1, layers, heads).sum(-1) for each in (scores, rows)]
+def _table(scores: Sums, rows: Sums, by_layer: Sequence[Sums], seed: int) -> pd.DataFrame:
+    """Distances of heads and of layers; totals are group x head, uniform attention last, and group x layer."""
+    layers = by_layer[0].shape[1]
+    heads = (scores.shape[1] - 1) // layers
     columns = [np.concatenate([each[:, :-1], layer], 1) for each, layer in zip((scores, rows), by_layer, strict=True)]
     found = estimate(columns[0], columns[1], seed=seed)
-    layer, head = np.unravel_index(np.arange(layers * heads), shape)
+    layer, head = np.unravel_index(np.arange(layers * heads), (layers, heads))
     return pd.DataFrame(
         {
             "layer": [*layer, *range(layers)],
@@ -82,13 +84,9 @@ def _table(scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[
     )
 
 
-def _contrast(
-    scores: NDArray[np.float64], rows: NDArray[np.float64], shape: tuple[int, int], seed: int
-) -> tuple[float, float, float] | None:
-    layers, _ = shape
-    if layers == 1:
+def _contrast(by_layer: Sequence[Sums], seed: int) -> tuple[float, float, float] | None:
+    if by_layer[0].shape[1] == 1:
         return None
-    by_layer = [each[:, :-1].reshape(-1, *shape).sum(-1) for each in (scores, rows)]
     ends = [each[:, [at]] for at in (-1, 0) for each in by_layer]
     found = estimate(*ends, seed=seed)
     return float(found.gain[0]), float(found.low[0]), float(found.high[0])

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
 from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
-from analyses.figures.experiment_plots import heat_map, reaching, under
+from analyses.figures.experiment_plots import layer_map, reaching, under
 from analyses.figures.style import SIGNED, colour_bar, panels, styled
 from interp import Model, Pairs
 
@@ -118,7 +118,7 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     for ax, (source, site, group) in zip(axes, groups, strict=True):
         grid = group.pivot(index="layer", columns="place", values="share")
         tokens = group.drop_duplicates("place").set_index("place")["token"]
-        heat_map(ax, grid, scale, [literal(tokens[place]) for place in grid.columns])
+        layer_map(ax, grid, scale, [literal(tokens[place]) for place in grid.columns])
         ax.tick_params("x", rotation=90)
         ax.set_title(under(_SITES[site], source, sources))
         ax.set(xlabel="", ylabel="layer" if ax in axes[::2] else "")

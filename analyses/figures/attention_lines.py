@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import seaborn as sns
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -13,7 +12,7 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analyses.figures.style import BLUE, GREY, ORANGE, POSITIVE, colour_bar, measure_name, panels, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, POSITIVE, colour_bar, heat_map, measure_name, panels, styled
 
 Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
@@ -42,9 +41,7 @@ def best_heads(
     figure, axes = panels(title, len(patterns), height=3.1, columns=_ACROSS)
     scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        ax.set_facecolor("0.85")
-        ticks: dict[str, Any] = {"xticklabels": keys or _EVERY, "yticklabels": queries or _EVERY}
-        sns.heatmap(pattern, ax=ax, cmap=POSITIVE, norm=scale, vmin=0, cbar=False, rasterized=True, **ticks)
+        heat_map(ax, pattern, scale, POSITIVE, xticklabels=keys or _EVERY, yticklabels=queries or _EVERY)
         ax.set_title(measure_name(name))
         ax.set_xlabel(axes_labels[1])
         ax.tick_params("x", rotation=90 if keys else 0)

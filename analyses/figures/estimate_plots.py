@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, begin, head_name, styled
-from analyses.figures.sweep_maps import metric_unit
+from analyses.figures.sweep_maps import cell_name, metric_unit
 
 MAGNITUDES = "magnitudes"
 _COLOURS = {"denoise": BLUE, "noise": ORANGE}
@@ -143,14 +143,7 @@ def point_name(row: dict[Any, Any]) -> str:
     """`L1.H3`, `L1.H3 at 4`, `L0.H3 → L1.H2.q`: a cell or an edge, as short as it goes."""
     if isinstance(row["sender"], str):
         return f"{_component(row['sender'])} → {_component(row['receiver'])}"
-    layer, head = row["layer"], row["head"]
-    name = f"L{layer}" if pd.isna(head) else head_name(layer, head)
-    places = [
-        f"{says} {row[axis]}"
-        for axis, says in (("position", "at"), ("query", "from"), ("key", "to"))
-        if axis in row and not pd.isna(row[axis])
-    ]
-    return " ".join([name, *places])
+    return cell_name(row)
 
 
 def _component(name: str) -> str:

@@ -1,17 +1,15 @@
 """What do figures of several experiments share? Maps of cells, lines by layer, values with their intervals."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import SIGNED, legend, signed_scale
+from analyses.figures.style import heat_map, legend, signed_scale
 
 _SOURCES = {"articles": "the articles' prompts", "stories": "prompts in the stories' words"}
 Columns = tuple[str, str, str]  # of a value and of its interval's bounds
@@ -27,12 +25,9 @@ def reaching(values: np.ndarray, *, at_least: float = 0.1) -> Normalize:
     return signed_scale(float(np.nanmax(np.abs(values), initial=0.0)), at_least=at_least)
 
 
-def heat_map(ax: Axes, grid: pd.DataFrame, scale: Normalize, labels: Sequence[str]) -> None:
-    """A heat map with layer 0 at the bottom; what is undefined is grey."""
-    ax.set_facecolor("0.85")
-    every = -(-len(grid) // 12)
-    ticks: dict[str, Any] = {"xticklabels": labels, "yticklabels": every}
-    sns.heatmap(grid, ax=ax, cmap=SIGNED, norm=scale, vmin=scale.vmin, cbar=False, rasterized=True, **ticks)
+def layer_map(ax: Axes, grid: pd.DataFrame, scale: Normalize, labels: Sequence[str]) -> None:
+    """A heat map with layer 0 at the bottom."""
+    heat_map(ax, grid, scale, xticklabels=labels, yticklabels=-(-len(grid) // 12))
     ax.invert_yaxis()
     ax.tick_params("y", rotation=0)
 

@@ -7,7 +7,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, head_name, measure_name, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, begin, head_name, legend, measure_name, styled
 
 Sink = Literal["kept", "removed"]
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
@@ -77,10 +77,8 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", title: str | 
 
 
 def _legend_below(figure: Figure) -> None:
-    """One legend under the axes instead of those inside, each entry once."""
+    """One legend under the axes instead of those inside."""
     (ax,) = figure.axes
     if inside := ax.get_legend():
         inside.remove()
-    handles, labels = ax.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+    legend(figure, [ax], columns=3)

@@ -1,18 +1,17 @@
 """Where in the model are the heads that matter? Layer x head heat maps, layer 0 at the bottom."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from analyses.figures.style import POSITIVE, SIGNED, colour_bar, measure_name, panels, signed_scale, styled
+from analyses.figures.style import POSITIVE, SIGNED, colour_bar, heat_map, measure_name, panels, signed_scale, styled
 
 NOTABLE = 0.05  # the least gain or effect that is called one
 DISCOVERY = 0.05  # the false discovery rate that a dot is held to
@@ -105,7 +104,7 @@ def _grid(
     drawn: tuple[Normalize, str],
     marked: pd.Index,
 ) -> Figure:
-    layers, heads = (max((_size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
+    layers, heads = (max((size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
     columns = 4 if heads <= 8 else 3 if heads <= 16 else 2
     rows = -(-max(1, len(groups)) // columns)
     columns = -(-max(1, len(groups)) // rows)  # 4 panels as 2 + 2, not as 3 + 1
@@ -129,20 +128,17 @@ def _grid(
     return figure
 
 
-def _size(group: pd.DataFrame, axis: str) -> int:
-    """How many layers or heads there are."""
+def size(group: pd.DataFrame, axis: str) -> int:
+    """How many layers, heads or positions there are."""
     return max(group[axis].tolist()) + 1
 
 
 def _heat_map(ax: Axes, group: pd.DataFrame, column: str, colours: str, scale: Normalize) -> None:
-    """One cell a head, undefined ones grey; rasterised, so that a large model stays a small file."""
+    """One cell a head."""
     table = group.pivot_table(index="layer", columns="head", values=column, aggfunc="first", dropna=False)
-    table = table.reindex(index=range(_size(group, "layer")), columns=range(_size(group, "head")))
-    ax.set_facecolor("0.85")
-    every = [max(1, -(-size // _TICKS)) for size in reversed(table.shape)]
-    ticks: dict[str, Any] = dict(zip(("xticklabels", "yticklabels"), every, strict=True))
-    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
-    sns.heatmap(table.astype(float), ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
+    table = table.reindex(index=range(size(group, "layer")), columns=range(size(group, "head")))
+    every = [max(1, -(-length // _TICKS)) for length in reversed(table.shape)]
+    heat_map(ax, table.astype(float), scale, colours, xticklabels=every[0], yticklabels=every[1])
     ax.invert_yaxis()  # layer 0 at the bottom, where the text enters
     ax.tick_params(rotation=0, length=2)
     ax.set(xlabel="", ylabel="")

@@ -94,7 +94,8 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], *, title: str |
             shown = own["shows"].to_numpy(dtype=bool)
             x = own["depth"].to_numpy(dtype=float) + _DODGE * (at - (len(looks) - 1) / 2)
             y = own["gain"].to_numpy(dtype=float)
-            ax.scatter(x[~shown], y[~shown], s=12, alpha=0.5, lw=0.8, facecolors="none", **_edge(look))
+            hollow = {"facecolors": "none", "edgecolors": look["color"], "marker": look["marker"]}
+            ax.scatter(x[~shown], y[~shown], s=12, alpha=0.5, lw=0.8, **hollow)
             ax.scatter(x[shown], y[shown], s=22, lw=0, alpha=0.9, **look)
         ax.axhline(0, color="0.4", lw=0.8, zorder=0)
         ax.set(xlim=(0, 1.08), title=measure_name(measure))
@@ -104,10 +105,6 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], *, title: str |
         ax.set_ylabel("gain")
     _legend(figure, looks)
     return figure
-
-
-def _edge(look: dict[str, Any]) -> dict[str, Any]:
-    return {"edgecolors": look["color"], "marker": look["marker"]}
 
 
 def _looks(table: pd.DataFrame) -> Looks:

@@ -6,6 +6,7 @@ from math import isnan
 from textwrap import fill
 from typing import Any
 
+import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -60,6 +61,13 @@ def signed_scale(largest: float, *, at_least: float = 0.1) -> Normalize:
     """Colours centred on 0 that reach as far below it as above."""
     reach = at_least if isnan(largest) else max(largest, at_least)
     return TwoSlopeNorm(0, -reach, reach)
+
+
+def heat_map(ax: Axes, grid: Any, scale: Normalize, colours: str = SIGNED, **ticks: Any) -> None:
+    """One cell a value, undefined ones grey; rasterised, so that a large model stays a small file."""
+    ax.set_facecolor("0.85")
+    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
+    sns.heatmap(grid, ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
 
 
 def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, label: str) -> Colorbar:

@@ -13,8 +13,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.grids import DISCOVERY, NOTABLE
-from analyses.figures.style import BLUE, ORANGE, SIGNED, begin, colour_bar, head_name, panels, signed_scale, styled
+from analyses.figures.grids import DISCOVERY, NOTABLE, size
+from analyses.figures.style import (
+    BLUE,
+    ORANGE,
+    SIGNED,
+    begin,
+    colour_bar,
+    head_name,
+    heat_map,
+    panels,
+    signed_scale,
+    styled,
+)
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
 _COLOURS = {"denoise": BLUE, "noise": ORANGE}
@@ -25,7 +36,7 @@ _UNITS = {
     "rank": ("rank", "in places"),
     "kl_divergence": ("KL divergence", "in nats"),
 }
-_TICKS = 30  # labels along an axis at most
+_TICKS, _NUMBERS = 30, 12  # labels along an axis at most, and numbers up one
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
@@ -64,11 +75,11 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, plac
     site = str(rows["site"].iloc[0])
     asks = f"In which layer and at which token does {place or site} carry the difference?"
     question = title or (asks if by_position else f"In which heads does {place or site} carry the difference?")
-    n_layers = _size(rows, "layer")
+    n_layers = size(rows, "layer")
     directions = list(rows["direction"].unique())
     figure, axes = panels(question, len(directions), height=1.3 + 0.24 * max(n_layers, 4), columns=2, key=0.5)
     scale = _scale(rows, quantity)
-    names = _token_names(rows) if by_position else [str(head) for head in range(_size(rows, "head"))]
+    names = _token_names(rows) if by_position else [str(head) for head in range(size(rows, "head"))]
     for ax, direction in zip(axes, directions, strict=True):
         group = rows.loc[rows["direction"] == direction]
         if several:
@@ -206,11 +217,6 @@ def _has(cells: pd.DataFrame, column: str) -> bool:
     return column in cells and not all(pd.isna(value) for value in cells[column].tolist())
 
 
-def _size(cells: pd.DataFrame, axis: str) -> int:
-    """How many layers, heads or positions there are."""
-    return max(cells[axis].tolist()) + 1
-
-
 def _largest(group: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Of each layer and position the head with the largest effect."""
     order = np.argsort(-group[quantity].abs().to_numpy(dtype=float), kind="stable")
@@ -230,15 +236,10 @@ def _map(
     table = group.assign(**{axis: group[axis].astype(int) for axis in axes})
     table = table.pivot_table(index=down, columns=across, values=quantity, aggfunc="first", dropna=False)
     table = table.reindex(index=range(len(names[0])), columns=range(len(names[1])))
-    ax.set_facecolor("0.85")
-    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}
-    ticks: dict[str, Any] = {"xticklabels": False, "yticklabels": False}
-    sns.heatmap(table.astype(float), ax=ax, cmap=SIGNED, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
+    heat_map(ax, table.astype(float), scale, xticklabels=False, yticklabels=False)
     for which, labels in zip(("y", "x"), names, strict=True):
-        every = max(1, -(-len(labels) // (_TICKS if which == "x" else 12)))
-        if any(not label.strip().isdigit() for label in labels) and which == "y":
-            every = max(1, -(-len(labels) // _TICKS))
-        at = range(0, len(labels), every)
+        many = _TICKS if which == "x" or any(not label.strip().isdigit() for label in labels) else _NUMBERS
+        at = range(0, len(labels), max(1, -(-len(labels) // many)))
         setter = ax.set_xticks if which == "x" else ax.set_yticks
         setter([place + 0.5 for place in at], [labels[place] for place in at])
     long = any(len(label) > 2 for label in names[1]) or len(names[1]) > 20
@@ -253,7 +254,7 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
     prefix = "key_" if axis == "key" else ""
     where = group.drop_duplicates(axis).set_index(axis)
     names = []
-    for place in range(_size(group, axis)):
+    for place in range(size(group, axis)):
         clean, corrupt = (
             where.loc[place, f"{prefix}{name}"] if place in where.index else None for name in ("token", "corrupt_token")
         )
@@ -281,7 +282,7 @@ def cell_name(row: Mapping[Any, Any]) -> str:
     places = []
     for axis, says, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
         if axis in row and not pd.isna(row[axis]):
-            token = _token_name(row[f"{prefix}token"], row[f"{prefix}corrupt_token"])
+            token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
             places.append(f"{says} {row[axis]}" + (f" ({token.replace(chr(10), '/')})" if token else ""))
     return " ".join([name, *places])
 
@@ -298,8 +299,8 @@ def _number_heads(ax: Axes, group: pd.DataFrame, quantity: str, scale: Normalize
     """Write the head into the cells whose colour can be seen."""
     reach = float(scale.vmax or 1)
     for row in group.to_dict("records"):
-        size = abs(row[quantity]) / reach
-        if size >= 0.1:
-            colour = "white" if size > 0.6 else "black"
+        share = abs(row[quantity]) / reach
+        if share >= 0.1:
+            colour = "white" if share > 0.6 else "black"
             x, y = row["position"] + 0.5, row["layer"] + 0.5
             ax.text(x, y, str(row["head"]), ha="center", va="center", fontsize=8, color=colour)

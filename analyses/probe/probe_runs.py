@@ -61,6 +61,7 @@ def measure(
     *,
     held_out: Iterable[AnnotatedText] | None = None,
     tasks: Sequence[str] | None = None,
+    lenient: bool = False,
     words: int = TAG.most,
     edges: int = COREFERENCE.most,
     penalty: float = PENALTY,
@@ -78,6 +79,7 @@ def measure(
         corpus: texts to train on; without `held_out` a quarter of the documents is kept for the test.
         held_out: other documents to test on.
         tasks: of `TASKS`; by default those that the corpus is annotated for.
+        lenient: leave out of `tasks` what cannot be asked of this corpus, unless it is all.
         words: words at most to train tags and relations on, the first of the corpus; half as many are tested. Heads and
             mixes of layers are trained on 6,000 of them.
         edges: edges at most to train coreference on; half as many are tested.
@@ -91,31 +93,6 @@ def measure(
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
-    probed = find(
-        model, corpus, held_out, tasks, words=words, edges=edges, penalty=penalty, seed=seed, progress=progress
-    )
-    if tasks and probed.left_out:
-        raise InputError("; ".join(dict.fromkeys(probed.left_out.values())))
-    return probed
-
-
-def find(
-    model: Model,
-    corpus: Iterable[AnnotatedText],
-    held_out: Iterable[AnnotatedText] | None,
-    tasks: Sequence[str] | None,
-    *,
-    words: int = TAG.most,
-    edges: int = COREFERENCE.most,
-    penalty: float = PENALTY,
-    seed: int,
-    progress: Say | None,
-) -> Probed:
-    """As `measure`; what cannot be asked of this corpus is left out unless it is all.
-
-    Raises:
-        InputError: too few documents, a text unknown to the tokenizer, nothing to ask.
-    """
     say: Say = progress or (lambda stage, texts: None)
     wanted = [task for task in TASKS if task in (tasks or TASKS)]
     items = choose(
@@ -127,7 +104,7 @@ def find(
         progress=lambda texts: say("probes: choosing words", texts),
     )
     asked, left_out = _posed(items, wanted, seed)
-    if not asked:
+    if not asked or (tasks and left_out and not lenient):
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)

@@ -12,7 +12,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.numerals import interval, number
 from analyses.probe import probe_sentences as sentences
 from analyses.probe.fitted import Found
-from analyses.probe.probe_runs import Probed, Say, find
+from analyses.probe.probe_runs import Probed, Say, measure
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, RULE, UNTRAINED, Beside
 from analyses.probe.probe_tasks import TASKS, Task
 from analyses.sections import (
@@ -129,7 +129,8 @@ def section(
     probed: dict[Source, Probed] = {}
     for source, tasks in sources.items():
         try:
-            probed[source] = found = find(model, source.corpus, source.held_out, tasks, seed=seed, progress=progress)
+            on: dict[str, Any] = {"held_out": source.held_out, "tasks": tasks, "lenient": True}
+            probed[source] = found = measure(model, source.corpus, **on, seed=seed, progress=progress)
             left_out |= found.left_out
         except InputError as error:
             if model.tokenizer is None:

@@ -67,6 +67,7 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
     heads = shape("attn.q") or shape("attn.z") or (1, 1, 1, width)
     shared, hidden = shape("attn.k") or heads, shape("mlp.post")
     gated = any("mlp.gate" in layer.hooks.get("mlp.pre", "") for layer in hooks.layers)
+    wiring: Wiring | None = next((layer.wiring for layer in hooks.layers if layer.wiring is not None), None)
     norm = RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else LayerNorm(cfg.eps)
     return StackConfig(
         n_layers=len(hooks.layers),
@@ -79,15 +80,10 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
         d_vocab=inner.get_input_embeddings().weight.shape[0],
         causal=hooks.stack == "decoder",
         norm=norm,
-        wiring=_wiring(hooks),
+        wiring=wiring or "pre",
         positions=_positions(str(cfg.positional_embedding_type), heads[3]),
         mlp=Gated("silu") if gated else Plain("gelu"),
     )
-
-
-def _wiring(hooks: Hooks) -> Wiring:
-    found: list[Wiring] = [layer.wiring for layer in hooks.layers if layer.wiring is not None]
-    return found[0] if found else "pre"
 
 
 def _positions(kind: str, d_head: int) -> Positions:
