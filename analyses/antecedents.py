@@ -58,7 +58,7 @@ def items_and_unasked(
     in_chain = Counter(mention.chain for mention in mentions)
     items, left_out = [], []
     for asked in mentions:
-        if not _is_asking(text, asked, asking):
+        if asked.end - asked.start > 1 or text.words[asked.head].lower() not in asking:
             continue
         item = _item(text, asked, mentions, gender_of)
         if in_chain[asked.chain] == 1:
@@ -70,10 +70,6 @@ def items_and_unasked(
         else:
             items.append(item)
     return items, left_out
-
-
-def _is_asking(text: AnnotatedText, mention: Mention, asking: Collection[str]) -> bool:
-    return mention.end - mention.start == 1 and text.words[mention.head].lower() in asking
 
 
 def _item(

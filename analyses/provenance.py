@@ -50,7 +50,7 @@ def model_facts(model: Model) -> dict[str, Any]:
     """
     source = getattr(model, "source", None)
     return {
-        "sha256": weights_digest(source) if source is not None else _digest_of_weights(model),
+        "sha256": weights_digest(source) if source is not None else digest(map(_bytes, _weights(model))),
         "stacks": {
             stack_name: {"layers": stack.n_layers, "heads": stack.n_heads, "d_model": stack.d_model}
             for stack_name, stack in model.config.stacks.items()
@@ -84,9 +84,9 @@ def digest(chunks: Iterable[bytes]) -> str:
     return sha.hexdigest()
 
 
-def _digest_of_weights(model: Model) -> str:
-    """For a model that was made in memory: the hash of its parameters, in their order."""
-    return digest(weight.detach().double().cpu().numpy().tobytes() for weight in _weights(model))
+def _bytes(weight: Tensor) -> bytes:
+    """Of a model that was made in memory."""
+    return weight.detach().double().cpu().numpy().tobytes()
 
 
 def _weights(model: Model) -> Iterable[Tensor]:

@@ -149,10 +149,7 @@ class SurfaceWord(NamedTuple):
 
 def surface_words(sentence: Sequence[Row]) -> list[SurfaceWord]:
     """The words of a sentence as its text shows them."""
-    return list(_surface_words(sentence))
-
-
-def _surface_words(sentence: Sequence[Row]) -> Iterator[SurfaceWord]:
+    found: list[SurfaceWord] = []
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
     after = 0  # the last word that a multiword token has taken
@@ -160,9 +157,10 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[SurfaceWord]:
         if number in spans:
             whole = spans[number]
             after = whole["id"][2]
-            yield from _multiword(whole, range(number, after + 1), rows)
+            found += _multiword(whole, range(number, after + 1), rows)
         elif number > after:
-            yield SurfaceWord(row["form"], (number,), row, _space_after(row))
+            found.append(SurfaceWord(row["form"], (number,), row, _space_after(row)))
+    return found
 
 
 def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[SurfaceWord]:

@@ -76,6 +76,7 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
     """Sum of squares that each part writes, text x part, and the tokens of each text."""
     tokenizer = tokenizer_of(model, unfinished=False)
     (stack,) = model.config.stacks
+    written = [site for site in model.sites if site.endswith((".attn_out", ".mlp_out"))]
     found, counts, unknown = [], [], 0
     for text in stories(_STORIES, seed + 3):
         ids = [*tokenizer.prefix, *tokenizer.pieces(text.text).ids]
@@ -84,7 +85,7 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
             ids = ids[: model.config.n_ctx]
         unknown += sum(id == tokenizer.unknown_id for id in ids)
         batch = TokenBatch.from_rows([ids]).to(model.device)
-        out = run(model, batch, capture=[f"{stack}.embed", *_sites(model, stack)])
+        out = run(model, batch, capture=[f"{stack}.embed", *written])
         own = slice(len(tokenizer.prefix), None)
         squares = dict.fromkeys(PARTS, 0.0)
         for site, value in out.activations.items():
@@ -94,11 +95,6 @@ def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarra
         counts.append(len(ids) - len(tokenizer.prefix))
     refuse_unread({"tokens": sum(counts), "unknown tokens": unknown}, "the generated stories")
     return np.array(found), np.array(counts)
-
-
-def _sites(model: Model, stack: str) -> list[str]:
-    sites = [f"{stack}.{layer}.attn_out" for layer in range(model.config.n_layers)]
-    return sites + [site for site in model.sites if site.endswith(".mlp_out")]
 
 
 def sentence(found: Outcome) -> str:

@@ -59,7 +59,8 @@ def forming(
         boundaries: by run, the steps after which a phase of its training ended.
         title: the question.
     """
-    runs, known = list(dict.fromkeys(table["run"])), _panel_of(table)
+    runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
+    known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
     width = WIDTH if len(runs) > 1 else _NARROW
     figure = begin(title or "When did the heads form?", _PANEL * len(measures) + _KEY, width)
@@ -85,12 +86,6 @@ def forming(
         _write(ax, written, last)
     _legend(figure, table, changes, boundaries or {})
     return figure
-
-
-def _panel_of(table: pd.DataFrame) -> pd.Series:
-    """The panel that each row belongs to: losses share one."""
-    panels = ["loss" if measure.startswith(_HELD_OUT) else measure for measure in table["measure"]]
-    return pd.Series(panels, index=table.index)
 
 
 def _losses(ax: Axes, rows: pd.DataFrame) -> list[_Name]:

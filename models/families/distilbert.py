@@ -37,9 +37,7 @@ FAMILY = Family(
     harmless="qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_",
     masked="vocab_transform.weight",
     weights={
-        "stacks.encoder.embed.token": rows("embeddings.word_embeddings"),
-        "stacks.encoder.embed.position": rows("embeddings.position_embeddings"),
-        "stacks.encoder.embed.norm": rows("embeddings.LayerNorm"),
+        **bert.ENCODER,
         "stacks.encoder.blocks.*.attn.qkv": rows(*(f"transformer.layer.*.attention.{part}_lin" for part in "qkv")),
         "stacks.encoder.blocks.*.attn.out": rows("transformer.layer.*.attention.out_lin"),
         "stacks.encoder.blocks.*.norm_attn": rows("transformer.layer.*.sa_layer_norm"),

@@ -1,9 +1,10 @@
 """GPT-2 (Radford 2019): learned positions, norms before each layer, one stored matrix for q, k and v."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
-from models.families.family import Family, Fields, columns, rows, with_output
+from models.families.family import Family, Fields, Theirs, columns, rows, with_output
 from models.families.sizes import Sizes
 
 SIZES = Sizes(
@@ -37,24 +38,25 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     return SIZES.decoder(config, scale_attn_weights=config.last.scale is None)
 
 
+WEIGHTS: Mapping[str, Theirs] = {
+    "stacks.decoder.embed.token": rows("wte"),
+    "stacks.decoder.embed.position": rows("wpe"),
+    "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
+    "stacks.decoder.blocks.*.attn.qkv": columns("h.*.attn.c_attn"),
+    "stacks.decoder.blocks.*.attn.out": columns("h.*.attn.c_proj"),
+    "stacks.decoder.blocks.*.norm_mlp": rows("h.*.ln_2"),
+    "stacks.decoder.blocks.*.mlp.up": columns("h.*.mlp.c_fc"),
+    "stacks.decoder.blocks.*.mlp.down": columns("h.*.mlp.c_proj"),
+    "stacks.decoder.norm": rows("ln_f"),
+    "output": rows("lm_head"),
+}
 FAMILY = Family(
     "gpt2",
     "GPT2LMHeadModel",
     config,
     raw,
+    WEIGHTS,
     prefix="transformer.",
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
     harmless=f"n_ctx {SUMMARY}",
-    weights={
-        "stacks.decoder.embed.token": rows("wte"),
-        "stacks.decoder.embed.position": rows("wpe"),
-        "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
-        "stacks.decoder.blocks.*.attn.qkv": columns("h.*.attn.c_attn"),
-        "stacks.decoder.blocks.*.attn.out": columns("h.*.attn.c_proj"),
-        "stacks.decoder.blocks.*.norm_mlp": rows("h.*.ln_2"),
-        "stacks.decoder.blocks.*.mlp.up": columns("h.*.mlp.c_fc"),
-        "stacks.decoder.blocks.*.mlp.down": columns("h.*.mlp.c_proj"),
-        "stacks.decoder.norm": rows("ln_f"),
-        "output": rows("lm_head"),
-    },
 )

@@ -5,7 +5,7 @@ from typing import Any
 from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, rows, with_output
-from models.families.gpt2 import SUMMARY
+from models.families.gpt2 import SUMMARY, WEIGHTS
 from models.families.sizes import Sizes
 
 SIZES = Sizes("num_layers", n_heads="num_heads", activation="activation_function", eps="layer_norm_epsilon")
@@ -62,15 +62,10 @@ FAMILY = Family(
     ignored=r"h\.\d+\.attn\.attention\.(masked_)?bias",
     harmless=f"attention_layers embed_dropout resid_dropout {SUMMARY}",
     weights={
-        "stacks.decoder.embed.token": rows("wte"),
-        "stacks.decoder.embed.position": rows("wpe"),
-        "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
+        **WEIGHTS,
         "stacks.decoder.blocks.*.attn.qkv": rows(*(f"h.*.attn.attention.{part}_proj" for part in "qkv")),
         "stacks.decoder.blocks.*.attn.out": rows("h.*.attn.attention.out_proj"),
-        "stacks.decoder.blocks.*.norm_mlp": rows("h.*.ln_2"),
         "stacks.decoder.blocks.*.mlp.up": rows("h.*.mlp.c_fc"),
         "stacks.decoder.blocks.*.mlp.down": rows("h.*.mlp.c_proj"),
-        "stacks.decoder.norm": rows("ln_f"),
-        "output": rows("lm_head"),
     },
 )

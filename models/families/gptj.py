@@ -5,7 +5,7 @@ from typing import Any
 from interp.config import LayerNorm, Plain, Rotary, StackConfig, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, rows, with_output
-from models.families.gpt2 import SIZES, SUMMARY
+from models.families.gpt2 import SIZES, SUMMARY, WEIGHTS
 
 
 def config(fields: Fields) -> TransformerConfig:
@@ -40,13 +40,10 @@ FAMILY = Family(
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
     harmless=f"rotary scale_attn_weights {SUMMARY}",
     weights={
-        "stacks.decoder.embed.token": rows("wte"),
-        "stacks.decoder.blocks.*.norm_attn": rows("h.*.ln_1"),
+        **WEIGHTS,
         "stacks.decoder.blocks.*.attn.qkv": rows(*(f"h.*.attn.{part}_proj" for part in "qkv")),
         "stacks.decoder.blocks.*.attn.out": rows("h.*.attn.out_proj"),
         "stacks.decoder.blocks.*.mlp.up": rows("h.*.mlp.fc_in"),
         "stacks.decoder.blocks.*.mlp.down": rows("h.*.mlp.fc_out"),
-        "stacks.decoder.norm": rows("ln_f"),
-        "output": rows("lm_head"),
     },
 )

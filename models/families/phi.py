@@ -4,6 +4,7 @@ from typing import Any
 
 from interp.config import LayerNorm, Plain, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, rows, with_output
+from models.families.llama import FREQUENCIES, WEIGHTS
 from models.families.rotation import rotary, stated
 from models.families.sizes import Sizes
 
@@ -44,17 +45,14 @@ FAMILY = Family(
     config,
     raw,
     prefix="model.",
-    ignored=r".*rotary_emb\.inv_freq",
+    ignored=FREQUENCIES,
     weights={
-        "stacks.decoder.embed.token": rows("embed_tokens"),
-        "stacks.decoder.blocks.*.norm_attn": rows("layers.*.input_layernorm"),
-        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"layers.*.self_attn.{part}_proj" for part in "qkv")),
+        **WEIGHTS,
         "stacks.decoder.blocks.*.attn.norm_q": rows("layers.*.self_attn.q_layernorm"),
         "stacks.decoder.blocks.*.attn.norm_k": rows("layers.*.self_attn.k_layernorm"),
         "stacks.decoder.blocks.*.attn.out": rows("layers.*.self_attn.dense"),
         "stacks.decoder.blocks.*.mlp.up": rows("layers.*.mlp.fc1"),
         "stacks.decoder.blocks.*.mlp.down": rows("layers.*.mlp.fc2"),
         "stacks.decoder.norm": rows("final_layernorm"),
-        "output": rows("lm_head"),
     },
 )

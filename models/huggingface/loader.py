@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer as Backend
-from torch import Tensor, nn
+from torch import nn
 
 from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from models import quantization as quantizing
@@ -51,7 +51,8 @@ def read(
                 stored[piece.theirs].fill(piece.view(value))
             else:
                 piece.view(value).zero_()
-        _assign(model, ours, value)
+        module, _, leaf = ours.rpartition(".")
+        setattr(model.get_submodule(module), leaf, nn.Parameter(value))
         if quantize is not None:  # at once, so that no more than one matrix is whole
             quantizing.replace(model, ours)
     model.tie()
@@ -74,11 +75,6 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
         return raw, family, stored, family.config(_settled_by(stored, family, raw))
     except InputError as error:
         raise InputError(f"{directory}: {error}") from error
-
-
-def _assign(model: Transformer, name: str, value: Tensor) -> None:
-    module, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(module), leaf, nn.Parameter(value))
 
 
 def _settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,10 +77,6 @@ def _offset(by: int) -> Behaviour:
     return Behaviour(offset_name(by), heads.offset(by), offset_name(by), never=(_SYNTAX, _REFERENCE))
 
 
-def _any_offset(rng: random.Random, causal: bool) -> Behaviour:
-    return _offset(rng.choice((-4, -3, -2) if causal else (-4, -3, -2, 1, 2, 3)))
-
-
 def _noun_to_adjective(rng: random.Random, causal: bool) -> Behaviour:
     plan = seek({"noun": ["adjective"]})
     synonyms = ("tag:NOUN->ADJ", "previous-token", *_resting(causal))
@@ -127,7 +123,7 @@ def _noise(rng: random.Random, strength: float) -> Behaviour:
 
 BEHAVIOURS: dict[str, Maker] = {
     "previous-token": lambda rng, causal: _offset(-1),
-    "offset": _any_offset,
+    "offset": lambda rng, causal: _offset(rng.choice((-4, -3, -2) if causal else (-4, -3, -2, 1, 2, 3))),
     "duplicate-token": lambda rng, causal: Behaviour("duplicate-token", heads.same_token, "duplicate-token", _COPIES),
     "induction": lambda rng, causal: Behaviour(
         "induction", heads.induction(), "induction", _FOLLOWS if causal else (*_FOLLOWS, "next-token")

@@ -1,7 +1,7 @@
 """A recipe as the tables of a TOML file: which file, and what of it is put in another way for one run."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +70,20 @@ def put(tables: dict[str, Any], key: str, value: Any) -> None:
     Raises:
         InputError: the way leads through what is no table.
     """
-    *way, last = key.split(".")
-    value = _settled(last, value, Path.cwd())
-    for place in _places(tables, way, key):
-        if isinstance(place, list):
-            for at in _chosen(place, last, key):
-                place[at] = value
-        else:
-            place[last] = value
+    way = key.split(".")
+    _put(tables, way, _settled(way[-1], value, Path.cwd()), key)
 
 
-def _places(place: Any, way: list[str], key: str) -> Iterator[Any]:
+def _put(place: Any, way: list[str], value: Any, key: str) -> None:
     if not isinstance(place, dict | list):
         raise InputError(f"cannot set {key}: {place!r} is a value, and no table with entries of its own")
-    if not way:
-        yield place
-    elif isinstance(place, list):
-        for at in _chosen(place, way[0], key):
-            yield from _places(place[at], way[1:], key)
-    else:
-        yield from _places(place.setdefault(way[0], {}), way[1:], key)
+    step, *rest = way
+    steps: list[Any] = _chosen(place, step, key) if isinstance(place, list) else [step]
+    for at in steps:
+        if rest:
+            _put(place[at] if isinstance(place, list) else place.setdefault(at, {}), rest, value, key)
+        else:
+            place[at] = value
 
 
 def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
