@@ -57,15 +57,10 @@ class Collector:
         """Score one batch."""
         if batch.crossing is None:
             raise InputError(f"expected patterns of cross-attention: these are of {self.heads.title}")
+        both = batch.pattern, batch.crossing.uniform.to(batch.pattern)
         for sink in SINKS:
-            removed = sink == "removed"
-            read = (score(pattern, batch.crossing, sink_removed=removed) for pattern in self._read(batch))
+            read = [score(pattern, batch.crossing, sink_removed=sink == "removed") for pattern in both]
             self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*read, strict=True)))
-
-    @staticmethod
-    def _read(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        assert batch.crossing is not None
-        return batch.pattern, batch.crossing.uniform.to(batch.pattern)
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""

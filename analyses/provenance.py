@@ -68,12 +68,7 @@ def model_facts(model: Model) -> dict[str, Any]:
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     """A corpus's name, kind and hash, and what it annotates."""
-    return {
-        "name": corpus.name,
-        "kind": corpus.kind,
-        "sha256": corpus.digest,
-        "annotates": sorted(corpus.annotates),
-    }
+    return {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest, "annotates": sorted(corpus.annotates)}
 
 
 def digest(chunks: Iterable[bytes]) -> str:

@@ -163,12 +163,9 @@ class Choices:
 
     def ruled(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
         """How often each rule is right: 0 or 1, or by chance."""
-        found = [self._chance(without_first) if rule.looks is None else self._hit(rule) for rule in rivals]
+        items = self.items  # a one-hot row's highest word needs no search
+        found = [self._chance(without_first) if rule.looks is None else rule(items) == items.target for rule in rivals]
         return torch.stack(found, 1).to(self.rows)
-
-    def _hit(self, rule: Rival) -> Bool[Tensor, " item"]:
-        """A one-hot row's highest word needs no search."""
-        return rule(self.items) == self.items.target
 
     def _chance(self, without_first: bool) -> Float[Tensor, " item"]:
         """One in as many as there are other words to see."""

@@ -35,14 +35,7 @@ for _name, _commands, _help in (
     ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
 ):
     app.command(_name, help=_help)(measuring.experimenting(_commands, _name))
-for _command in (
-    measuring.probes,
-    patching.patch,
-    measuring.compare,
-    making.train,
-    making.generate,
-    making.models,
-):
+for _command in (measuring.probes, patching.patch, measuring.compare, making.train, making.generate, making.models):
     app.command()(_command)
 
 

@@ -11,14 +11,7 @@ from analyses.figures.label_map import attention_against_effect, label_map
 from analyses.figures.model_comparison import compared_gains, gains_by_depth
 from analyses.figures.probe_curves import probes_by_layer
 from analyses.figures.style import head_name, measure_name
-from analyses.figures.sweep_maps import (
-    cell_map,
-    cell_name,
-    entry_maps,
-    metric_unit,
-    sweep_figures,
-    top_cells,
-)
+from analyses.figures.sweep_maps import cell_map, cell_name, entry_maps, metric_unit, sweep_figures, top_cells
 from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
 

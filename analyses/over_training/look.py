@@ -15,7 +15,7 @@ from analyses.behaviours import ACROSS, OURS
 from analyses.head_tables import Heads, Scored, values
 from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
 from analyses.reading.windows import Reading
-from interp import AnnotatedText, InputError, Model, Tokenizer, run
+from interp import AnnotatedText, InputError, Model, run
 from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
@@ -147,14 +147,11 @@ def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
     """Rows that begin anywhere in stories that stand one after the other, so that early and late tokens are alike."""
     if model.tokenizer is None:
         return []
-    stream, row = _stream(model.tokenizer, seed), min(ROW, model.config.n_ctx)
-    if sum(id == model.tokenizer.unknown_id for id in stream) > UNREADABLE * len(stream):
+    tokenizer, row = model.tokenizer, min(ROW, model.config.n_ctx)
+    stream = [id for text in _stories(seed) for id in (*tokenizer.prefix, *tokenizer.pieces(text.text).ids)]
+    if sum(id == tokenizer.unknown_id for id in stream) > UNREADABLE * len(stream):
         return []
-    return Windows(stream, model.tokenizer.prefix).every(row, _ROWS) if len(stream) > row else []
-
-
-def _stream(tokenizer: Tokenizer, seed: int) -> list[int]:
-    return [id for text in _stories(seed) for id in (*tokenizer.prefix, *tokenizer.pieces(text.text).ids)]
+    return Windows(stream, tokenizer.prefix).every(row, _ROWS) if len(stream) > row else []
 
 
 def in_context(model: Model, rows: Sequence[Examples]) -> float | None:

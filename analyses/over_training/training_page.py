@@ -10,18 +10,7 @@ from analyses.figures import head_name
 from analyses.numerals import number
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
-from analyses.sections import (
-    Block,
-    Definitions,
-    Figure,
-    Page,
-    Section,
-    Table,
-    Text,
-    bold,
-    caveat,
-    code,
-)
+from analyses.sections import Block, Definitions, Figure, Page, Section, Table, Text, bold, caveat, code
 
 NAMES = {"previous-token": "previous token", "antecedent": "antecedent selection", "tag": "tag lift, noun → adjective"}
 _BESIDE = 3  # runs side by side in one figure

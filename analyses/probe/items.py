@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items, unasked
+from analyses.antecedents import RIVALS, AntecedentItem, items_and_unasked
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Model, StackConfig
 
@@ -119,8 +119,7 @@ def _check_documents(documents: dict[str, set[str]], given: bool) -> None:
 def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[Asked]:
     assert model.tokenizer is not None
     labelled = (text.tags or text.relations) is not None and left["words"] > 0
-    referring = antecedent_items(text) if left["edges"] > 0 else []
-    why_not = unasked(text) if left["edges"] > 0 else []
+    referring, why_not = items_and_unasked(text) if left["edges"] > 0 else ([], [])
     if not (labelled or referring or why_not):
         counts["texts passed over: nothing to ask of them"] += 1
         return

@@ -293,15 +293,6 @@ class Piece:
         shape = self.view(parameter).shape
         return (math.prod(shape[:3]), *shape[3:]) if self.form == "by_head" else tuple(shape)
 
-    def put(self, parameter: Tensor, value: Tensor) -> None:
-        """Fill our parameter's part with the stored `value`."""
-        part = self.view(parameter)
-        part.copy_(value.view(part.shape))
-
-    def take(self, parameter: Tensor) -> Tensor:
-        """The stored tensor of our parameter; a view of it where the layouts allow."""
-        return self.view(parameter).reshape(self.shape(parameter))
-
 
 def layout(model: Transformer, family: Family) -> Iterator[Piece]:
     """Every stored tensor that makes up the parameters of `model`; what is shared comes once."""

@@ -56,10 +56,7 @@ def rotaries(fields: Fields, d_head: int) -> tuple[Rotary, Rotary]:
     parameters, n_ctx = fields.inner("rope_parameters"), fields.size("max_position_embeddings")
     full, near = (
         one_rotary(parameters.inner(kind), d_head, fields.number(older, base), n_ctx)
-        for kind, older, base in (
-            (FULL, "global_rope_theta", 160_000.0),
-            (NEAR, "local_rope_theta", 10_000.0),
-        )
+        for kind, older, base in ((FULL, "global_rope_theta", 160_000.0), (NEAR, "local_rope_theta", 10_000.0))
     )
     parameters.rest(())
     return full, near
