@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
 from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, WIDTH, begin, head_name, styled
@@ -167,20 +168,10 @@ def _write(ax: Axes, names: Sequence[_Name], last: float) -> None:
 
 def _apart(wished: Sequence[float], least: float) -> list[float]:
     """Rising places at least so far apart, each group of crowded ones around the mean of what they wished."""
-    groups: list[list[float]] = []
-    for value in wished:
-        groups.append([value])
-        while len(groups) > 1 and _start(groups[-1], least) - _end(groups[-2], least) < least:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [_start(group, least) + least * at for group in groups for at in range(len(group))]
-
-
-def _start(group: Sequence[float], least: float) -> float:
-    return sum(group) / len(group) - least * (len(group) - 1) / 2
-
-
-def _end(group: Sequence[float], least: float) -> float:
-    return sum(group) / len(group) + least * (len(group) - 1) / 2
+    if not wished:
+        return []
+    steps = least * np.arange(len(wished))
+    return (isotonic_regression(np.asarray(wished) - steps).x + steps).tolist()
 
 
 def _legend(figure: Figure, table: pd.DataFrame, changes: Mapping[str, Any], boundaries: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """When did heads form? The phase change of a curve, and for each measure the head that has most of it in the end."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -19,9 +19,10 @@ NEARLY = 0.9  # of the largest rise: the shortest stretch that holds as much is 
 FEWEST = 4  # looks: with fewer, none can be three times as fast as all
 SHARES = ("previous-token", "induction", "antecedent")  # measures whose rises 0.1 is a measure of
 KIND = ["stack", "attention"]
+_RISE = ("rise_from", "rise_to", "value_from", "value_to", "times")  # columns of a `Rise`
 FORMED_COLUMNS = [
     *("run", "measure", "stack", "attention", "layer", "head", "step", "value", "baseline", "gain", "half_way"),
-    *("rise_from", "rise_to", "value_from", "value_to", "times"),
+    *_RISE,
 ]
 
 
@@ -98,11 +99,7 @@ def formed(run: Run) -> pd.DataFrame:
                 "measure": measure,
                 "gain": gain,
                 "half_way": int(half.iloc[0]) if gain >= NOTABLE and len(half) else None,
-                "rise_from": change and change.start,
-                "rise_to": change and change.end,
-                "value_from": change and change.low,
-                "value_to": change and change.high,
-                "times": change and change.times,
+                **(dict(zip(_RISE, astuple(change), strict=True)) if change else {}),
             }
         )
     whole = {name: "Int64" for name in ("layer", "head", "step", "half_way", "rise_from", "rise_to")}
