@@ -3,7 +3,7 @@
 Beside position in the stacks' own attention. Queries and keys stand in different texts, so there are no offsets.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,24 +16,14 @@ from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score
 from interp.patterns.rows import SINKS
 
-_UNITS = {"first-token": "share", "entropy": "entropy", "diagonal": "progress", "monotonicity": "correlation"}
-_TITLES = {
-    "first-token": "attention to the first source token",
-    "entropy": "how evenly attention is spread over the source",
-    "diagonal": "how far from the diagonal attention falls",
-    "monotonicity": "how orderly the source is walked through",
-}
 _UNIFORM, _NO_ORDER = Rival("uniform", lambda crossing: crossing.uniform), Rival("no order", 0.0)
-_MEASURES = tuple(
-    Measure(
-        name,
-        _TITLES[name],
-        unit=_UNITS[name],
-        rivals=(_NO_ORDER if name == "monotonicity" else _UNIFORM,),
-        of_words=False,
-        recorded=name if name == "monotonicity" else "",
-    )
-    for name in MEASURES
+_ROWS: dict[str, Any] = {"rivals": (_UNIFORM,), "of_words": False}
+_ORDER: dict[str, Any] = _ROWS | {"rivals": (_NO_ORDER,), "recorded": "monotonicity"}
+_MEASURES = (  # in the order of `MEASURES`
+    Measure("first-token", "attention to the first source token", **_ROWS),
+    Measure("entropy", "how evenly attention is spread over the source", unit="entropy", **_ROWS),
+    Measure("diagonal", "how far from the diagonal attention falls", unit="progress", **_ROWS),
+    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", **_ORDER),
 )
 _OVER_ROWS = MEASURES.index("monotonicity")  # the last is a number a text
 

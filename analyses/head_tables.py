@@ -185,13 +185,9 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
     scores, weights, rows = (total.numpy() for total in (totals.scores, totals.weights, totals.rows))
     against, against_weights, names = strictest(scored, scores, weights, heads.count)
     shape = (scores.shape[0], heads.count * len(scored.measures))
-    found = estimate(
-        scores[:, : heads.count].reshape(shape),
-        weights[:, : heads.count].reshape(shape),
-        np.repeat(against[:, None], heads.count, 1).reshape(shape),
-        np.repeat(against_weights[:, None], heads.count, 1).reshape(shape),
-        seed=seed,
-    )
+    own = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
+    theirs = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
+    found = estimate(*own, *theirs, seed=seed)
     where, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {

@@ -12,7 +12,7 @@ empty nodes alone is dropped. Bridging (`Bridge`) and split antecedents (`SplitA
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
@@ -140,9 +140,7 @@ class _Document:
             if len(mention.ends) < mention.parts:
                 what = f"the mention of entity {mention.entity} that opens here"
                 raise self._error(mention.line, f"{what} is not closed before {self.name} ends")
-        starts = [0]
-        for text in self.texts:
-            starts.append(starts[-1] + len(text.words))
+        starts = list(accumulate((len(text.words) for text in self.texts), initial=0))
         heads = _joined(
             text.heads and tuple(head if head == ROOT else head + start for head in text.heads)
             for text, start in zip(self.texts, starts, strict=False)

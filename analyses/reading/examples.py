@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import torch
@@ -159,8 +159,7 @@ def last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
 
 
 def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:
-    ends = [*text.sentence_starts[1:], len(text.words)]
-    return list(zip(text.sentence_starts, ends, strict=True))
+    return list(pairwise([*text.sentence_starts, len(text.words)]))
 
 
 def _fits(model: Model, text: AnnotatedText) -> bool:
