@@ -7,7 +7,7 @@ the same site. Edges: `analyses.patch.edge_estimates`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,13 +52,13 @@ class Estimates:
     edges: Mapping[str, Any]  # how edges were chosen
 
 
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Unpack[How]) -> Estimates:
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> Estimates:
     """One row a cell (or edge, of site `z`), method, direction and metric: `exact` and `estimate` of its effect.
 
     Raises:
         InputError: as `analyses.patch.measure`, or a metric without a gradient.
     """
-    check_metrics(how.get("metrics", ()))
+    check_metrics(How(**how).metrics)
     return estimates_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed)
 
 

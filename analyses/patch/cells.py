@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,28 +41,29 @@ POSITIONS = ("position", "query", "key")
 Values = Float[np.ndarray, "prompt cell"]
 
 
-class How(TypedDict, total=False):
+@dataclass(frozen=True)
+class How:
     """How a site is patched.
 
     Args:
-        by_position: whether positions are patched one by one; not by default.
-        directions: `denoise`, `noise` or, by default, both.
-        metrics: names of `METRICS`; the logit difference by default.
+        by_position: whether positions are patched one by one.
+        directions: `denoise`, `noise` or both.
+        metrics: names of `METRICS`.
         stack: of a model with an encoder and a decoder which is patched, by default the decoder.
-        attention: `self`, the default, or `cross`.
+        attention: `self` or `cross`.
     """
 
-    by_position: bool
-    directions: Sequence[Direction]
-    metrics: Sequence[str]
-    stack: str | None
-    attention: str
+    by_position: bool = False
+    directions: Sequence[Direction] = DIRECTIONS
+    metrics: Sequence[str] = ("logit_difference",)
+    stack: str | None = None
+    attention: str = "self"
 
 
-def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Unpack[How]) -> pd.DataFrame:
+def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how: Any) -> pd.DataFrame:
     """One row a cell, direction and metric: how far patching the cell moves the metric, and how sure that is.
 
-    Columns are those of `Cells.table`; `how` says how the site is patched (`How`).
+    Columns are those of `Cells.table`; `how` are fields of `How`.
 
     Raises:
         InputError: no such site or metric, or a model without an output layer.
@@ -70,27 +71,18 @@ def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how
     return cells_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed).table
 
 
-def sweeps(
-    model: Model,
-    pairs: Pairs,
-    site: str,
-    *,
-    by_position: bool = False,
-    directions: Sequence[Direction] = DIRECTIONS,
-    metrics: Sequence[str] = ("logit_difference",),
-    stack: str | None = None,
-    attention: str = "self",
-) -> list[Sweep]:
-    """One sweep a direction; what is raised as in `measure`."""
+def sweeps(model: Model, pairs: Pairs, site: str, **how: Any) -> list[Sweep]:
+    """One sweep a direction; arguments and what is raised as in `measure`."""
+    asked = How(**how)
+    metrics, where = dict.fromkeys(asked.metrics), {"stack": asked.stack, "attention": asked.attention}
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
-    axes = PatchSite.of(model, site, ("layer",), stack, attention).axes
-    by = ["layer", *(axis for axis in axes if axis == "head" or (by_position and axis in POSITIONS))]
-    readers = [METRICS[name]() for name in dict.fromkeys(metrics)]
-    where = {"stack": stack, "attention": attention}
-    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in directions]
+    axes = PatchSite.of(model, site, ("layer",), asked.stack, asked.attention).axes
+    by = ["layer", *(axis for axis in axes if axis == "head" or (asked.by_position and axis in POSITIONS))]
+    readers = [METRICS[name]() for name in metrics]
+    return [sweep(model, pairs, readers, site, by, direction, **where) for direction in asked.directions]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """What does one run of `interp patch` measure? Its pairs, every cell, and estimates beside them where asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pandas as pd
 
 from analyses.patch.cell_estimates import Estimates, check_metrics, correlations, estimates_of
-from analyses.patch.cells import DIRECTIONS, NO_OUTPUT, Cells, How, cells_of, sweeps
+from analyses.patch.cells import NO_OUTPUT, Cells, How, cells_of, sweeps
 from analyses.patch.prompt_pairs import PromptTokens, make_pairs, pairs_table, prompt_tokens
 from analyses.provenance import digest
 from interp import InputError, Model
@@ -42,7 +42,7 @@ def find(
     source: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    **how: Unpack[How],
+    **how: Any,
 ) -> Found:
     """Sweep one site over all pairs.
 
@@ -56,28 +56,23 @@ def find(
         source: the file that the prompts come from.
         seed: of everything random.
         progress: called with what is being done.
-        how: as of `measure`.
+        how: fields of `analyses.patch.cells.How`.
 
     Raises:
         InputError: as `make_pairs` and `measure`, or a metric without a gradient where estimates are asked for.
     """
     say = progress or (lambda stage, count: None)
-    metrics = list(dict.fromkeys(how.get("metrics", ["logit_difference"])))
+    asked = asdict(How(**how))
+    asked |= {"directions": list(asked["directions"]), "metrics": list(dict.fromkeys(asked["metrics"]))}
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
-        check_metrics(metrics)
+        check_metrics(asked["metrics"])
     named = None if source is None else source.name
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, source=named)
     say("patching", 0)
-    known: How = {
-        "by_position": how.get("by_position", False),
-        "directions": list(how.get("directions", DIRECTIONS)),
-        "metrics": metrics,
-        "stack": how.get("stack") or last_stack(model),
-        "attention": how.get("attention", "self"),
-    }
-    exact = sweeps(model, pairs, site, **known)
+    asked["stack"] = asked["stack"] or last_stack(model)
+    exact = sweeps(model, pairs, site, **asked)
     cells = cells_of(model, pairs, exact, seed=seed)
     read = {
         "file": named,
@@ -87,7 +82,7 @@ def find(
     }
     used = pairs_table(model, prompts, pairs, cells.prompts), prompt_tokens(model, pairs)
     if not estimates:
-        return Found(site, known, read, *used, cells)
+        return Found(site, asked, read, *used, cells)
     say("estimating", 0)
     beside = estimates_of(model, pairs, exact, seed=seed, progress=say)
-    return Found(site, known, read, *used, cells, beside, correlations(beside.table))
+    return Found(site, asked, read, *used, cells, beside, correlations(beside.table))
