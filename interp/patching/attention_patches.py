@@ -49,7 +49,7 @@ class AttentionPatches:
         return attn
 
     def change(
-        self, block: Block, layer: int, where: Where, heads: list[int], rows: slice
+        self, block: Block, layer: int, where: Where, heads: list[int], rows: slice | Tensor
     ) -> tuple[Change, Float[Tensor, "cell member d_head d_model"]]:
         """What the patch does to z at `rows`, and the matrices with which those heads write it.
 

@@ -17,6 +17,7 @@ from interp.attention import Attention
 from interp.patching.plain import PlainRun, sight_of
 from interp.patching.shared_keys import attend
 from interp.sight import Sight, Source
+from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 
 INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before it, after its attentions
@@ -112,8 +113,10 @@ class Suffix:
         k: Float[Tensor, "cell prompt key kv_head d_head"],
         v: Float[Tensor, "cell prompt key kv_head d_head"],
         sight: Sight,
+        tap: Tap = UNTAPPED,
     ) -> Float[Tensor, "cell prompt query head d_head"]:
         """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
+        q, k, v = tap("attn.q", q), tap("attn.k", k), tap("attn.v", v)
         past_k, past_v = (self.base[f"attn.{part}"][layer][:, : self.first] for part in "kv")
         return attend(attn, q, k, v, past_k, past_v, sight)
 

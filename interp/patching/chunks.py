@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import ceil
 
@@ -104,21 +105,25 @@ class GroupSweep:
 
     def chunks(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Chunk]":
         """All wanted cells that can have an effect, at most so many rows of them at a time."""
-        read = int(max(readout.positions.max() for readout in self.readouts))
-        if not wanted.any():
-            return
-        for where in self.group.wheres(self.by):
+        for where in self.group.wheres(self.by) if wanted.any() else ():
             first = self.group.first_reached(where)
-            if first > read:
-                continue
-            for layer in range(self.group.spot.n_layers):
-                asked = wanted[self._at(layer, where, slice(None))]
-                heads = np.flatnonzero(asked).tolist()  # [0] where cells are no heads
-                step = max(1, most // self._suffix(first).rows) if heads else 1
-                for begin in range(0, len(heads), step):
-                    yield Chunk(self, self._suffix(first), layer, where, heads[begin : begin + step])
+            if first <= self.last_read:
+                yield from self.chunks_of(where, first, most, wanted)
 
-    def _suffix(self, first: int) -> Suffix:
+    def chunks_of(self, where: Where, first: int, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Chunk]":
+        """The wanted cells of `where`, layer by layer, that change positions from `first` on."""
+        for layer in range(self.group.spot.n_layers):
+            heads = np.flatnonzero(wanted[self._at(layer, where, slice(None))]).tolist()  # [0] where cells are no heads
+            step = max(1, most // self.suffix(first).rows) if heads else 1
+            for begin in range(0, len(heads), step):
+                yield Chunk(self, self.suffix(first), layer, where, heads[begin : begin + step])
+
+    @cached_property
+    def last_read(self) -> int:
+        """The last position that a metric reads."""
+        return int(max(readout.positions.max() for readout in self.readouts))
+
+    def suffix(self, first: int) -> Suffix:
         """What the cells share that change positions from `first` on."""
         if first not in self.suffixes:
             model, stack = self.patches.model, self.group.spot.stack

@@ -24,14 +24,17 @@ from interp.patching.changed_rows import (
     Shape,
     Suffix,
 )
+from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
 
 Arriving = tuple[Suffix, list[ChangedRows], Tensor]  # cells of one suffix, at its reads
 
 
 @torch.no_grad()
-def resume(model: Transformer, entering: Sequence[ChangedRows]) -> dict[Suffix, AtReads]:
+def resume(model: Transformer, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED) -> dict[Suffix, AtReads]:
     """One pass that takes cells, in the order of the layers in which they enter, to where they are read.
+
+    In the stack that they enter, `tap` sees and edits what `Pass` says.
 
     Returns:
         dict: for each suffix the stream out of the last block at its reads. Each reader has its own of the cells that
@@ -39,37 +42,37 @@ def resume(model: Transformer, entering: Sequence[ChangedRows]) -> dict[Suffix, 
     """
     stack = model.stack(entering[0].suffix.base.stack)
     if entering[0].suffix.onward is not None:
-        finals = _Pass(stack, entering).whole()
-        entering = [one.onward(final) for one, final in zip(entering, finals, strict=True)]
-        stack = model.last
-    return _Pass(stack, entering).read()
+        finals = Pass(stack, entering, tap).into(len(stack.blocks))
+        entering = [one.onward(stack.norm(final)) for one, final in zip(entering, finals, strict=True)]
+        stack, tap = model.last, UNTAPPED
+    return Pass(stack, entering, tap).read()
 
 
-class _Pass:
-    """Rows on their way, suffix after suffix; within one cell after cell, in the order in which they entered."""
+class Pass:
+    """Rows on their way, suffix after suffix; within one cell after cell, in the order in which they entered.
 
-    def __init__(self, stack: Stack, entering: Sequence[ChangedRows]):
-        self.stack, self.entering = stack, entering
-        self.last = len(stack.blocks) - 1
+    A `tap` gets each layer's `attn.q`, `attn.k` and `attn.v` as they meet (`cell prompt position head d_head`, some of
+    the cells at a time) and its `mlp_out` (`row d_model`).
+    """
+
+    def __init__(self, stack: Stack, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED):
+        self.stack, self.entering, self.tap = stack, entering, tap
+        self.layer, self.last = entering[0].layer, len(stack.blocks) - 1  # the layer that comes next, and the last
         self.met: dict[Suffix, list[ChangedRows]] = {one.suffix: [] for one in entering}  # an attention already
         self.rows: Rows = entering[0].rows[:0]  # of those, at all positions
         self.waiting: dict[ChangedRows, Rows] = {}  # entered in the middle of the last block: their rows by now
 
-    def whole(self) -> list[AtReads]:
-        """The final stream of all that entered, at all positions."""
-        for layer in range(self.entering[0].layer, self.last + 1):
-            self._block(layer)
-        base = self.entering[0].suffix.base
-        found = {one: one.among(one.suffix.base.resid[-1], rows) for one, rows in self._fresh(self.last + 1).items()}
+    def into(self, layer: int) -> list[AtReads]:
+        """The stream into block `layer`, or out of the last, of all that entered by then, at all positions."""
+        self._go_on(layer)
         members = [one for some in self.met.values() for one in some]
-        sizes = _counts([one.shape for one in members])
-        found |= dict(zip(members, self.rows.split(sizes), strict=True))
-        return [self.stack.norm(found[one].view(*one.shape, base.final.shape[-1])) for one in self.entering]
+        found = dict(zip(members, self.rows.split(_counts([one.shape for one in members])), strict=True))
+        found |= {one: one.among(one.suffix.base.resid[layer], rows) for one, rows in self._fresh(layer).items()}
+        return [found[one].view(*one.shape, -1) for one in self.entering if one in found]
 
     def read(self) -> dict[Suffix, AtReads]:
         """The stream out of the last block, of all that entered, where it is read."""
-        for layer in range(self.entering[0].layer, self.last):
-            self._block(layer)
+        self._go_on(self.last)
         fresh, block = self._fresh(self.last), self.stack.blocks[self.last]
         parts: list[Arriving] = []
         if fresh or len(self.rows):
@@ -86,7 +89,7 @@ class _Pass:
             (one.suffix, [one], one.at_reads(one.suffix.base["resid_cross"][self.last], one.rows)) for one in crossed
         ]
         if parts:
-            parts = _like(block.feed_forward(_flat(parts)), parts)
+            parts = _like(block.feed_forward(_flat(parts), self.tap.at(str(self.last))), parts)
         return self._arrived(parts)
 
     def _arrived(self, parts: Sequence[Arriving]) -> dict[Suffix, AtReads]:
@@ -111,6 +114,12 @@ class _Pass:
             found[suffix] = torch.where(unreached[..., None], plain, _cat(pieces))
         return found
 
+    def _go_on(self, layer: int) -> None:
+        """All blocks before `layer`."""
+        while self.layer < layer:
+            self._block(self.layer)
+            self.layer += 1
+
     def _block(self, layer: int) -> None:
         """One block for all that met an attention, and what is left of it for those that enter on the way."""
         block, joining = self.stack.blocks[layer], self._entering(layer, AFTER_SELF)
@@ -127,7 +136,7 @@ class _Pass:
         if not parts:
             return
         joining, n_met = [*joining, *crossed], len(self.rows)
-        after = block.feed_forward(_cat(parts))
+        after = block.feed_forward(_cat(parts), self.tap.at(str(layer)))
         self.rows, joined = after[:n_met], after[n_met:].split([len(one.rows) for one in joining])
         self.waiting = dict(zip(joining, joined, strict=True))
 
@@ -141,18 +150,18 @@ class _Pass:
     def _attention(self, block: Block, layer: int, fresh: dict[ChangedRows, Rows]) -> Rows:
         """The stream after the block's attention, at all rows of all that met one by now."""
         met, own = self._apart(fresh, block.attn.project(block.attention.read(self._with(fresh))))
-        z = []
+        z, tap = [], self.tap.at(str(layer))
         for suffix, made in zip(self.met, met, strict=True):
             groups = [block.attn.enter(made, suffix.sight.positions)] if len(made[0]) else []
             if members := [one for one in fresh if one.suffix is suffix]:
                 groups.append(_joined([one.enter(block.attn, layer, own[one]) for one in members]))
-            z += [suffix.attend(block.attn, layer, q, k, v, suffix.sight).flatten(0, 2) for q, k, v in groups]
+            z += [suffix.attend(block.attn, layer, q, k, v, suffix.sight, tap).flatten(0, 2) for q, k, v in groups]
         self._meet(layer, fresh)
-        return block.attention.add(self.rows, block.attention.write(block.attn.out(_cat(z).flatten(-2))))
+        return block.attention.add(self.rows, block.attention.write(block.attn.out(_cat(z).flatten(-2))), tap)
 
     def _attention_at_reads(self, block: Block, fresh: dict[ChangedRows, Rows]) -> list[Arriving]:
         """The stream after the last block's attention where it is read: keys and values are needed everywhere."""
-        attn, table = block.attn, self._with(fresh)
+        attn, table, tap = block.attn, self._with(fresh), self.tap.at(str(self.last))
         met, own = self._apart(fresh, attn.project_keys_values(block.attention.read(table)))
         keys_values = []
         for suffix, made in zip(self.met, met, strict=True):
@@ -166,9 +175,9 @@ class _Pass:
             turned, some = attn.queries(asking, suffix.sight.at(suffix.reads).positions), []
             for cells, columns in _by_reader(suffix, members):
                 sight = suffix.sight.at(suffix.reads[:, columns])
-                some.append(suffix.attend(attn, self.last, turned[:, :, columns], k[cells], v[cells], sight))
+                some.append(suffix.attend(attn, self.last, turned[:, :, columns], k[cells], v[cells], sight, tap))
             z.append(_cat(some, 2).flatten(0, 2))
-        after = block.attention.add(flat, block.attention.write(attn.out(_cat(z).flatten(-2))))
+        after = block.attention.add(flat, block.attention.write(attn.out(_cat(z).flatten(-2))), tap)
         return _like(after, parts)
 
     def _at_reads(self, table: Rows, fresh: dict[ChangedRows, Rows]) -> list[Arriving]:

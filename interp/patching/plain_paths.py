@@ -18,18 +18,22 @@ from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.metrics import Metric
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO
+from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite, one_stack, site_name
+from interp.patching.patch_sites import PatchSite, last_stack, site_name
+from interp.patching.plain_sweep import run_inputs, within
 from interp.patching.results import Direction, Sweep
-from interp.running import Run, run
+from interp.running import Run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
-THROUGH = {"nothing": ("attn_out", "mlp_out"), "mlps": ("attn_out",), "everything": ()}
+_ATTENTION = ("attn_out", "cross_attn_out")
+THROUGH = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
 SENDERS = ("z", "mlp_out")
 PARTS = ("q", "k", "v", "mlp", "logits")
+Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or after its attentions
 
 
 @dataclass(frozen=True)
@@ -49,49 +53,59 @@ class Receiver:
         place = ".".join(str(each) for each in (self.layer, self.head, self.part) if each is not None)
         return place if self.position is None else f"{place}@{self.position}"
 
-    def moment(self, config: StackConfig) -> int:
-        """When it reads, in half blocks: 2l is the stream into block l, 2l + 1 that into its feed-forward.
-
-        In parallel blocks both are the same.
-        """
-        late = self.part == "mlp" and not config.parallel
-        return 2 * config.n_layers if self.layer is None else 2 * self.layer + late
+    def moment(self, config: StackConfig) -> Moment:
+        """When it reads; in parallel blocks feed-forwards read what attention reads."""
+        if self.layer is None:
+            return config.n_layers, INTO
+        return self.layer, AFTER_CROSS if self.part == "mlp" and not config.parallel else INTO
 
 
-def written_at(model: Transformer, sender: str, layer: int) -> int:
-    """The half block in which a sender writes: receivers whose moment is later can read it."""
-    return 2 * layer + (sender == "mlp_out" and not model.last.config.parallel)
+def written(config: StackConfig, sender: str, layer: int, attention: str = "self") -> Moment:
+    """The first moment at which the stream has what a sender wrote."""
+    if sender != "z" or config.parallel:
+        return layer + 1, INTO
+    return layer, AFTER_SELF if attention == "self" else AFTER_CROSS
 
 
 def check_paths(
-    model: Transformer, pairs: Pairs, receivers: Sequence[Receiver], sender: str, by: tuple[str, ...], through: str
-) -> None:
-    """Whether these paths exist.
+    model: Transformer,
+    pairs: Pairs,
+    receivers: Sequence[Receiver],
+    sender: str,
+    by: tuple[str, ...],
+    through: str,
+    stack: str | None,
+    attention: str,
+) -> PatchSite:
+    """The senders, if these paths exist.
 
     Raises:
         InputError: what does not, and what there is instead.
     """
     if sender not in SENDERS:
         raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
-    one_stack(model, "path patching")
-    PatchSite.of(model, sender, by)
+    spot = PatchSite.of(model, sender, by, stack, attention)
     if through not in THROUGH:
         raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
-        _check_receiver(model, pairs, receiver)
-    if max(receiver.moment(model.last.config) for receiver in receivers) <= written_at(model, sender, 0):
+        _check_receiver(model, spot.stack, pairs, receiver)
+    config = model.config.stacks[spot.stack]
+    if max(receiver.moment(config) for receiver in receivers) < written(config, sender, 0, attention):
         raise InputError(
             f"no {sender} is written before {', '.join(map(str, receivers))} read: expected a receiver in a later layer"
         )
+    return spot
 
 
-def _check_receiver(model: Transformer, pairs: Pairs, receiver: Receiver) -> None:
-    config, part = model.last.config, receiver.part
-    parts = PARTS if model.last.blocks[0].mlp is not None else tuple(part for part in PARTS if part != "mlp")
+def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
+    config, part = model.config.stacks[stack], receiver.part
+    lacking = {"mlp": model.stack(stack).blocks[0].mlp is None, "logits": stack != last_stack(model)}
+    parts = [part for part in PARTS if not lacking.get(part)]
     if part not in parts:
-        raise InputError(f"no receiver {part!r} in this model: expected one of {', '.join(parts)}")
+        where = "this model" if len(model.config.stacks) == 1 else f"the {stack}"
+        raise InputError(f"no receiver {part!r} in {where}: expected one of {', '.join(parts)}")
     if part == "logits":
         if receiver.layer is not None:
             raise InputError(f"the logits are read after all layers: expected no layer, got layer {receiver.layer}")
@@ -106,7 +120,7 @@ def _check_receiver(model: Transformer, pairs: Pairs, receiver: Receiver) -> Non
     if receiver.head is not None and not 0 <= receiver.head < heads:
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
         raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
-    at, shortest = receiver.position, int(pairs.clean.lengths.min())
+    at, shortest = receiver.position, int(pairs.read_by(stack).lengths.min())
     if at is not None and not -shortest <= at < shortest:
         raise InputError(
             f"receiver {receiver} lies beyond the shortest prompt's {shortest} tokens: "
@@ -128,6 +142,9 @@ def path_patch_by_forward(
     by: Sequence[str] = ("layer", "head"),
     through: str = "nothing",
     direction: Direction = "denoise",
+    *,
+    stack: str | None = None,
+    attention: str = "self",
 ) -> Sweep:
     """Patch the paths from every sender in turn, each with two plain forward passes over all prompts.
 
@@ -135,61 +152,61 @@ def path_patch_by_forward(
     """
     model = with_parts(model, "path patching")
     by = tuple(by)
-    check_paths(model, pairs, receivers, sender, by, through)
-    readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
-    batch, source = (pairs.corrupt, pairs.clean) if direction == "denoise" else (pairs.clean, pairs.corrupt)
-    base, other = run(model, batch, capture="*"), run(model, source, capture="*")
-    (stack,), config = model.config.stacks, model.last.config
-    read = {_site_read(model, receiver) for receiver in receivers}
-    counted = {"layer": config.n_layers, "head": config.n_heads, "position": batch.ids.shape[1]}
-    sizes = [counted[axis] for axis in by]
+    spot = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
+    readouts = prepared(model, pairs, metrics)
+    inputs, theirs = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
+    base, other = run_inputs(model, inputs, capture="*"), run_inputs(model, theirs, capture="*")
+    read = {_site_read(model, spot.stack, receiver) for receiver in receivers}
+    sizes, lengths = spot.shape(pairs, by), pairs.read_by(spot.stack).lengths
     values = {r.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=base.logits.dtype) for r in readouts}
     for layer, *rest in product(*map(range, sizes)):
         where = dict(zip(by[1:], rest, strict=True))
-        site = site_name(stack, layer, sender)
+        site = spot.name(layer)
         sent: dict[str, Edit | SelectiveEdit] = {site: patch(other[site], **where)}
-        first = run(model, batch, edit=_frozen(model, base, sender, layer, through) | sent, capture=read)
-        second = run(model, batch, edit=_received(model, first, receivers, pairs.last + 1))
-        real = (pairs.last >= where.get("position", 0)).cpu()
+        first = run_inputs(model, inputs, edit=_frozen(base, spot, layer, through) | sent, capture=read)
+        second = run_inputs(model, inputs, edit=_received(model, spot.stack, first, receivers, lengths))
+        real = within(pairs, spot, where)
         for readout in readouts:
             value = readout.of_logits(second.logits).cpu()
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
     plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, stack)
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, spot.stack, spot.attention)
 
 
-def _frozen(model: Transformer, base: Run, sender: str, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
+def _frozen(base: Run, spot: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
     """Everything that the first pass keeps as the base run has it; the sender's own attention is not."""
-    (stack,) = model.config.stacks
-    own = site_name(stack, layer, "attn_out" if sender == "z" else sender)
-    sites = [site_name(stack, each, kind) for each in range(model.config.n_layers) for kind in THROUGH[through]]
+    own = site_name(
+        spot.stack,
+        layer,
+        {"self": "attn_out", "cross": "cross_attn_out"}[spot.attention] if spot.site == "z" else spot.site,
+    )
+    sites = [site_name(spot.stack, each, kind) for each in range(spot.n_layers) for kind in THROUGH[through]]
     return {site: patch(base[site]) for site in sites if site != own and site in base.activations}
 
 
 def _received(
-    model: Transformer, first: Run, receivers: Sequence[Receiver], lengths: Int[Tensor, " prompt"]
+    model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], lengths: Int[Tensor, " prompt"]
 ) -> dict[str, Edit | SelectiveEdit]:
     """Edits that give all receivers what they got in the first pass."""
-    (stack,) = model.config.stacks
     places: dict[str, list[tuple[Receiver, Tensor]]] = defaultdict(list)
     for receiver in receivers:
-        site = _site_read(model, receiver)
+        site = _site_read(model, stack, receiver)
         value = first[site]
         if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
             assert receiver.layer is not None
-            value = model.last.blocks[receiver.layer].feed_forward.out(value)
+            value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
         places[site].append((receiver, value))
     return {site: _putting(values, lengths.tolist()) for site, values in places.items()}
 
 
-def _site_read(model: Transformer, receiver: Receiver) -> str:
+def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
     """Where to see what a receiver reads."""
-    ((stack, config),) = model.config.stacks.items()
+    config = model.config.stacks[stack]
     if receiver.layer is None:
         return f"{stack}.resid_final"
-    stream = "resid_pre" if config.parallel else "resid_mid"
+    stream = "resid_pre" if config.parallel else "resid_cross" if config.cross_attention else "resid_mid"
     return site_name(stack, receiver.layer, stream if receiver.part == "mlp" else receiver.part)
 
 

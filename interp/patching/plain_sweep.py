@@ -34,7 +34,7 @@ def sweep_by_forward(
     by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
     readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
-    healthy = _run(model, source, capture=spot.names)
+    healthy = run_inputs(model, source, capture=spot.names)
     sizes = spot.shape(pairs, by)
     values = {
         readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts
@@ -42,20 +42,23 @@ def sweep_by_forward(
     for cell in product(*map(range, sizes)):
         where, name = dict(zip(by[1:], cell[1:], strict=True)), spot.name(cell[0])
         part = {spot.own_axis(axis): at for axis, at in where.items()}
-        out = _run(model, base, edit={name: patch(healthy[name], **part)})
-        real = _within(pairs, spot, where)
+        out = run_inputs(model, base, edit={name: patch(healthy[name], **part)})
+        real = within(pairs, spot, where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
-    plain = [[{r.name: r.of_logits(_run(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs]
+    plain = [
+        [{r.name: r.of_logits(run_inputs(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs
+    ]
     clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
     return Sweep(site, direction, by, values, clean, corrupt, spot.stack, spot.attention)
 
 
-def _run(model: Model, inputs: Inputs, **how: Any) -> Run:
+def run_inputs(model: Model, inputs: Inputs, **how: Any) -> Run:
+    """Run a model on what it reads, of one or two texts."""
     return run(model, inputs[0], target=inputs[1], **how)
 
 
-def _within(pairs: Pairs, spot: PatchSite, where: dict[str, int]) -> Tensor:
+def within(pairs: Pairs, spot: PatchSite, where: dict[str, int]) -> Tensor:
     """Prompts whose own texts reach the positions of a cell."""
     found = torch.ones(len(pairs), dtype=torch.bool, device=pairs.last.device)
     for axis in {"position", "query", "key"} & {*where}:

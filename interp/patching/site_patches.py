@@ -16,7 +16,8 @@ from interp.sight import Source
 from interp.transformer import Block, Transformer
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
-Span = tuple[slice, slice]  # all prompts, and the positions that change
+At = tuple[slice, slice | Tensor]  # all prompts, and the positions that change
+Stream = Float[Tensor, "cell prompt row d_model"]
 
 
 class SitePatches:
@@ -34,16 +35,21 @@ class SitePatches:
 
     def enter(self, suffix: Suffix, layer: int, where: Where, heads: list[int]) -> ChangedRows:
         """The cells of `where` in one layer, of `heads` alone where each head is one, as they enter a pass."""
-        block = self.blocks[layer]
         span = self._rows_changed(where, suffix.first)
-        rows = (slice(None), span)
+        return ChangedRows.of_span(suffix, *self.left(layer, where, heads, span), span.start)
+
+    def left(self, layer: int, where: Where, heads: list[int], rows: slice | Tensor) -> tuple[int, int, Stream]:
+        """The stream that the cells leave at `rows`, all of which they patch, as `stream_with` gives it."""
+        block, at = self.blocks[layer], (slice(None), rows)
         if not self.spot.in_attention:
-            return ChangedRows.of_span(suffix, *self._stream(block, layer, rows), span.start)
-        dz, writes = self.inside.change(block, layer, where, heads, span)
+            return stream_with(
+                block, self.base, layer, at, self.spot.site, self.source[self.spot.site][layer][at][None]
+            )
+        dz, writes = self.inside.change(block, layer, where, heads, rows)
         pattern = "cell member prompt row d_head, cell member d_head d_model -> cell prompt row d_model"
         written = einsum(dz, writes, pattern)
-        stream = after_attention(block, self.base, layer, rows, written, self.spot.attention)
-        return ChangedRows.of_span(suffix, *self._after_attention(layer), stream, span.start)
+        stream = after_attention(block, self.base, layer, at, written, self.spot.attention)
+        return *self._after_attention(layer), stream
 
     def forget(self) -> None:
         """Drop what the cells of the last layer shared."""
@@ -55,29 +61,26 @@ class SitePatches:
             return layer + 1, INTO
         return layer, AFTER_SELF if self.spot.attention == "self" else AFTER_CROSS
 
-    def _stream(self, block: Block, layer: int, rows: Span) -> tuple[int, int, Float[Tensor, "1 prompt row d_model"]]:
-        """Where the site lies in the stream itself: the layer in which cells enter, where in it, and with what.
-
-        Position by position: a patched row is that of the whole patch.
-        """
-        base, site = self.base, self.spot.site
-        theirs = self.source[site][layer][rows]
-        parallel = block.attn.config.parallel
-        if (stage := _OF_STREAM.get(site)) is not None:
-            return layer + (site == "resid_post"), stage, theirs[None]
-        if parallel:
-            return layer + 1, INTO, (base.resid[layer + 1][rows] + theirs - base[site][layer][rows])[None]
-        read = {"attn_out": "resid_pre", "cross_attn_out": "resid_mid"}.get(site)
-        read = read or ("resid_mid" if block.cross_attn is None else "resid_cross")  # by the feed-forward
-        if site == "attn_out":
-            after, stage, sublayer = layer, AFTER_SELF, block.attention
-        elif site == "cross_attn_out":
-            after, stage, sublayer = layer, AFTER_CROSS, block.cross
-        else:
-            after, stage, sublayer = layer + 1, INTO, block.feed_forward
-        return after, stage, sublayer.add(base[read][layer][rows], theirs)[None]
-
     def _rows_changed(self, where: Where, first: int) -> slice:
         """Positions from `first` on at which the patch changes the stream of its own layer."""
         by_row = where.position is not None and not self.spot.of_keys
         return slice(where.position, (where.position or 0) + 1) if by_row else slice(first, None)
+
+
+def stream_with(
+    block: Block, base: PlainRun, layer: int, rows: At, site: str, theirs: Stream
+) -> tuple[int, int, Stream]:
+    """The stream where a site of it is as in `theirs`: the layer that goes on with it, where in that, and what it is.
+
+    Position by position: a patched row is that of the whole patch.
+    """
+    if (stage := _OF_STREAM.get(site)) is not None:
+        return layer + (site == "resid_post"), stage, theirs
+    if block.config.parallel:
+        return layer + 1, INTO, base.resid[layer + 1][rows] + theirs - base[site][layer][rows]
+    if site == "attn_out":
+        return layer, AFTER_SELF, block.attention.add(base["resid_pre"][layer][rows], theirs)
+    if site == "cross_attn_out":
+        return layer, AFTER_CROSS, block.cross.add(base["resid_mid"][layer][rows], theirs)
+    read = "resid_mid" if block.cross_attn is None else "resid_cross"
+    return layer + 1, INTO, block.feed_forward.add(base[read][layer][rows], theirs)

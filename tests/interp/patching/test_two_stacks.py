@@ -10,11 +10,14 @@ from interp import InputError, TokenBatch, put, run, zero
 from interp.attention import Attention
 from interp.patching import (
     Pairs,
+    Receiver,
     atp_star,
     attribution_patching,
     kl_divergence,
     logit_difference,
     memory,
+    path_patch,
+    path_patch_by_forward,
     sweep,
     sweep_by_forward,
     top_cells,
@@ -88,6 +91,58 @@ def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, stack, di
             torch.testing.assert_close(fast.values, plain.values, **CLOSE)
             expected = (site, stack, differing) != ("embed", "decoder", "source")  # there the target is the same
             assert (fast.effect().nan_to_num().abs().max() > 1e-5) == expected
+
+
+ENDS = {
+    "q": [Receiver("q", 1, 1)],
+    "k": [Receiver("k", 1, 0), Receiver("k", 1, position=-1)],
+    "v": [Receiver("v", 1)],
+    "mlp": [Receiver("mlp", 0), Receiver("mlp", 1)],
+    "logits": [Receiver("logits")],
+    "several": [Receiver("mlp", 0), Receiver("v", 1, 1), Receiver("mlp", 1, position=-1), Receiver("logits")],
+}
+SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", (*HEADS, "position")), ("z", ("layer",))]
+
+
+@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize(("stack", "attention"), PLACED)
+@EVERY
+def test_paths_equal_two_plain_forward_passes(name, stack, attention, differing):
+    if (stack, differing) == ("encoder", "target"):
+        pytest.skip("nothing differs there")
+    model, pairs, measured = two_stacks(name), pairs_of_two(differing), []
+    config = model.config.stacks[stack]
+    feeds = model.stack(stack).blocks[0].mlp is not None
+    lacking = {"mlp": not feeds, "logits": stack == "encoder"} | dict.fromkeys("qk", config.qk_norm == "all")
+    senders = [each for each in SENDERS if each[0] == "z" or (feeds and attention == "self")]
+    ends = [[end for end in some if not lacking.get(end.part)] for some in ENDS.values()]
+    cases = [case for case in product(filter(None, ends), senders)][::2]
+    for turn, (receivers, (sender, by)) in enumerate(cases):
+        through, direction = ("nothing", "mlps", "everything")[turn % 3], ("denoise", "noise")[turn % 2]
+        arguments = (model, pairs, [logit_difference(), kl_divergence()], receivers, sender, by, through, direction)
+        both = (each(*arguments, stack=stack, attention=attention) for each in (path_patch, path_patch_by_forward))
+        fast, plain = both
+        torch.testing.assert_close(fast.values, plain.values, **CLOSE)
+        torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
+        assert (fast.stack, fast.attention) == (plain.stack, plain.attention) == (stack, attention)
+        measured.append(float(fast.effect().nan_to_num().abs().max()))
+    assert sum(effect > 1e-6 for effect in measured) >= 3  # before the second layer a decoder knows no source
+
+
+@pytest.mark.parametrize(("stack", "attention"), [("decoder", "self"), ("decoder", "cross")])
+def test_all_paths_to_the_logits_are_the_sender_itself(stack, attention):
+    model, pairs, where = two_stacks("original"), pairs_of_two("source"), {"stack": stack, "attention": attention}
+    paths = path_patch(model, pairs, logit_difference(), [Receiver("logits")], through="everything", **where)
+    torch.testing.assert_close(paths.values, sweep(model, pairs, logit_difference(), **where).values, **CLOSE)
+    assert paths.effect().abs().max() > 1e-3
+
+
+def test_paths_end_in_the_stack_in_which_they_begin():
+    model, pairs = two_stacks("original"), pairs_of_two("source")
+    with pytest.raises(InputError, match="no receiver 'logits' in the encoder: expected one of q, k, v, mlp"):
+        path_patch(model, pairs, logit_difference(), [Receiver("logits")], stack="encoder")
+    with pytest.raises(InputError, match="made of the source, which these pairs share"):
+        path_patch(model, pairs_of_two("target"), logit_difference(), [Receiver("q", 1)], stack="encoder")
 
 
 def test_positions_count_the_text_that_they_lie_in():

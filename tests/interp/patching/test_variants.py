@@ -315,7 +315,6 @@ def test_the_qk_fix_makes_the_pattern_that_the_patch_makes(name, site):
 def test_two_stacks_are_refused_in_one_line():
     model, pairs = two_stacks("original"), pairs_of_two("source")
     for refused in (
-        lambda: path_patch(model, pairs, logit_difference(), [Receiver("logits")]),
         lambda: edge_attribution(model, pairs, logit_difference()),
         lambda: composition_scores(model),
     ):
