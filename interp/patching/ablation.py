@@ -103,7 +103,7 @@ def ablate(
     model = with_parts(model, "an ablation")
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
     asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
-    if asked.spot.in_engine and (site == "z" or not asked.spot.in_attention):
+    if site == "z" or (asked.spot.in_engine and not asked.spot.units):  # the plain run has these
         runs = asked.plain, asked.replaced()
         how = asked.readouts, asked.values, site, by, asked.budget
         values = swept(model, asked.alone, runs, *how, stack=stack, attention=attention)

@@ -23,7 +23,7 @@ Change = Float[Tensor, "cell member prompt row d_head"]
 
 @dataclass(frozen=True)
 class Where:
-    """One group of cells: the positions that they patch (None: all), and whether each head is a cell of its own."""
+    """One group of cells: the positions that they patch (None: all), and whether each head or neuron is one itself."""
 
     by_head: bool
     position: int | None = None  # of the site's position axis, or of a pattern's query

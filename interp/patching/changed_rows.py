@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attention import Attention
+from interp.config import StackConfig
 from interp.patching.plain import PlainRun, sight_of
 from interp.patching.shared_keys import attend
 from interp.sight import Sight, Source
@@ -24,6 +25,13 @@ INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before 
 Rows = Float[Tensor, "_ d_model"]  # of all cells, one after the other
 AtReads = Float[Tensor, "_ _ _ d_model"]  # cell prompt read: as many cells as each reader has; reads of all readers
 Shape = tuple[int, ...]  # cells, prompts, positions
+
+
+def after(config: StackConfig, layer: int, attention: str = "self") -> tuple[int, int]:
+    """When the stream is carried on that an attention leaves: the layer, and where in it."""
+    if config.parallel:
+        return layer + 1, INTO
+    return layer, AFTER_SELF if attention == "self" else AFTER_CROSS
 
 
 class Suffix:

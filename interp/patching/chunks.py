@@ -40,9 +40,9 @@ class Group:
         return self.lengths[self.spot.stack]
 
     def wheres(self, by: tuple[str, ...]) -> Iterator[Where]:
-        """The cells of a layer that can have an effect, a head axis aside."""
+        """The cells of a layer that can have an effect, an axis of heads or neurons aside."""
         across = self.spot.attention == "cross"
-        rows = [None]
+        rows, by_unit = [None], bool({*self.spot.units} & {*by})
         if axis := next((axis for axis in ("position", "query") if axis in by), None):
             own = self.spot.counted(axis) == self.spot.stack
             rows = range(self.first if own else 0, self.lengths[self.spot.counted(axis)])
@@ -51,7 +51,7 @@ class Group:
         for row, key in product(rows, keys):
             if self.spot.causal and not across and row is not None and key is not None and key > row:
                 continue
-            yield Where("head" in by, row, key)
+            yield Where(by_unit, row, key)
 
     def first_reached(self, where: Where) -> int:
         """The first position whose stream the patch can change."""
@@ -143,7 +143,7 @@ class GroupSweep:
     def _at(self, layer: int, where: Where, heads: "slice | list[int]") -> tuple[int | slice | list[int] | None, ...]:
         """Where in the table of all cells."""
         at = {"position": where.position, "query": where.position, "key": where.key}
-        return (layer, *(heads if axis == "head" else at[axis] for axis in self.by[1:]))
+        return (layer, *(at.get(axis, heads) for axis in self.by[1:]))
 
     def put(
         self, values: dict[str, Tensor], layer: int, where: Where, heads: list[int], found: Sequence[Tensor]

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.attention import Attention
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Place, Suffix
+from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
 from interp.patching.engine import resume
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
@@ -87,6 +87,5 @@ class HiddenKeys:
         scores = attn.scores(q, k, self.sight)
         dz = scores.masked_fill(self.keys, -torch.inf).softmax(-1) @ v - z
         stream = after_attention(block, self.base, layer, (0, rows), dz[0] @ attn.W_O, self.spot.attention)
-        stage = AFTER_SELF if self.spot.attention == "self" else AFTER_CROSS
-        at, stage = (layer + 1, INTO) if block.config.parallel else (layer, stage)
-        return ChangedRows(at, stage, self.place, stream.flatten(0, 1), (1, 1, self.n_heads * len(rows)))
+        at = after(block.config, layer, self.spot.attention)
+        return ChangedRows(*at, self.place, stream.flatten(0, 1), (1, 1, self.n_heads * len(rows)))

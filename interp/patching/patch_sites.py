@@ -16,7 +16,7 @@ _IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-att
 _OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
 _OF_ROWS = ("scores", "pattern")  # what a query gives each key
 # a sweep's engine knows what a patch of these does to the stream; other cells resume with an edit
-_ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", *_IN_CROSS, *IN_ATTENTION)
+_ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *IN_ATTENTION)
 _AXES = {"d_mlp": "neuron"}  # as cells are counted
 _COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes by which cells may be told apart
 

@@ -18,7 +18,7 @@ from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO
+from interp.patching.changed_rows import AFTER_CROSS, INTO, after
 from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack, site_name
@@ -62,9 +62,7 @@ class Receiver:
 
 def written(config: StackConfig, sender: str, layer: int, attention: str = "self") -> Moment:
     """The first moment at which the stream has what a sender wrote."""
-    if sender != "z" or config.parallel:
-        return layer + 1, INTO
-    return layer, AFTER_SELF if attention == "self" else AFTER_CROSS
+    return after(config, layer, attention) if sender == "z" else (layer + 1, INTO)
 
 
 def check_paths(

@@ -13,11 +13,11 @@ from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.patching.changed_rows import AtReads, ChangedRows, Suffix
+from interp.patching.changed_rows import AtReads, ChangedRows, Suffix, after
 from interp.patching.engine import resume
 from interp.patching.patch_sites import last_stack
 from interp.patching.plain import after_attention
-from interp.patching.plain_paths import Moment, written
+from interp.patching.plain_paths import Moment
 from interp.patching.shared_keys import attend
 from interp.patching.site_patches import SitePatches, Stream, stream_with
 from interp.tap import Edit, Tap
@@ -44,6 +44,11 @@ class Asked:
     def heads(self) -> Int[Tensor, " head"]:
         """The heads that ask anywhere."""
         return self.mask.any(0).nonzero()[:, 0]
+
+    @property
+    def site(self) -> str:
+        """Where a pass makes what they get."""
+        return f"{self.layer}.{_SITE[self.part]}"
 
     @property
     def in_attention(self) -> bool:
@@ -117,11 +122,11 @@ def given(patches: SitePatches, on: Suffix, received: dict[Moment, list[Received
             entering.append(_first_given(patches, on, layer, parts, n_cells))
             n_cells = len(parts[0].value)
     every = [each for parts in received.values() for each in parts]
-    edits = {f"{each.asked.layer}.{_SITE[each.asked.part]}": _giving(patches.model, on, each) for each in every}
+    ends = [each for each in every if each.asked.part == "logits"]
+    edits = {each.asked.site: _giving(patches.model, on, each) for each in every if each not in ends}
     final = resume(patches.model, entering, Tap(edit=edits))[on.onward or on]
-    for each in every:
-        if each.asked.part == "logits":
-            each.give(final[..., None, :], on.wanted)
+    for each in ends:
+        each.give(final[..., None, :], on.wanted)
     return final
 
 
@@ -150,7 +155,7 @@ def _first_given(patches: SitePatches, on: Suffix, layer: int, parts: Sequence[R
     if inside := [each for each in parts if each.asked.in_attention]:
         block = patches.blocks[layer]
         stream = after_attention(block, base, layer, rows, _written(patches, on, layer, inside, at, start))
-        changed.append((*written(block.config, "z", layer), stream))
+        changed.append((*after(block.config, layer), stream))
     for each in parts:
         if not each.asked.in_attention:
             site, within = _SITE[each.asked.part], layer - (each.asked.part == "logits")

@@ -63,7 +63,7 @@ class Senders:
         every = suffix.sight.columns[0]
         # feed-forwards of parallel blocks read what attention does, the others in the middle of a block
         edits = {
-            f"{moment[0]}.mlp_out": self._recording(parts[0], moment, late if moment >= at_reads else every, received)
+            parts[0].site: self._recording(parts[0], moment, late if moment >= at_reads else every, received)
             for moment, parts in self.asked.items()
             if moment[1] == AFTER_CROSS
         }

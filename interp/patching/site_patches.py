@@ -4,14 +4,18 @@ Everything inside attention comes down to one quantity: how much the patch chang
 stream is that change times `W_O`, through the norm after it where there is one.
 """
 
+from typing import cast
+
 from einops import einsum
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from interp.parts import MLP
 from interp.patching.attention_patches import AttentionPatches, Where
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, after
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
+from interp.patching.resumption import observed
 from interp.sight import Source
 from interp.transformer import Block, Transformer
 
@@ -27,6 +31,7 @@ class SitePatches:
         self.model, self.spot = model, spot
         self.base, self.source = base.of_stack(spot.stack), source.of_stack(spot.stack)
         self.blocks = model.stack(spot.stack).blocks
+        self._neurons: tuple[int, list[Tensor]] = (-1, [])  # a layer, and what both runs had at its neurons
         sight = sight_of(model, self.base.batch, stack=spot.stack)
         if spot.attention == "cross":
             assert self.base.source is not None
@@ -41,6 +46,8 @@ class SitePatches:
     def left(self, layer: int, where: Where, heads: list[int], rows: slice | Tensor) -> tuple[int, int, Stream]:
         """The stream that the cells leave at `rows`, all of which they patch, as `stream_with` gives it."""
         block, at = self.blocks[layer], (slice(None), rows)
+        if self.spot.site == "mlp.post":
+            return stream_with(block, self.base, layer, at, "mlp_out", self._fed(layer, where, heads, at))
         if not self.spot.in_attention:
             return stream_with(
                 block, self.base, layer, at, self.spot.site, self.source[self.spot.site][layer][at][None]
@@ -49,17 +56,29 @@ class SitePatches:
         pattern = "cell member prompt row d_head, cell member d_head d_model -> cell prompt row d_model"
         written = einsum(dz, writes, pattern)
         stream = after_attention(block, self.base, layer, at, written, self.spot.attention)
-        return *self._after_attention(layer), stream
+        return *after(block.config, layer, self.spot.attention), stream
+
+    def _fed(self, layer: int, where: Where, neurons: list[int], at: At) -> Stream:
+        """What the feed-forward adds to the stream with `neurons` patched, each alone or all of them together."""
+        if self._neurons[0] != layer:
+            self._neurons = layer, [observed(self.model, run, self.spot, layer) for run in (self.base, self.source)]
+        own, theirs = (post[at] for post in self._neurons[1])
+        sublayer = self.blocks[layer].feed_forward
+        down, change = cast(MLP, sublayer.layer).down, theirs - own
+        if where.by_head:
+            pattern = "prompt row neuron, d_model neuron -> neuron prompt row d_model"
+            written = einsum(change[..., neurons], down.weight[:, neurons], pattern)
+        else:
+            written = down(change) if down.bias is None else down(change) - down.bias
+            written = written[None]
+        if isinstance(sublayer.norm_after, nn.Identity):
+            return self.base["mlp_out"][layer][at] + written
+        return sublayer.write(down(own) + written)
 
     def forget(self) -> None:
         """Drop what the cells of the last layer shared."""
         self.inside.forget()
-
-    def _after_attention(self, layer: int) -> tuple[int, int]:
-        """When the stream is carried on that the site's attention leaves: the layer, and where in it."""
-        if self.model.config.stacks[self.spot.stack].parallel:
-            return layer + 1, INTO
-        return layer, AFTER_SELF if self.spot.attention == "self" else AFTER_CROSS
+        self._neurons = (-1, [])
 
     def _rows_changed(self, where: Where, first: int) -> slice:
         """Positions from `first` on at which the patch changes the stream of its own layer."""

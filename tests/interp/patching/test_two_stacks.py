@@ -69,7 +69,7 @@ def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, stack, att
     assert measured > len(cells) // 2
 
 
-RESUMED = [
+OTHERS = [
     *((site, PLACES) for site in ("mlp.pre", "mlp.post", "embed", "resid_final")),
     *((site, ("layer", "neuron")) for site in ("mlp.pre", "mlp.post")),
 ]
@@ -78,11 +78,11 @@ RESUMED = [
 @pytest.mark.parametrize("differing", ["source", "target"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @EVERY
-def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, stack, differing):
+def test_every_other_site_that_run_can_edit_is_swept(name, stack, differing):
     if (stack, differing) == ("encoder", "target"):
         pytest.skip("nothing differs there")
     model, pairs = two_stacks(name), pairs_of_two(differing)
-    for site, by in RESUMED if stack == "encoder" else [*RESUMED, ("logits", PLACES)]:
+    for site, by in OTHERS if stack == "encoder" else [*OTHERS, ("logits", PLACES)]:
         if name == "buckets" and stack == "decoder" and site.startswith("mlp."):
             continue
         for direction in ("denoise", "noise"):

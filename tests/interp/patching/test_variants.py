@@ -59,7 +59,7 @@ def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, causal):
         assert fast.effect().nan_to_num().abs().max() > 1e-4
 
 
-RESUMED = [
+OTHERS = [
     *((site, by) for site in ("mlp.pre", "mlp.post") for by in (PLACES, ("layer", "neuron"))),
     *((site, by) for site in ("mlp.router", "mlp.experts") for by in (PLACES, ("layer", "position", "expert"))),
     *((site, PLACES) for site in ("embed", "resid_final", "logits")),
@@ -68,9 +68,9 @@ RESUMED = [
 
 @EVERY_KIND
 @EVERY
-def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, causal):
+def test_every_other_site_that_run_can_edit_is_swept(name, causal):
     model, pairs, measured = variant(name, causal=causal), ragged_pairs(), 0
-    for site, by in RESUMED:
+    for site, by in OTHERS:
         if site.startswith("mlp.") and f"{'decoder' if causal else 'encoder'}.0.{site}" not in sites(model):
             continue
         arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, ("denoise", "noise")[measured % 2])
@@ -81,11 +81,10 @@ def test_every_other_site_that_run_can_edit_is_swept_by_resuming(name, causal):
     assert measured >= 3
 
 
-def test_a_small_budget_changes_no_resumed_cell():
+@pytest.mark.parametrize("site", ["mlp.pre", "mlp.post"])
+def test_a_small_budget_changes_no_neurons_cell(site):
     model, pairs, by = variant("after"), ragged_pairs(), ("layer", "neuron", "position")
-    whole, tight = (
-        sweep(model, pairs, logit_difference(), "mlp.post", by, budget=budget) for budget in (2 << 30, 90_000)
-    )
+    whole, tight = (sweep(model, pairs, logit_difference(), site, by, budget=budget) for budget in (2 << 30, 90_000))
     torch.testing.assert_close(tight.values, whole.values, rtol=1e-12, atol=1e-12, equal_nan=True)
     firsts, found = (1, 2, 1), whole.effect()
     assert all((found[:, :, :first, prompt] == 0).all() for prompt, first in enumerate(firsts))
@@ -111,8 +110,18 @@ def test_what_has_no_estimate_or_search_says_so():
     model, pairs = variant("after"), ragged_pairs()
     with pytest.raises(InputError, match="logits are what metrics read: expected sites before them"):
         attribution_patching(model, pairs, logit_difference(), {"logits": PLACES})
-    with pytest.raises(InputError, match=r"'mlp\.post' only many: use `sweep`"):
-        top_cells(model, pairs, logit_difference(), "mlp.post", by=("layer", "neuron"))
+    with pytest.raises(InputError, match=r"'mlp\.pre' only many: use `sweep`"):
+        top_cells(model, pairs, logit_difference(), "mlp.pre", by=("layer", "neuron"))
+
+
+@pytest.mark.parametrize("name", ["after", "parallel", "sandwich"])
+def test_a_search_finds_the_strongest_neurons(name):
+    model, pairs, by = variant(name), ragged_pairs(), ("layer", "neuron")
+    found = top_cells(model, pairs, logit_difference(), "mlp.post", 3, by=by, tie=0.0)
+    effect = sweep(model, pairs, logit_difference(), "mlp.post", by).effect().mean(-1)
+    strongest = effect.abs().flatten().topk(3).values
+    torch.testing.assert_close(torch.stack([effect[cell] for cell in found.cells]).abs(), strongest, **CLOSE)
+    torch.testing.assert_close(found.mean, torch.stack([effect[cell] for cell in found.cells]), **CLOSE)
 
 
 def test_every_site_of_a_model_can_be_swept():
