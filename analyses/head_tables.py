@@ -1,6 +1,6 @@
 """From totals to the table of heads: one row a head, measure and reading, each with its baseline, interval and test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -109,6 +109,7 @@ class Measured:
 
     heads       the rows of `tables/heads`; a measure that no row was eligible for has none
     baselines   every rival's own value where a measure has several
+    rules       the rows of `tables/rules`, where words are chosen
     counts      what was read, and what was left out and why
     documents   how many the intervals rest on
     absent      the measures that the text has no item of
@@ -116,6 +117,7 @@ class Measured:
 
     heads: pd.DataFrame
     baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
+    rules: pd.DataFrame = field(default_factory=pd.DataFrame)
     counts: Mapping[str, int] = field(default_factory=dict)
     documents: int | None = None
     absent: Sequence[str] = ()
@@ -131,6 +133,7 @@ class Collected:
     scored: Sequence[Scored]
     counts: Mapping[str, int]  # what was read, and what was left out and why
     documents: int
+    rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: which rule every head's choices follow
 
     def half(self, which: Literal[0, 1]) -> "Collected":
         """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
@@ -139,7 +142,7 @@ class Collected:
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
         """The rows of `tables/heads`, as `measured` has them."""
-        return self.measured(seed=seed).heads
+        return replace(self, rules=None).measured(seed=seed).heads
 
     def measured(self, *, seed: int = 0) -> Measured:
         """Every value with its baseline, interval and tests; `q` is over all of them.
@@ -156,7 +159,8 @@ class Collected:
         asked = {measure.name for each in self.scored if each.sink == "kept" for measure in each.measures}
         absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
-        return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent)
+        followed = self.rules(seed=seed) if self.rules else pd.DataFrame()
+        return Measured(table.reindex(columns=HEAD_COLUMNS), rules, followed, counts, self.documents, absent)
 
     def _rows(self, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
         rows = _rows(self.heads, scored, totals, seed)

@@ -8,6 +8,7 @@ number of a subject across a distractor to its verb.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.relations import OFFSETS, WAYS, Choices, ChoiceTotals, Items
+from analyses.rules import Records
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
 from interp.patching import Pairs
@@ -138,6 +140,7 @@ class Collector:
         self.selected = {sink: ChoiceTotals(self.heads.count, len(self.chosen), OFFSETS) for sink in SINKS}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
+        self.records = Records(self.heads, self.chosen)
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
@@ -148,6 +151,7 @@ class Collector:
             choices = Choices(batch, items)
             for sink in SINKS:
                 self.selected[sink].read(choices, sink)
+            self.records.add(choices)
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
@@ -185,7 +189,9 @@ class Collector:
         scored = [Scored(selected[sink][0], self.chosen, sink, rules, null=selected[sink][1]) for sink in SINKS]
         scored += [self._lift(sink) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
-        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
+        about = summary(reading)
+        rules = cache(partial(self.records.table, BEHAVIOUR.name, about["corpus"]))  # a page and its labels ask
+        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, rules=rules, **about)
 
     def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
         lifts = self.lifts[sink]

@@ -4,8 +4,8 @@ One item asks one word (the query) for another (the target). A word's highest ch
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -31,6 +31,31 @@ OFFSETS = tuple(map(_at, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
 """Rules that look at a fixed offset in words."""
 UNIFORM = Rival("uniform", None)
 """All other visible words alike: right as often as chance."""
+CLASSES = (
+    *(("VERB",), ("NOUN",), ("PRON",), ("PROPN",), ("ADJ",), ("ADV",), ("ADP",), ("DET",), ("AUX",), ("NUM",)),
+    *(("PART",), ("CCONJ",), ("SCONJ",), ("PUNCT",), ("VERB", "AUX"), ("VERB", "ADJ"), ("VERB", "AUX", "ADJ")),
+    *(("NOUN", "PROPN"), ("NOUN", "PROPN", "PRON"), ("NOUN", "PROPN", "PRON", "NUM"), ("NOUN", "PROPN", "VERB")),
+    *(("NOUN", "PROPN", "PRON", "VERB", "ADJ"), ("SCONJ", "PART"), ("SCONJ", "PART", "ADP"), ("DET", "NUM")),
+    *(("DET", "PRON"), ("ADV", "PART"), ("ADV", "ADJ")),
+)
+"""Sets of tags: a head that goes to the nearest word of one need not know which word is related to which."""
+
+
+def nearest(tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Rival:
+    """The rule that looks at the nearest word of some tags before the word that asks, or behind it.
+
+    Of several such words in a row it takes the nearest, or the last one: the head of "the last dinosaur bone". It reads
+    tags, and nothing else of the annotation; a text without tags has no such word.
+    """
+    name = f"{'last' if before else 'next'} {'/'.join(tags)}" + " (end of its run)" * last_of_run
+    return Rival(name, lambda items: items.nearest(tags, before=before, last_of_run=last_of_run))
+
+
+NEAREST = (
+    *(nearest(tags, before=before) for tags in CLASSES for before in (True, False)),
+    *(nearest(tags, before=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
+)
+"""Rules that look at the nearest word of a class on one side."""
 WAYS = ("dependent->head", "head->dependent")
 _NOT_VISIBLE = "relation ends left out: the other end is not visible"
 _OWN_HEAD = "relations left out: a word that is its own head"
@@ -44,6 +69,7 @@ class Items:
     query: Int[Tensor, " item"]
     target: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
+    batch: Batch
 
     @staticmethod
     def of(batch: Batch, relations: Sequence[str], causal: bool, counts: Counter[str]) -> "Items":
@@ -63,7 +89,7 @@ class Items:
         for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
             if count:
                 counts[reason] += count
-        return Items(*torch.from_numpy(found).to(batch.pattern.device))
+        return Items(*torch.from_numpy(found).to(batch.pattern.device), batch)
 
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
@@ -79,13 +105,39 @@ class Items:
                     continue
                 found.append((prompt, query - window.start, target - window.start, column))
         columns = torch.tensor(found, dtype=torch.long, device=batch.pattern.device).reshape(-1, 4)
-        return Items(*columns.unbind(1))
+        return Items(*columns.unbind(1), batch)
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     def __getitem__(self, which: Tensor) -> "Items":
-        return Items(self.prompt[which], self.query[which], self.target[which], self.column[which])
+        return Items(self.prompt[which], self.query[which], self.target[which], self.column[which], self.batch)
+
+    @cached_property
+    def tags(self) -> np.ndarray:
+        """The tag of every shown word (prompt word); empty where a text has none."""
+        found = np.full(tuple(self.batch.pieces.shape), "", dtype="<U8")
+        for prompt, window in enumerate(self.batch.windows):
+            if window.text.tags is not None:
+                own = window.text.tags[window.start : window.stop]
+                found[prompt, : len(own)] = own
+        return found
+
+    def nearest(self, tags: Iterable[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
+        """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
+        n_words = self.batch.pieces.shape[1]
+        word = torch.arange(n_words, device=self.prompt.device)
+        shown = torch.from_numpy(np.isin(self.tags, [*tags])).to(word.device) & (self.batch.pieces > 0)
+        if last_of_run:
+            shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
+        none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
+        at = torch.where(shown, word, none)
+        if before:
+            nearest = torch.cat([none, at.cummax(1).values[:, :-1]], 1)
+        else:
+            nearest = torch.cat([at.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
+        chosen = nearest[self.prompt, self.query]
+        return torch.where(chosen < n_words, chosen, -1)
 
 
 def _asked(
@@ -120,16 +172,21 @@ def _asked(
 
 @dataclass(frozen=True)
 class Judged:
-    """Whether each head chose the target, and what that is on average when the words of a bin change places."""
+    """Whether each head chose the target, and what that is on average when the words of a bin change places.
+
+    `chosen` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
+    """
 
     right: Float[Tensor, "item head"]
     mean: Float[Tensor, "item head"]
     variance: Float[Tensor, "item head"]
+    chosen: Int[Tensor, "item head"]
+    mass: Float[Tensor, "item head"]
 
     def replaced(self, which: Int[Tensor, " some"], by: "Judged") -> "Judged":
         """The same, with some items judged anew."""
-        fields = (self.right, by.right), (self.mean, by.mean), (self.variance, by.variance)
-        return Judged(*(own.index_copy(0, which, new) for own, new in fields))
+        pairs = ((getattr(self, field.name), getattr(by, field.name)) for field in fields(self))
+        return Judged(*(own.index_copy(0, which, new) for own, new in pairs))
 
 
 class Choices:
@@ -222,7 +279,9 @@ class Choices:
         low, high = self._bin_of_target(items)
         in_bin = ((chosen >= low[:, None]) & (chosen <= high[:, None]) & (highest.score > 0)).to(target)
         mean = in_bin / self._present(items.prompt, low, high, without_first).clamp(min=1)[:, None].to(target)
-        judged = Judged(right, mean, mean * (in_bin - mean))
+        alone = (highest.score > 0) & ~highest.tied
+        mass = highest.score / self.batch.pieces[items.prompt, items.query][:, None]  # a word's rows were added up
+        judged = Judged(right, mean, mean * (in_bin - mean), torch.where(alone, chosen, -1), mass)
         item, head = highest.several()
         return self._with_ties(judged, items, (item, head), pooled[at[item], head], without_first)
 

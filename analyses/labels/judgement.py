@@ -30,7 +30,7 @@ from interp.statistics import benjamini_hochberg
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *("effect", "effect_low", "effect_high", "readout", "p_attention", "p_effect", "q", "agreement", "n"),
-    *("task", "task_effect", "task_low", "task_high"),
+    *("task", "task_effect", "task_low", "task_high", "verdict", "rule"),
 ]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
@@ -79,7 +79,9 @@ def label(
     over documents. `q` is over all candidates: of `max(p_attention, p_effect)` for `both`, else of the one p. A measure
     without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and
     effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the head
-    carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
+    carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them. `verdict`
+    and `rule` say of labels of relations whether the head beats the simplest rules, and which rule its choices follow
+    (`analyses.rules`).
 
     Args:
         model: a transformer with a tokenizer.
@@ -118,6 +120,7 @@ def label(
         effects = pd.concat(tested, ignore_index=True) if tested else pd.DataFrame(columns=EFFECT_COLUMNS)
     tasks = {measure.called: measure.tasks for each in found for measure in each.behaviour.measures}
     labels = _with_tasks(_judged(pd.concat(candidates, ignore_index=True)), effects, tasks)
+    labels = _with_rules(labels, [each.rules(seed=seed) for each in enough if each.rules])
     return Labelled(labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out)
 
 
@@ -211,6 +214,17 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
         rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
     rows = rows.loc[rows["evidence"] != ""]
     return rows.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *_HEAD, "label"], ignore_index=True)
+
+
+def _with_rules(labels: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The labels of chosen words, beside what the simplest rules say of the same head."""
+    known = [table for table in rules if len(table)]
+    if not known or labels.empty:
+        return labels
+    found = pd.concat(known, ignore_index=True).rename(columns={"measure": "label"})
+    on = [*_HEAD, "behaviour", "label"]
+    told = labels.drop(columns=["verdict", "rule"]).merge(found[[*on, "verdict", "rule"]], on=on, how="left")
+    return told.reindex(columns=LABEL_COLUMNS)
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:

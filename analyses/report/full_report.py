@@ -284,10 +284,12 @@ def _tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
     measured, tested = [result.measured for result in results], [result.tested.table for result in results]
     tasks = [task for result in results for task in result.tested.tasks]
     rules = [each.baselines for each in measured if len(each.baselines)]
+    followed = [each.rules for each in measured if len(each.rules)]
     return {
         "heads": pd.concat([each.heads for each in measured if len(each.heads)], ignore_index=True),
         "effects": pd.concat([each for each in tested if len(each)] or tested[:1], ignore_index=True),
         **({"baselines": pd.concat(rules, ignore_index=True)} if rules else {}),
+        **({"rules": pd.concat(followed, ignore_index=True)} if followed else {}),
         "tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]),
     }
 

@@ -12,6 +12,7 @@ from analyses.head_tables import Heads
 from analyses.labels import Labelled
 from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number
+from analyses.rules import NO_RULE, RELATION
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
 from interp import Model
 
@@ -90,24 +91,34 @@ def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> li
 
 
 def _table(rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> Table:
-    asked = any(isinstance(row["task"], str) for row in rows)
-    return Table(
-        [*_COLUMNS, *(["minimal pairs, share"] if asked else [])],
-        [_shown(row, labels)[: None if asked else len(_COLUMNS)] for row in rows],
-        "llllrr",
-    )
+    beside = {"minimal pairs, share": _task, "against simple rules": _rule}
+    said = {name: [tell(row) for row in rows] for name, tell in beside.items()}
+    more = {name: cells for name, cells in said.items() if any(cells)}
+    shown = [[*_shown(row, labels), *cells] for row, *cells in zip(rows, *more.values(), strict=True)]
+    return Table([*_COLUMNS, *more], shown, "llllrr" + "w" * len(more))
 
 
 def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
-    """One label as text; last, what its head carries of the minimal pairs that ask about the same."""
+    """One label as text."""
     signed = partial(number, sign=True), partial(interval, sign=True)
     sizes: list[Text] = [
         [f"{signed[0](row[name])} ", soft(signed[1](row[f"{name}_low"], row[f"{name}_high"]))]
         for name in ("gain", "effect")
     ]
-    task = f"{row['task']} {number(row['task_effect'])}" if isinstance(row["task"], str) else ""
     name, q = measure_name(str(row["label"])), false_discovery_rate(row["q"])
-    return [bold(_place(row, labels)), name, *sizes, q, number(row["n"]), task]
+    return [bold(_place(row, labels)), name, *sizes, q, number(row["n"])]
+
+
+def _task(row: Mapping[str, Any]) -> str:
+    """What a head carries of the minimal pairs that ask about the same as its label."""
+    return f"{row['task']} {number(row['task_effect'])}" if isinstance(row["task"], str) else ""
+
+
+def _rule(row: Mapping[str, Any]) -> str:
+    """Whether a head of a relation beats the simplest rules, and which rule it follows."""
+    if not isinstance(row["verdict"], str):
+        return ""
+    return row["verdict"] + (f"; follows “{row['rule']}”" if row["rule"] not in {NO_RULE, RELATION} else "")
 
 
 def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:

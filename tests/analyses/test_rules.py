@@ -1,0 +1,157 @@
+"""Which rule a head follows: planted choices come back under their own name, and chance beats no rival."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from analyses import part_of_speech
+from analyses.head_tables import Heads
+from analyses.part_of_speech import relation_measure
+from analyses.reading.collectors import measured
+from analyses.reading.windows import Reading, Window
+from analyses.relations import CLASSES, OFFSETS, Items
+from analyses.rules import BEATS, FAILS, NO_RULE, RELATION, RULES, UNTESTED, Records
+from models.planted import Planted, noise
+from models.stories import stories
+
+
+def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: bool, last_of_run: bool) -> int:
+    """Word by word from the query on; a word without tokens is none."""
+    of = window.text.tags
+    assert of is not None
+    inside = [at in window.columns and of[at] in tags for at in range(len(of))]
+    places = range(query - 1, -1, -1) if before else range(query + 1, len(of))
+    return next((at for at in places if inside[at] and not (last_of_run and any(inside[at + 1 : at + 2]))), -1)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
+    corpus = list(stories(6, 5))
+    words = sorted({word for text in corpus for word in text.words})
+    model = Planted(words, [[noise(3.0, 0)]], n_ctx=200, causal=False, start="<s>").build()
+    count = 0
+    for batch in Reading(model, corpus):
+        items = Items.of(batch, part_of_speech.RELATIONS, False, Counter())
+        for tags in CLASSES:
+            for last_of_run in (False, True):
+                found = items.nearest(tags, before=before, last_of_run=last_of_run).tolist()
+                for at, prompt, query in zip(found, items.prompt.tolist(), items.query.tolist(), strict=True):
+                    assert at == nearest_by_hand(batch.windows[prompt], query, tags, before, last_of_run)
+                    count += at >= 0
+    assert count > 500
+
+
+MEASURE = relation_measure("obj", "dependent->head")
+NAMES = [rule.name for rule in RULES]
+LAST_VERB, BEFORE = NAMES.index("last VERB"), NAMES.index("offset -1")
+NOTHING = -(1 << 15)
+
+
+def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: int = 0) -> Records:
+    """Choices of heads where the last verb is the wrong one in some items; `choose(target, rules, rng)` gives them."""
+    rng = np.random.default_rng(seed)
+    kept = Records(Heads("decoder", 1, n_heads), [MEASURE])
+    target, rules = rng.integers(-9, -1, n), rng.integers(-20, -10, (n, len(NAMES)))
+    rules[:, : len(OFFSETS)] = [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
+    rules[:, LAST_VERB] = np.where(rng.random(n) < wrong, target - 3, target)
+    chosen = choose(target, rules, rng)
+    where = np.zeros(n, dtype=np.int64), rng.integers(0, 128, n)
+    sought = rules == target[:, None]
+    columns = [*where, target, rules, sought, chosen, np.full(chosen.shape, 0.8)]
+    kept.parts.append(tuple(map(torch.from_numpy, columns)))
+    kept.n = n
+    return kept
+
+
+def named(target, rules, rng):
+    """A head of the relation, one of the last verb, one of the word before, and one of chance."""
+    return np.stack([target, rules[:, LAST_VERB], rules[:, BEFORE], rng.integers(-30, -20, len(target))], 1)
+
+
+def test_planted_heads_come_back_under_their_own_names():
+    table = records(named).table("part-of-speech", "made up")
+    assert table["rule"].tolist() == [RELATION, "last VERB", "offset -1", NO_RULE]
+    assert table["own_rival"].tolist()[:3] == ["last VERB", "last VERB", "offset -1"]
+    assert table["verdict"].tolist() == [BEATS, FAILS, FAILS, FAILS]
+    assert set(table["rival"]) == {"last VERB"}
+    assert table["value"].iloc[0] == 1
+    assert table["rival_value"].iloc[0] == pytest.approx(0.7, abs=0.05)
+    relation, verb = table.iloc[0], table.iloc[1]
+    assert (relation["target_share"], relation["rival_share"], relation["predicts"]) == (1, 0, 1)
+    assert (verb["target_share"], verb["rival_share"], verb["predicts"]) == (0, 1, 1)
+
+
+def test_a_head_of_a_fixed_offset_beats_no_other_rule():
+    """Where the last verb is wrong and the word before is right, its head is right: by its own rule alone."""
+
+    def beside(target, rules, rng):
+        rules[:, BEFORE] = -1
+        target[:] = np.where(rules[:, LAST_VERB] != target, -1, target)
+        return np.full((len(target), 1), -1)
+
+    table = records(beside, n_heads=1).table("part-of-speech", "made up")
+    assert table["own_rival"].item() == "offset -1"
+    assert table["ci_low"].item() > 0.9
+    assert table["verdict"].item() == FAILS
+
+
+def test_a_rival_that_is_never_wrong_leaves_nothing_to_test():
+    table = records(named, wrong=0.0).table("part-of-speech", "made up")
+    assert set(table["verdict"]) == {UNTESTED}
+    assert table["rule"].iloc[0] == "last VERB"  # the simpler of two that predict alike
+    assert table["q"].isna().all()
+
+
+def test_what_holds_little_of_the_attention_follows_no_rule():
+    kept = records(named)
+    *others, mass = kept.parts[0]
+    kept.parts[0] = (*others, mass * 0.3)
+    assert set(kept.table("part-of-speech", "made up")["rule"]) == {NO_RULE}
+
+
+def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
+    def coin(target, rules, rng):
+        heads = rng.random((len(target), 400)) < 0.5
+        return np.where(heads, target[:, None], rules[:, [LAST_VERB]])
+
+    table = records(coin, n_heads=400).table("part-of-speech", "made up")
+    assert (table["verdict"] == BEATS).mean() <= 0.05 / 2
+    p = table["p"].to_numpy(dtype=float)
+    assert (p < 0.05).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(p))
+    covered = ((table["ci_low"] <= 0) & (table["ci_high"] >= 0)).mean()
+    assert covered > 0.9
+    assert set(table["own_rival"]) == {"last VERB"}
+
+
+def test_rows_that_tie_or_see_nothing_choose_nothing():
+    kept = records(lambda target, rules, rng: np.full((len(target), 2), NOTHING), n_heads=2)
+    table = kept.table("part-of-speech", "made up")
+    assert (table["value"] == 0).all()
+    assert set(table["rule"]) == {NO_RULE}
+
+
+def test_every_relation_with_items_in_both_halves_has_its_rows():
+    corpus = list(stories(40, 5))
+    words = sorted({word for text in corpus for word in text.words})
+    model = Planted(words, [[noise(3.0, 2 * layer + head) for head in range(2)] for layer in range(2)], n_ctx=60)
+    collector = part_of_speech.Collector(built := model.build())
+    found = measured(collector, built, corpus)
+    rules, reporting = found.rules, measured_half(built, corpus)
+    both = rules.merge(reporting, on=["layer", "head", "measure"], suffixes=("", "_heads"))
+    assert len(both) == len(rules) > 0
+    np.testing.assert_allclose(both["value"], both["value_heads"], atol=1e-6)
+    assert (both["n"] == both["n_heads"]).all()
+    assert ((rules["rival_value"] >= 0) & (rules["rival_value"] <= 1)).all()
+
+
+def measured_half(model, corpus) -> pd.DataFrame:
+    """What the half that reports says of relations, the usual way."""
+    reading = Reading(model, corpus)
+    fresh = part_of_speech.Collector(model)
+    for batch in reading:
+        fresh.add(batch)
+    table = fresh.collected(reading).half(1).table()
+    return table.loc[(table["sink"] == "kept") & table["measure"].str.startswith("relation:")]
