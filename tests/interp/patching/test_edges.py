@@ -114,10 +114,10 @@ def before(model: Transformer, receiver: str) -> int:
 
 def test_receivers_are_every_heads_queries_and_every_shared_heads_keys_and_values():
     found = edge_attribution(model_of("grouped queries"), ragged_pairs(), logit_difference(), steps=1)
-    queries = [f"0.{head}.q" for head in range(6)]
-    assert found.receivers[:11] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
+    queries = [f"0.{head}.q" for head in range(4)]
+    assert found.receivers[:9] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
     assert found.receivers[-1] == "logits"
-    assert len(found.receivers) == 3 * 11 + 1
+    assert len(found.receivers) == 3 * 9 + 1
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
