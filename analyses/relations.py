@@ -65,11 +65,11 @@ _OWN_HEAD = "relations left out: a word that is its own head"
 class Items:
     """Questions put to a batch: which prompt, which query and target word (counted in the window), which measure."""
 
+    batch: Batch
     prompt: Int[Tensor, " item"]
     query: Int[Tensor, " item"]
     target: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
-    batch: Batch
 
     @staticmethod
     def of(batch: Batch, relations: Sequence[str], causal: bool, counts: Counter[str]) -> "Items":
@@ -89,7 +89,7 @@ class Items:
         for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
             if count:
                 counts[reason] += count
-        return Items(*torch.from_numpy(found).to(batch.pattern.device), batch)
+        return Items(batch, *torch.from_numpy(found).to(batch.pattern.device))
 
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
@@ -105,13 +105,13 @@ class Items:
                     continue
                 found.append((prompt, query - window.start, target - window.start, column))
         columns = torch.tensor(found, dtype=torch.long, device=batch.pattern.device).reshape(-1, 4)
-        return Items(*columns.unbind(1), batch)
+        return Items(batch, *columns.unbind(1))
 
     def __len__(self) -> int:
         return len(self.prompt)
 
     def __getitem__(self, which: Tensor) -> "Items":
-        return Items(self.prompt[which], self.query[which], self.target[which], self.column[which], self.batch)
+        return Items(self.batch, self.prompt[which], self.query[which], self.target[which], self.column[which])
 
     @cached_property
     def tags(self) -> np.ndarray:

@@ -106,24 +106,24 @@ def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 
     """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
-    spot = PatchSite.of(model, first.site, ("layer",), *where_in)
+    patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
     rows = pd.concat([_rows(each, name, seed) for each in found for name in each.values], ignore_index=True)
-    where = [axis for axis in spot.axes if axis in POSITIONS]
-    place = {"stack": spot.stack, "attention": spot.attention, "site": spot.site}
+    where = [axis for axis in patch_site.axes if axis in POSITIONS]
+    place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
     cells = pd.DataFrame(place, index=rows.index)
     for axis in ("layer", "head", *where):
         cells[axis] = rows[axis].astype("Int64") if axis in rows else pd.array([pd.NA] * len(rows), dtype="Int64")
     for prefix, axis in zip(("", "key_"), where, strict=False):
         for name, inputs in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
-            labels = _shared_labels(model, inputs, spot.counted(axis))
+            labels = _shared_labels(model, inputs, patch_site.counted(axis))
             cells[prefix + name] = [None if pd.isna(at) else labels[at] for at in cells[axis].tolist()]
     table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     reasons = {name: unreliable(first.difference(name)) for name in first.values}
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
     prompts |= {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
-    attending = f"{spot.attention}-attention " if spot.in_attention else ""
-    named = f"{spot.stack} {attending}{spot.site}" if len(model.config.stacks) > 1 else None
+    attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
+    named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
     refused = {name: reason for name, reason in reasons.items() if reason}
     return Cells(table.loc[:, [*order, "share_low", "share_high"]], refused, prompts, named)

@@ -103,15 +103,15 @@ def ablate(
     model = with_parts(model, "an ablation")
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
     asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
-    if site == "z" or (asked.spot.in_engine and not asked.spot.units):  # the plain run has these
+    if site == "z" or (asked.patch_site.in_engine and not asked.patch_site.units):  # the plain run has these
         runs = asked.plain, asked.replaced()
         how = asked.readouts, asked.values, site, by, asked.budget
         values = swept(model, asked.alone, runs, *how, stack=stack, attention=attention)
     else:
-        shape = asked.spot.shape(asked.alone, by)
+        shape = asked.patch_site.shape(asked.alone, by)
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
-        blank_beyond(values, by, asked.alone, asked.spot)
+        blank_beyond(values, by, asked.alone, asked.patch_site)
     return Ablation(site, kind, by, values, asked.values)
 
 
@@ -135,10 +135,10 @@ def ablate_cells(
         InputError: as `ablate`, or a cell that the model lacks.
     """
     model = with_parts(model, "an ablation")
-    spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
-    cells = _checked(spot, cells)
-    asked = _Asked.of(model, prompts, metrics, spot, kind, options)
-    values = asked.measure(("layer", *spot.units), [[cell] for cell in cells])
+    patch_site = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
+    cells = _checked(patch_site, cells)
+    asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
+    values = asked.measure(("layer", *patch_site.units), [[cell] for cell in cells])
     return Ablation(site, kind, ("cell",), values, asked.values)
 
 
@@ -162,28 +162,28 @@ def ablate_in_order(
         InputError: as `ablate_cells`, or a cell named twice.
     """
     model = with_parts(model, "an ablation")
-    spot = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
-    cells = _checked(spot, order)
+    patch_site = PatchSite.of(model, site, stack=options.get("stack"), attention=options.get("attention", "self"))
+    cells = _checked(patch_site, order)
     if len({*cells}) != len(cells):
         raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
-    asked = _Asked.of(model, prompts, metrics, spot, kind, options)
-    values = asked.measure(("layer", *spot.units), [cells[: step + 1] for step in range(len(cells))])
+    asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
+    values = asked.measure(("layer", *patch_site.units), [cells[: step + 1] for step in range(len(cells))])
     return Ablation(site, kind, ("step",), values, asked.values)
 
 
-def _checked(spot: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
+def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     """The cells, negative indices counted from the end.
 
     Raises:
         InputError: no cell, or one that the model lacks.
     """
-    sizes = {axis: spot.size(axis) or 0 for axis in ("layer", *spot.units)}
+    sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
     if not len(cells):
         raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
     for cell in cells:
         if len(cell) != len(sizes) or not all(-n <= at < n for at, n in zip(cell, sizes.values(), strict=True)):
             limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {tuple(cell)} of {spot.site}: expected ({limits})")
+            raise InputError(f"no cell {tuple(cell)} of {patch_site.site}: expected ({limits})")
     return [tuple(at % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in cells]
 
 
@@ -192,7 +192,7 @@ class _Asked:
     """What is ablated, checked: the prompts with their own run and metrics, and what comes instead in each layer."""
 
     model: Transformer
-    spot: PatchSite
+    patch_site: PatchSite
     alone: Alone
     readouts: list[Readout]
     plain: PlainRun
@@ -206,26 +206,26 @@ class _Asked:
         model: Transformer,
         prompts: Tokens | Pairs,
         metrics: Metric | Sequence[Metric],
-        spot: PatchSite,
+        patch_site: PatchSite,
         kind: str,
         options: Options,
     ) -> "_Asked":
         alone = Alone.of(model, prompts, options.get("target"))
         drawn = options.get("mean"), options.get("donors"), options.get("seed", 0)
-        instead = Replacement(model, spot, alone, kind, *drawn).layers()
+        instead = Replacement(model, patch_site, alone, kind, *drawn).layers()
         readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
         values = read_values(model, plain, readouts)
-        return _Asked(model, spot, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
+        return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
 
     def replaced(self) -> PlainRun:
         """A run that has at the site what comes instead, to patch from."""
-        own = self.plain.of_stack(self.spot.stack)
-        kept = zip(self.instead, own[self.spot.local], strict=True)
-        own = own.putting(self.spot.local, [theirs.to(ours.dtype).expand_as(ours) for theirs, ours in kept])
+        own = self.plain.of_stack(self.patch_site.stack)
+        kept = zip(self.instead, own[self.patch_site.local], strict=True)
+        own = own.putting(self.patch_site.local, [theirs.to(ours.dtype).expand_as(ours) for theirs, ours in kept])
         return own if own.stack == self.plain.stack else replace(self.plain, source=own)
 
     def measure(self, by: Sequence[str], sets: Sequence[Sequence[Cell]]) -> dict[str, Float[Tensor, "set prompt"]]:
         """Each metric with each set of cells ablated together."""
-        args = self.model, self.alone, self.plain, self.readouts, self.spot, by, sets
+        args = self.model, self.alone, self.plain, self.readouts, self.patch_site, by, sets
         found = measure_sets(*args, self.instead.__getitem__, self.budget)
         return dict(zip((readout.name for readout in self.readouts), found, strict=True))

@@ -33,9 +33,9 @@ class Where:
 class AttentionPatches:
     """Patches of one site inside attention, from a plain run of the base prompts and one of the source prompts."""
 
-    def __init__(self, base: PlainRun, source: PlainRun, spot: PatchSite, sight: Sight):
-        self.base, self.source, self.spot, self.sight = base, source, spot, sight
-        self.prefix = "attn" if spot.attention == "self" else "cross_attn"
+    def __init__(self, base: PlainRun, source: PlainRun, patch_site: PatchSite, sight: Sight):
+        self.base, self.source, self.patch_site, self.sight = base, source, patch_site, sight
+        self.prefix = "attn" if patch_site.attention == "self" else "cross_attn"
         self._cached: tuple[int, dict[str, Tensor]] = (-1, {})
 
     def forget(self) -> None:
@@ -44,7 +44,7 @@ class AttentionPatches:
 
     def attention(self, block: Block) -> Attention:
         """The attention that the site lies in."""
-        attn = block.attn if self.spot.attention == "self" else block.cross_attn
+        attn = block.attn if self.patch_site.attention == "self" else block.cross_attn
         assert attn is not None
         return attn
 
@@ -56,10 +56,10 @@ class AttentionPatches:
         Cells are `heads` (of `k` and `v` key/value heads) where each head is one, else all heads are members of one.
         """
         attn = self.attention(block)
-        if attn.config.qk_norm == "all" and self.spot.site in {"q", "k"} and where.by_head:
+        if attn.config.qk_norm == "all" and self.patch_site.site in {"q", "k"} and where.by_head:
             dz = self._coupled(attn, block, layer, where, heads)[:, :, :, rows]
             return dz, attn.W_O.expand(len(heads), *attn.W_O.shape)
-        n_cells = (attn.config.kv_heads if self.spot.of_keys else attn.config.n_heads) if where.by_head else 1
+        n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if where.by_head else 1
         dz = self._dz(attn, layer, where)[:, :, rows].unflatten(0, (n_cells, -1))
         writes = attn.W_O.unflatten(0, (n_cells, -1))
         return (dz[heads], writes[heads]) if len(heads) < n_cells else (dz, writes)
@@ -67,7 +67,7 @@ class AttentionPatches:
     # What the patch does to z, head prompt position d_head, over all positions.
 
     def _dz(self, attn: Attention, layer: int, where: Where) -> Float[Tensor, "head prompt row d_head"]:
-        found, site = self._layer(attn, layer), self.spot.site
+        found, site = self._layer(attn, layer), self.patch_site.site
         if site in {"z", "q"} or (site in {"pattern", "scores"} and where.key is None):
             return found["dz"]  # row by row: the rows that are not patched are cut off by the caller
         at = where.position if site in {"k", "v"} else where.key
@@ -97,7 +97,7 @@ class AttentionPatches:
         return self._cached[1]
 
     def _prepare(self, attn: Attention, layer: int) -> dict[str, Tensor]:
-        base, source, site = self._parts(self.base, layer), self._parts(self.source, layer), self.spot.site
+        base, source, site = self._parts(self.base, layer), self._parts(self.source, layer), self.patch_site.site
         if site == "z":
             return {"dz": source["z"] - base["z"]}
         q, k, v = (self._shared(attn, base[part]) for part in "qkv")
@@ -129,7 +129,7 @@ class AttentionPatches:
     def _coupled(
         self, attn: Attention, block: Block, layer: int, where: Where, heads: list[int]
     ) -> Float[Tensor, "cell head prompt query d_head"]:
-        part = self.spot.site
+        part = self.patch_site.site
         base, source = (self._projected(attn, block, run, layer) for run in (self.base, self.source))
         raw = base.expand(len(heads), *base.shape).clone()
         at = slice(None) if where.position is None else slice(where.position, where.position + 1)
@@ -146,15 +146,15 @@ class AttentionPatches:
 
     def _projected(self, attn: Attention, block: Block, run: PlainRun, layer: int) -> Tensor:
         """Queries or keys before the norm, prompt position head d_head."""
-        if self.spot.attention == "self":
+        if self.patch_site.attention == "self":
             normed = block.attention.read(run.resid[layer])
-        elif self.spot.site == "q":
+        elif self.patch_site.site == "q":
             normed = block.cross.read(run["resid_mid"][layer])
         else:
             assert run.source is not None
             assert run.source.final is not None
             normed = run.source.final
-        return attn.project_queries(normed) if self.spot.site == "q" else attn.project_keys_values(normed)[0]
+        return attn.project_queries(normed) if self.patch_site.site == "q" else attn.project_keys_values(normed)[0]
 
     def _unturned(self, raw: Tensor) -> Tensor:
         """Positions of the keys of another text, which nothing turns."""

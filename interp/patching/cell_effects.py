@@ -23,7 +23,7 @@ class CellEffects:
         self,
         model: Transformer,
         pairs: Pairs,
-        spot: PatchSite,
+        patch_site: PatchSite,
         by: tuple[str, ...],
         most: int,
         plain: Tensor,
@@ -31,7 +31,7 @@ class CellEffects:
     ):
         self.model, self.pairs, self.by, self.most, self.sign = model, pairs, by, most, sign
         self.plain = plain
-        self.shape = (*spot.shape(pairs, by), len(pairs))
+        self.shape = (*patch_site.shape(pairs, by), len(pairs))
         self.groups: list[GroupSweep] = []
 
     @staticmethod
@@ -39,20 +39,20 @@ class CellEffects:
         model: Transformer,
         pairs: Pairs,
         metric: Metric,
-        spot: PatchSite,
+        patch_site: PatchSite,
         by: tuple[str, ...],
         direction: Direction,
         budget: int,
     ) -> "CellEffects":
         """Arguments are those of `sweep`, and so is what it raises."""
-        check_reach(model, pairs, spot)
+        check_reach(model, pairs, patch_site)
         readout = metric.prepare(model, pairs)
         clean, corrupt = pairs.inputs
         runs = PlainRun.of_both(model, *((corrupt, clean) if direction == "denoise" else (clean, corrupt)))
         plain = read_values(model, runs[0], [readout])[readout.name]
-        most = most_rows(model, pairs, budget, spot)
-        found = CellEffects(model, pairs, spot, by, most, plain, 1 if direction == "denoise" else -1)
-        together = groups(model, pairs, spot, most, alone=True)
+        most = most_rows(model, pairs, budget, patch_site)
+        found = CellEffects(model, pairs, patch_site, by, most, plain, 1 if direction == "denoise" else -1)
+        together = groups(model, pairs, patch_site, most, alone=True)
         found.groups = [GroupSweep.of(model, runs, group, [readout], by) for group in together]
         return found
 

@@ -29,7 +29,7 @@ class Group:
     `lengths` are those of each stack's texts, the longest where they differ: only in the stack that is not swept.
     """
 
-    spot: PatchSite
+    patch_site: PatchSite
     prompts: Int[Tensor, " prompt"]
     first: int
     lengths: dict[str, int]
@@ -37,46 +37,48 @@ class Group:
     @property
     def length(self) -> int:
         """Positions of what the swept stack reads."""
-        return self.lengths[self.spot.stack]
+        return self.lengths[self.patch_site.stack]
 
     def wheres(self, by: tuple[str, ...]) -> Iterator[Where]:
         """The cells of a layer that can have an effect, an axis of heads or neurons aside."""
-        across = self.spot.attention == "cross"
-        rows, by_unit = [None], bool({*self.spot.units} & {*by})
+        across = self.patch_site.attention == "cross"
+        rows, by_unit = [None], bool({*self.patch_site.units} & {*by})
         if axis := next((axis for axis in ("position", "query") if axis in by), None):
-            own = self.spot.counted(axis) == self.spot.stack
-            rows = range(self.first if own else 0, self.lengths[self.spot.counted(axis)])
+            own = self.patch_site.counted(axis) == self.patch_site.stack
+            rows = range(self.first if own else 0, self.lengths[self.patch_site.counted(axis)])
         # a changed query spreads its attention anew over all keys, also over those that are as they were
-        keys = range(self.lengths[self.spot.counted("key")]) if "key" in by else [None]
+        keys = range(self.lengths[self.patch_site.counted("key")]) if "key" in by else [None]
         for row, key in product(rows, keys):
-            if self.spot.causal and not across and row is not None and key is not None and key > row:
+            if self.patch_site.causal and not across and row is not None and key is not None and key > row:
                 continue
             yield Where(by_unit, row, key)
 
     def first_reached(self, where: Where) -> int:
         """The first position whose stream the patch can change."""
-        if not self.spot.causal:
+        if not self.patch_site.causal:
             return 0
-        if self.spot.attention == "cross":
-            return self.first if where.position is None or self.spot.of_keys else where.position
+        if self.patch_site.attention == "cross":
+            return self.first if where.position is None or self.patch_site.of_keys else where.position
         return max(self.first, where.key or 0) if where.position is None else where.position
 
 
-def groups(model: Transformer, pairs: Pairs, spot: PatchSite, most: int, *, alone: bool = False) -> Iterator[Group]:
+def groups(
+    model: Transformer, pairs: Pairs, patch_site: PatchSite, most: int, *, alone: bool = False
+) -> Iterator[Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
     A group's changed positions fill one pass at most; or each prompt is a group `alone`.
     """
-    own = pairs.read_by(spot.stack).lengths
-    first = pairs.first_reached(spot.stack) if spot.causal else torch.zeros_like(own)
+    own = pairs.read_by(patch_site.stack).lengths
+    first = pairs.first_reached(patch_site.stack) if patch_site.causal else torch.zeros_like(own)
     lengths = {stack: pairs.read_by(stack).lengths for stack in model.config.stacks}
-    onward = 0 if spot.stack == last_stack(model) else pairs.read_by(last_stack(model)).ids.shape[1]
+    onward = 0 if patch_site.stack == last_stack(model) else pairs.read_by(last_stack(model)).ids.shape[1]
     keys = torch.stack([first, own], 1)
     for key in keys.unique(dim=0):
         start, length = key.tolist()
         together = (keys == key).all(1).nonzero()[:, 0]
         for prompts in together.split(1 if alone else max(1, most // (length - start + onward))):
-            yield Group(spot, prompts, start, {name: int(each[prompts].max()) for name, each in lengths.items()})
+            yield Group(patch_site, prompts, start, {name: int(each[prompts].max()) for name, each in lengths.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ class GroupSweep:
         """The prompts of `group`; the runs are those of the stack that the metrics read."""
         base, source = (run.take(group.prompts, group.lengths) for run in runs)
         reads = [readout.take(group.prompts) for readout in readouts]
-        return GroupSweep(by, group, base, SitePatches(model, base, source, group.spot), reads)
+        return GroupSweep(by, group, base, SitePatches(model, base, source, group.patch_site), reads)
 
     def chunks(self, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Chunk]":
         """All wanted cells that can have an effect, at most so many rows of them at a time."""
@@ -112,7 +114,7 @@ class GroupSweep:
 
     def chunks_of(self, where: Where, first: int, most: int, wanted: Bool[np.ndarray, "*cells"]) -> "Iterator[Chunk]":
         """The wanted cells of `where`, layer by layer, that change positions from `first` on."""
-        for layer in range(self.group.spot.n_layers):
+        for layer in range(self.group.patch_site.n_layers):
             heads = np.flatnonzero(wanted[self._at(layer, where, slice(None))]).tolist()  # [0] where cells are no heads
             step = max(1, most // self.suffix(first).rows) if heads else 1
             for begin in range(0, len(heads), step):
@@ -126,7 +128,7 @@ class GroupSweep:
     def suffix(self, first: int) -> Suffix:
         """What the cells share that change positions from `first` on."""
         if first not in self.suffixes:
-            model, stack = self.patches.model, self.group.spot.stack
+            model, stack = self.patches.model, self.group.patch_site.stack
             reads = torch.cat([readout.positions for readout in self.readouts], 1)
             self.suffixes[first] = Suffix.of(model, self.base, stack, first, [reads])
         return self.suffixes[first]

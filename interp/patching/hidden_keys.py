@@ -29,24 +29,24 @@ class HiddenKeys:
         self,
         model: Transformer,
         base: PlainRun,
-        spot: PatchSite,
+        patch_site: PatchSite,
         queries: Sequence[Int[Tensor, " _"]],
         keys: Sequence[Bool[Tensor, "_ _"]],
         reads: Sequence[Int[Tensor, " _"]],
     ):
-        """Each claim's rows, the keys hidden from them in the attention of `spot`, and where its read-out looks.
+        """Each claim's rows, the keys hidden from them in the attention of `patch_site`, and where its read-out looks.
 
         `base` is the text's own run, that of the stack which is read.
         """
-        self.model, self.spot, self.base = model, spot, base.of_stack(spot.stack)
-        self.blocks = model.stack(spot.stack).blocks
-        self.n_claims, self.n_heads = len(queries), model.config.stacks[spot.stack].n_heads
+        self.model, self.patch_site, self.base = model, patch_site, base.of_stack(patch_site.stack)
+        self.blocks = model.stack(patch_site.stack).blocks
+        self.n_claims, self.n_heads = len(queries), model.config.stacks[patch_site.stack].n_heads
         device, sizes = model.device, torch.tensor([len(rows) for rows in queries])
         self.rows = torch.cat([*queries]).to(device)
         self.claim = torch.arange(self.n_claims).repeat_interleave(sizes).to(device)  # of each row
-        causal = spot.causal and spot.attention == "self"
-        self.sight = sight_of(model, self.base.batch, stack=spot.stack).at(self.rows[None])
-        if spot.attention == "cross":
+        causal = patch_site.causal and patch_site.attention == "self"
+        self.sight = sight_of(model, self.base.batch, stack=patch_site.stack).at(self.rows[None])
+        if patch_site.attention == "cross":
             assert self.base.source is not None
             self.sight = Source.of(self.base.source.final, self.base.source.batch).seen_by(self.sight)
         length = self.sight.n_keys
@@ -54,7 +54,7 @@ class HiddenKeys:
         if causal:
             self.keys = self.keys | (torch.arange(length, device=device) > self.rows[:, None])
         first, looking = int(self.rows.min()), [read[None].to(device) for read in reads]
-        self.suffix = Suffix.of(model, base, spot.stack, first, looking)
+        self.suffix = Suffix.of(model, base, patch_site.stack, first, looking)
         cell = self.claim * self.n_heads + torch.arange(self.n_heads, device=device)[:, None]  # head row
         place = (cell * self.suffix.shape[1] + self.rows - self.suffix.first).flatten()
         lead, positions = (self.n_heads, len(self.rows)), self.base.batch.positions[:, self.rows]
@@ -79,13 +79,13 @@ class HiddenKeys:
     def enter(self, layer: int) -> ChangedRows:
         """The claimed rows after the attention of a layer, each head in turn without its claimed keys."""
         block, rows = self.blocks[layer], self.rows
-        sublayer = block.attention if self.spot.attention == "self" else block.cross
+        sublayer = block.attention if self.patch_site.attention == "self" else block.cross
         attn, kept = sublayer.layer, {part: self.base[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
         assert isinstance(attn, Attention)
         q, z = (kept[part][:, rows].transpose(1, 2) for part in "qz")  # 1 head row d_head
         k, v = (attn.shared(kept[part].transpose(1, 2)) for part in "kv")
         scores = attn.scores(q, k, self.sight)
         dz = scores.masked_fill(self.keys, -torch.inf).softmax(-1) @ v - z
-        stream = after_attention(block, self.base, layer, (0, rows), dz[0] @ attn.W_O, self.spot.attention)
-        at = after(block.config, layer, self.spot.attention)
+        stream = after_attention(block, self.base, layer, (0, rows), dz[0] @ attn.W_O, self.patch_site.attention)
+        at = after(block.config, layer, self.patch_site.attention)
         return ChangedRows(*at, self.place, stream.flatten(0, 1), (1, 1, self.n_heads * len(rows)))

@@ -68,7 +68,7 @@ class _Texts:
 
     model: Model
     inputs: Inputs
-    spot: PatchSite
+    patch_site: PatchSite
 
     def read_by(self, stack: str) -> TokenBatch:
         """What a stack reads."""
@@ -78,12 +78,12 @@ class _Texts:
     @property
     def rows(self) -> TokenBatch:
         """The texts whose rows are claimed."""
-        return self.read_by(self.spot.stack)
+        return self.read_by(self.patch_site.stack)
 
     @property
     def keys(self) -> TokenBatch:
         """The texts whose keys are hidden."""
-        return self.read_by(self.spot.counted("key"))
+        return self.read_by(self.patch_site.counted("key"))
 
     @property
     def read(self) -> TokenBatch:
@@ -132,20 +132,20 @@ def knock_out(
     texts = _checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
-    config, base = model.config.stacks[texts.spot.stack], PlainRun.of(model, *texts.inputs)
+    config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
     found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
     stretches = _stretches(texts, claims)
     for prompt, some, layers in _parties(texts, claims, stretches):
         lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
         reads = [texts.read_of(claims[at]) for at in some]
         last = max(1 + int(read.positions.max()) for read in reads)
-        if texts.spot.stack == last_stack(model):
+        if texts.patch_site.stack == last_stack(model):
             last = max(stretches[at].stop for at in some)
         if model.last.config.causal:
             lengths[last_stack(model)] = last
         own = base.take(torch.tensor([prompt], device=model.device), lengths)
         queries, keys = [claims[at].queries for at in some], [claims[at].keys for at in some]
-        hidden = HiddenKeys(model, own, texts.spot, queries, keys, [read.positions for read in reads])
+        hidden = HiddenKeys(model, own, texts.patch_site, queries, keys, [read.positions for read in reads])
         for at, drop in zip(some, hidden.drops(layers, output, [read.value for read in reads]), strict=True):
             found[at, layers.start : layers.stop] = drop
     return found
@@ -164,7 +164,7 @@ def knock_out_by_forward(
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
     texts = _checked(model, tokens, claims, output, target, stack, attention)
-    config = model.config.stacks[texts.spot.stack]
+    config = model.config.stacks[texts.patch_site.stack]
     final = "logits" if output is None else f"{last_stack(model)}.resid_final"
     inputs, target = texts.inputs
     before = run(model, inputs, capture=final, target=target)[final]
@@ -178,7 +178,7 @@ def knock_out_by_forward(
 
         for layer in range(config.n_layers):
             for head in range(config.n_heads):
-                edit = {texts.spot.name(layer): _masking(claim, head)}
+                edit = {texts.patch_site.name(layer): _masking(claim, head)}
                 after = run(model, inputs, capture=final, edit=edit, target=target)[final]
                 found[at, layer, head] = value(before) - value(after)
     return found
@@ -219,15 +219,15 @@ def _checked(
     attention: str,
 ) -> _Texts:
     """The texts, every claim inside its own."""
-    spot = PatchSite.of(model, "scores", stack=stack, attention=attention)
+    patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
     own = output is None or output is getattr(model, "output", None)
     if output is None and model.config.output == "none":
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    texts = _Texts(model, as_batches(model, tokens, target), spot)
+    texts = _Texts(model, as_batches(model, tokens, target), patch_site)
     for batch in (texts.rows, texts.keys, texts.read):
         if batch.padded and not bool(batch.mask[:, 0].all()):
             raise InputError("texts are padded on the right: expected a real token in the first column of every text")
-    says_next = own and spot.stack == last_stack(model) and model.config.last.causal
+    says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
     for claim in claims:
         if not 0 <= claim.prompt < len(texts.rows.ids):
             raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
@@ -251,10 +251,10 @@ def _check_claim(texts: _Texts, claim: Claim) -> None:
         at = claim.read.positions.tolist()
         if not at or min(at) < 0 or max(at) >= n_read:
             raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{n_read - 1}")
-    seen = near = _seen(texts.spot, claim, n_keys)
-    config = texts.model.config.stacks[texts.spot.stack]
+    seen = near = _seen(texts.patch_site, claim, n_keys)
+    config = texts.model.config.stacks[texts.patch_site.stack]
     reach = min((each for layer in range(config.n_layers) if (each := config.reach(layer)) is not None), default=None)
-    if reach is not None and texts.spot.attention == "self":
+    if reach is not None and texts.patch_site.attention == "self":
         key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
         near = seen & ((key - claim.queries[:, None]).abs() <= reach)
     if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
@@ -263,10 +263,10 @@ def _check_claim(texts: _Texts, claim: Claim) -> None:
         )
 
 
-def _seen(spot: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
+def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
     """The keys that a claim's rows see: in causal self-attention none after them, else those of a text so long."""
     key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-    if spot.causal and spot.attention == "self":
+    if patch_site.causal and patch_site.attention == "self":
         return key <= claim.queries[:, None]
     return (key < n_keys).expand_as(claim.keys)
 
@@ -277,7 +277,7 @@ def _stretches(texts: _Texts, claims: Sequence[Claim]) -> list[range]:
     In a causal stack nothing before the first row changes, and nothing after the last one that is claimed or read is
     seen by any that is.
     """
-    if not texts.spot.causal:
+    if not texts.patch_site.causal:
         return [range(int(texts.rows.lengths[claim.prompt])) for claim in claims]
     reads = [claim.queries if claim.read is None else claim.read.positions for claim in claims]
     return [
@@ -293,9 +293,9 @@ def _parties(
 
     Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
     """
-    config, most = texts.model.config.stacks[texts.spot.stack], rows_at_once(texts.model, 3)
+    config, most = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
     after = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
-    onward = 0 if texts.spot.stack == last_stack(texts.model) else texts.read.ids.shape[1]
+    onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
     party, rows = [], 0
     for at in sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop)):
         claim = claims[at]

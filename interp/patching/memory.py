@@ -12,7 +12,7 @@ BUDGET = 2 << 30  # bytes that a sweep may take, by default
 MOST = 2048 * 768
 
 
-def shares(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None) -> tuple[int, int]:
+def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None) -> tuple[int, int]:
     """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes.
 
     Raises:
@@ -24,7 +24,7 @@ def shares(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None
         heads = 2 * attentions * (config.n_heads + config.kv_heads) * config.d_head
         kept += config.n_layers * pairs.read_by(name).ids.shape[1] * ((3 + 2 * attentions) * config.d_model + heads)
     alone = 2 * kept * model.last.embed.token.weight.element_size()
-    one_cell = positions_changed(model, pairs, spot) * _row_bytes(model, pairs)
+    one_cell = positions_changed(model, pairs, patch_site) * _row_bytes(model, pairs)
     least = alone + one_cell
     _check(budget, least, pairs)
     together = 2 * alone  # groups of several prompts are copied out of their run
@@ -49,16 +49,18 @@ def rows_at_once(model: Model, share: int = 1) -> int:
     return MOST // (share * model.config.d_model)
 
 
-def positions_changed(model: Transformer, pairs: Pairs, spot: PatchSite | None = None) -> int:
+def positions_changed(model: Transformer, pairs: Pairs, patch_site: PatchSite | None = None) -> int:
     """The most that one cell can change in any prompt; an encoder's cells change all of both texts."""
-    stack = last_stack(model) if spot is None else spot.stack
+    stack = last_stack(model) if patch_site is None else patch_site.stack
     lengths = pairs.read_by(stack).lengths
     changed = lengths - pairs.first_reached(stack) if model.config.stacks[stack].causal else lengths
     onward = 0 if stack == last_stack(model) else pairs.read_by(last_stack(model)).lengths
     return int((changed + onward).max())
 
 
-def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | None = None, recorded: int = 0) -> int:
+def most_rows(
+    model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None, recorded: int = 0
+) -> int:
     """How many rows (cells x prompts x positions) a pass carries: at least those of one cell of one prompt.
 
     Where so many numbers are `recorded` of each on its way, one cell must fit.
@@ -66,7 +68,7 @@ def most_rows(model: Transformer, pairs: Pairs, budget: int, spot: PatchSite | N
     Raises:
         InputError: it does not.
     """
-    one_cell, row = positions_changed(model, pairs, spot), _row_bytes(model, pairs, recorded)
+    one_cell, row = positions_changed(model, pairs, patch_site), _row_bytes(model, pairs, recorded)
     if recorded:
         _check(budget, one_cell * row, pairs)
     return max(one_cell, min(rows_at_once(model), budget // row))

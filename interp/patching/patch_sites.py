@@ -76,12 +76,12 @@ class PatchSite:
         found = model.sites[site_name(stack, 0, site, kind)]
         axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
         n_layers = 1 if site in _OUTSIDE else config.n_layers
-        spot = PatchSite(stack, kind, site, axes, found.sizes, n_layers, config.causal)
-        if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*spot.counting}:
+        patch_site = PatchSite(stack, kind, site, axes, found.sizes, n_layers, config.causal)
+        if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:
             raise InputError(
-                f"{site} can be swept by layer first, then any of {', '.join(spot.counting)}; got {', '.join(by)}"
+                f"{site} can be swept by layer first, then any of {', '.join(patch_site.counting)}; got {', '.join(by)}"
             )
-        return spot
+        return patch_site
 
     def check_ablation(self, kind: str) -> None:
         """Whether the site can be ablated in this way.

@@ -73,21 +73,23 @@ def path_patch(
     """
     model = with_parts(model, "path patching")
     by = tuple(by)
-    spot = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
-    check_reach(model, pairs, spot)
+    patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
+    check_reach(model, pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
     base, other = PlainRun.of_both(model, *(pairs.inputs[::-1] if direction == "denoise" else pairs.inputs))
     base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
-    values = {name: value.expand(*spot.shape(pairs, by), -1).clone() for name, value in base_values.items()}
-    config = model.config.stacks[spot.stack]
-    most = most_rows(model, pairs, budget, spot, recorded=_recorded(config, receivers))
-    for group in groups(model, pairs, spot, most):
+    values = {name: value.expand(*patch_site.shape(pairs, by), -1).clone() for name, value in base_values.items()}
+    config = model.config.stacks[patch_site.stack]
+    most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
+    for group in groups(model, pairs, patch_site, most):
         paths = _Paths(GroupSweep.of(model, (base, other), group, readouts, by), receivers, through)
         for where in group.wheres(by):
             paths.fill(values, where, most)
-    blank_beyond(values, by, pairs, spot)
+    blank_beyond(values, by, pairs, patch_site)
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, spot.stack, spot.attention)
+    return Sweep(
+        path_name(sender, receivers), direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class _Paths:
         if not asked:
             return
         rows = torch.cat([each.rows for parts in asked.values() for each in parts]).unique()
-        first = int(rows[0]) if sweep.group.spot.causal else 0
+        first = int(rows[0]) if sweep.group.patch_site.causal else 0
         everything = self.through == "everything"
         if where.position is not None and not everything:  # attention alone moves anything to another position
             rows = rows[rows == where.position]
@@ -124,8 +126,10 @@ class _Paths:
         sweep.patches.forget()
 
     def _written(self, layer: int) -> Moment:
-        spot = self.sweep.group.spot
-        return written(self.sweep.patches.model.config.stacks[spot.stack], spot.site, layer, spot.attention)
+        patch_site = self.sweep.group.patch_site
+        return written(
+            self.sweep.patches.model.config.stacks[patch_site.stack], patch_site.site, layer, patch_site.attention
+        )
 
     def _asked(self, start: int) -> dict[Moment, list[Asked]]:
         """What receivers ask for from `start` on; what nothing moves to another position, only where metrics read."""

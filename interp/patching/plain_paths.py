@@ -82,19 +82,19 @@ def check_paths(
     """
     if sender not in SENDERS:
         raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
-    spot = PatchSite.of(model, sender, by, stack, attention)
+    patch_site = PatchSite.of(model, sender, by, stack, attention)
     if through not in THROUGH:
         raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
-        _check_receiver(model, spot.stack, pairs, receiver)
-    config = model.config.stacks[spot.stack]
+        _check_receiver(model, patch_site.stack, pairs, receiver)
+    config = model.config.stacks[patch_site.stack]
     if max(receiver.moment(config) for receiver in receivers) < written(config, sender, 0, attention):
         raise InputError(
             f"no {sender} is written before {', '.join(map(str, receivers))} read: expected a receiver in a later layer"
         )
-    return spot
+    return patch_site
 
 
 def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
@@ -150,36 +150,42 @@ def path_patch_by_forward(
     """
     model = with_parts(model, "path patching")
     by = tuple(by)
-    spot = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
+    patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
     readouts = prepared(model, pairs, metrics)
     inputs, theirs = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     base, other = run_inputs(model, inputs, capture="*"), run_inputs(model, theirs, capture="*")
-    read = {_site_read(model, spot.stack, receiver) for receiver in receivers}
-    sizes, lengths = spot.shape(pairs, by), pairs.read_by(spot.stack).lengths
+    read = {_site_read(model, patch_site.stack, receiver) for receiver in receivers}
+    sizes, lengths = patch_site.shape(pairs, by), pairs.read_by(patch_site.stack).lengths
     values = {r.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=base.logits.dtype) for r in readouts}
     for layer, *rest in product(*map(range, sizes)):
         where = dict(zip(by[1:], rest, strict=True))
-        site = spot.name(layer)
+        site = patch_site.name(layer)
         sent: dict[str, Edit | SelectiveEdit] = {site: patch(other[site], **where)}
-        first = run_inputs(model, inputs, edit=_frozen(base, spot, layer, through) | sent, capture=read)
-        second = run_inputs(model, inputs, edit=_received(model, spot.stack, first, receivers, lengths))
-        real = within(pairs, spot, where)
+        first = run_inputs(model, inputs, edit=_frozen(base, patch_site, layer, through) | sent, capture=read)
+        second = run_inputs(model, inputs, edit=_received(model, patch_site.stack, first, receivers, lengths))
+        real = within(pairs, patch_site, where)
         for readout in readouts:
             value = readout.of_logits(second.logits).cpu()
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
     plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, spot.stack, spot.attention)
+    return Sweep(
+        path_name(sender, receivers), direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention
+    )
 
 
-def _frozen(base: Run, spot: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
+def _frozen(base: Run, patch_site: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
     """Everything that the first pass keeps as the base run has it; the sender's own attention is not."""
     own = site_name(
-        spot.stack,
+        patch_site.stack,
         layer,
-        {"self": "attn_out", "cross": "cross_attn_out"}[spot.attention] if spot.site == "z" else spot.site,
+        {"self": "attn_out", "cross": "cross_attn_out"}[patch_site.attention]
+        if patch_site.site == "z"
+        else patch_site.site,
     )
-    sites = [site_name(spot.stack, each, kind) for each in range(spot.n_layers) for kind in THROUGH[through]]
+    sites = [
+        site_name(patch_site.stack, each, kind) for each in range(patch_site.n_layers) for kind in THROUGH[through]
+    ]
     return {site: patch(base[site]) for site in sites if site != own and site in base.activations}
 
 

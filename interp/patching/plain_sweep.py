@@ -31,26 +31,26 @@ def sweep_by_forward(
 
     Arguments and result are those of `interp.patching.sweep`.
     """
-    by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
+    by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
-    healthy = run_inputs(model, source, capture=spot.names)
-    sizes = spot.shape(pairs, by)
+    healthy = run_inputs(model, source, capture=patch_site.names)
+    sizes = patch_site.shape(pairs, by)
     values = {
         readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts
     }
     for cell in product(*map(range, sizes)):
-        where, name = dict(zip(by[1:], cell[1:], strict=True)), spot.name(cell[0])
-        part = {spot.own_axis(axis): at for axis, at in where.items()}
+        where, name = dict(zip(by[1:], cell[1:], strict=True)), patch_site.name(cell[0])
+        part = {patch_site.own_axis(axis): at for axis, at in where.items()}
         out = run_inputs(model, base, edit={name: patch(healthy[name], **part)})
-        real = within(pairs, spot, where)
+        real = within(pairs, patch_site, where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
     plain = [
         [{r.name: r.of_logits(run_inputs(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs
     ]
     clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
-    return Sweep(site, direction, by, values, clean, corrupt, spot.stack, spot.attention)
+    return Sweep(site, direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention)
 
 
 def run_inputs(model: Model, inputs: Inputs, **how: Any) -> Run:
@@ -58,9 +58,9 @@ def run_inputs(model: Model, inputs: Inputs, **how: Any) -> Run:
     return run(model, inputs[0], target=inputs[1], **how)
 
 
-def within(pairs: Pairs, spot: PatchSite, where: dict[str, int]) -> Tensor:
+def within(pairs: Pairs, patch_site: PatchSite, where: dict[str, int]) -> Tensor:
     """Prompts whose own texts reach the positions of a cell."""
     found = torch.ones(len(pairs), dtype=torch.bool, device=pairs.last.device)
     for axis in {"position", "query", "key"} & {*where}:
-        found &= pairs.read_by(spot.counted(axis)).lengths > where[axis]
+        found &= pairs.read_by(patch_site.counted(axis)).lengths > where[axis]
     return found.cpu()

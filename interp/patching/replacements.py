@@ -65,25 +65,27 @@ def mean_activation(
     Raises:
         InputError: no such site, rows of attention, or no text.
     """
-    spot = PatchSite.of(model, site, stack=stack, attention=attention)
-    spot.check_ablation("mean")
+    patch_site = PatchSite.of(model, site, stack=stack, attention=attention)
+    patch_site.check_ablation("mean")
     total, count = torch.zeros((), dtype=torch.float64), 0
     for batch in [batches] if isinstance(batches, TokenBatch) else batches:
         texts, target = (batch, None) if isinstance(batch, TokenBatch) else batch
-        out = run(model, texts, capture=spot.names, target=target)
-        read = _text(spot, (out.tokens, out.target))
+        out = run(model, texts, capture=patch_site.names, target=target)
+        read = _text(patch_site, (out.tokens, out.target))
         # in double precision: a long corpus must not lose its last batches to rounding
-        total = torch.stack([out[name][read.mask].double().sum(0) for name in spot.names]) + total.to(model.device)
+        total = torch.stack([out[name][read.mask].double().sum(0) for name in patch_site.names]) + total.to(
+            model.device
+        )
         count += int(read.mask.sum())
     if not count:
         raise InputError("a mean needs at least one text: got no batches")
     return (total / count).to(model.last.embed.token.weight.dtype)
 
 
-def _text(spot: PatchSite, inputs: Inputs) -> TokenBatch:
+def _text(patch_site: PatchSite, inputs: Inputs) -> TokenBatch:
     """The text whose positions a site has."""
     first, second = inputs
-    return first if second is None or spot.counted("position") == "encoder" else second
+    return first if second is None or patch_site.counted("position") == "encoder" else second
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Replacement:
     """What is put in the place of a site's activations: `zero`, `mean` or `resample`, as `ablate` says."""
 
     model: Transformer
-    spot: PatchSite
+    patch_site: PatchSite
     prompts: Alone
     kind: str
     mean: Tensor | None
@@ -101,7 +103,7 @@ class Replacement:
     def layers(self) -> list[Tensor]:
         """One tensor a layer that broadcasts to the site's `prompt position ...`."""
         makers: dict[str, Callable[[], list[Tensor]]] = {
-            "zero": lambda: [torch.zeros((), device=self.model.device)] * self.spot.n_layers,
+            "zero": lambda: [torch.zeros((), device=self.model.device)] * self.patch_site.n_layers,
             "mean": self._means,
             "resample": self._resampled,
         }
@@ -110,28 +112,30 @@ class Replacement:
         for name, given in [("mean", self.mean), ("donors", self.donors)]:
             if given is not None and self.kind != {"mean": "mean", "donors": "resample"}[name]:
                 raise InputError(f"{name}= is not used by kind={self.kind!r}: leave it out")
-        self.spot.check_ablation(self.kind)
+        self.patch_site.check_ablation(self.kind)
         return makers[self.kind]()
 
     def _means(self) -> list[Tensor]:
-        means, spot = self.mean, self.spot
+        means, patch_site = self.mean, self.patch_site
         if means is None:
-            inside = spot.attention if spot.in_attention else "self"
-            means = mean_activation(self.model, [self.prompts.inputs[0]], spot.site, stack=spot.stack, attention=inside)
-        expected = (spot.n_layers, *spot.sizes[1:])
+            inside = patch_site.attention if patch_site.in_attention else "self"
+            means = mean_activation(
+                self.model, [self.prompts.inputs[0]], patch_site.site, stack=patch_site.stack, attention=inside
+            )
+        expected = (patch_site.n_layers, *patch_site.sizes[1:])
         if means.shape != expected:
-            raise InputError(f"the mean of {spot.site} must have shape {expected}, got {tuple(means.shape)}")
+            raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(means.shape)}")
         return list(means.to(self.model.device))
 
     def _resampled(self) -> list[Tensor]:
         texts, target = self._donors()
-        donors, own = (_text(self.spot, inputs) for inputs in ((texts, target), self.prompts.inputs[0]))
+        donors, own = (_text(self.patch_site, inputs) for inputs in ((texts, target), self.prompts.inputs[0]))
         if donors.padded and not bool(donors.mask[:, 0].all()):
             raise InputError("donors are padded on the right: expected a real token in the first column of each")
         chosen = _draw(own.lengths, donors.lengths, self.seed, apart=self.donors is None)
         width = own.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-        seen = run(self.model, texts, capture=self.spot.names, target=target)
-        return [_fit(seen[name][chosen], width) for name in self.spot.names]
+        seen = run(self.model, texts, capture=self.patch_site.names, target=target)
+        return [_fit(seen[name][chosen], width) for name in self.patch_site.names]
 
     def _donors(self) -> Inputs:
         """The texts that are drawn from."""

@@ -25,31 +25,37 @@ Cell = tuple[int, ...]
 Instead = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
 
 
-def resumed(model: Transformer, plain: PlainRun, spot: PatchSite, edits: dict[int, Edit]) -> Tensor:
+def resumed(model: Transformer, plain: PlainRun, patch_site: PatchSite, edits: dict[int, Edit]) -> Tensor:
     """The last stack's final stream with a site edited in some layers; for the site `logits` the logits.
 
     `plain` is the run of that stack. Edits may put new leading axes before `prompt`; what lies below is not run again.
     """
-    tap, run, start = Tap(edit={spot.name(layer): edit for layer, edit in edits.items()}), None, min(edits)
-    for name in model.config.stacks if spot.stack != plain.stack else [plain.stack]:
+    tap, run, start = Tap(edit={patch_site.name(layer): edit for layer, edit in edits.items()}), None, min(edits)
+    for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
         own, stack, within = plain.of_stack(name), model.stack(name), tap.at(name)
-        here = 0 if name != spot.stack or spot.site == "embed" else len(stack.blocks) if spot.outside else start
+        here = (
+            0
+            if name != patch_site.stack or patch_site.site == "embed"
+            else len(stack.blocks)
+            if patch_site.outside
+            else start
+        )
         residual = within("embed", own.resid[0]) if here == 0 else own.resid[here]
         run = stack.resume(residual, _sight(model, own), tap=within, start=here, source=_source(own, run))
     assert run is not None
-    logits = model.read(run, tap) if spot.site == "logits" else None
+    logits = model.read(run, tap) if patch_site.site == "logits" else None
     return run if logits is None else logits
 
 
-def observed(model: Transformer, plain: PlainRun, spot: PatchSite, layer: int) -> Tensor:
+def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: int) -> Tensor:
     """What a run had at a site in one layer, made anew from the stream that entered the layer."""
-    own = plain.of_stack(spot.stack)
-    if spot.outside:
-        logits = model.read(own.final) if spot.site == "logits" else None
-        return own.resid[0] if spot.site == "embed" else own.final if logits is None else logits
-    tap, name = Tap(capture={spot.name(layer)}), spot.name(layer)
-    block = model.stack(spot.stack).blocks[layer]
-    block(own.resid[layer], _sight(model, own), tap.at(spot.stack).at(str(layer)), None, _source(own, None))
+    own = plain.of_stack(patch_site.stack)
+    if patch_site.outside:
+        logits = model.read(own.final) if patch_site.site == "logits" else None
+        return own.resid[0] if patch_site.site == "embed" else own.final if logits is None else logits
+    tap, name = Tap(capture={patch_site.name(layer)}), patch_site.name(layer)
+    block = model.stack(patch_site.stack).blocks[layer]
+    block(own.resid[layer], _sight(model, own), tap.at(patch_site.stack).at(str(layer)), None, _source(own, None))
     return tap.seen[name]
 
 
@@ -70,7 +76,7 @@ def measure_sets(
     pairs: Pairs,
     plain: PlainRun,
     readouts: Sequence[Readout],
-    spot: PatchSite,
+    patch_site: PatchSite,
     by: Sequence[str],
     sets: Sequence[Sequence[Cell]],
     instead: Instead,
@@ -84,30 +90,32 @@ def measure_sets(
     last = plain.final
     found = [last.new_empty(len(sets), len(pairs)) for _ in readouts]
     lengths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
-    width = lengths[spot.stack] + (lengths[plain.stack] if plain.stack != spot.stack else 0)
-    wide = width * max(1, spot.entries // model.config.d_model if spot.site in {"logits", "mlp.experts"} else 1)
-    most = most_rows(model, pairs, budget, spot)
+    width = lengths[patch_site.stack] + (lengths[plain.stack] if plain.stack != patch_site.stack else 0)
+    wide = width * max(
+        1, patch_site.entries // model.config.d_model if patch_site.site in {"logits", "mlp.experts"} else 1
+    )
+    most = most_rows(model, pairs, budget, patch_site)
     lowest = [min(cell[0] for cell in cells) for cells in sets]
     for _, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
         together = torch.tensor([*group])
         for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // wide)):
             own, some = plain.take(prompts, lengths), [readout.take(prompts) for readout in readouts]
             for chunk in together.split(max(1, most // (wide * len(prompts)))):
-                edits = _edits(spot, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
-                value = resumed(model, own, spot, edits)
+                edits = _edits(patch_site, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
+                value = resumed(model, own, patch_site, edits)
                 for table, readout in zip(found, some, strict=True):
-                    table[chunk[:, None], prompts] = _read(model, readout, spot, value)
+                    table[chunk[:, None], prompts] = _read(model, readout, patch_site, value)
     return found
 
 
-def _read(model: Transformer, readout: Readout, spot: PatchSite, value: Tensor) -> Float[Tensor, "set prompt"]:
-    if spot.site == "logits":
+def _read(model: Transformer, readout: Readout, patch_site: PatchSite, value: Tensor) -> Float[Tensor, "set prompt"]:
+    if patch_site.site == "logits":
         return readout.of_logits(value)
     return readout.of(model, readout.at_reads(value))
 
 
 def _edits(
-    spot: PatchSite,
+    patch_site: PatchSite,
     by: Sequence[str],
     sets: Sequence[Sequence[Cell]],
     instead: Instead,
@@ -117,10 +125,10 @@ def _edits(
     """For each layer of any cell, the edit that puts what stands there instead, on a new leading axis."""
     edits = {}
     for layer in sorted({cell[0] for cells in sets for cell in cells}):
-        mask, theirs = _mask(spot, by, sets, layer, lengths).to(prompts.device), instead(layer)
-        if theirs.ndim > len(spot.axes):
+        mask, theirs = _mask(patch_site, by, sets, layer, lengths).to(prompts.device), instead(layer)
+        if theirs.ndim > len(patch_site.axes):
             theirs = theirs[prompts]
-        edits[layer] = _putting(theirs, mask, unseen=-torch.inf if spot.site == "scores" else None)
+        edits[layer] = _putting(theirs, mask, unseen=-torch.inf if patch_site.site == "scores" else None)
     return edits
 
 
@@ -135,16 +143,18 @@ def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."], unseen: float | Non
 
 
 def _mask(
-    spot: PatchSite, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: dict[str, int]
+    patch_site: PatchSite, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: dict[str, int]
 ) -> Bool[Tensor, "set 1 ..."]:
     """Which entries of a layer's site each set replaces: an axis that tells no cells apart has one entry."""
-    widths = [spot.size(axis) or lengths[spot.counted(axis)] if axis in by else 1 for axis in spot.axes]
+    widths = [
+        patch_site.size(axis) or lengths[patch_site.counted(axis)] if axis in by else 1 for axis in patch_site.axes
+    ]
     mask = torch.zeros(len(sets), 1, *widths, dtype=torch.bool)
     for row, cells in zip(mask, sets, strict=True):
         for cell in cells:
             if cell[0] == layer:
                 where = dict(zip(by, cell, strict=True))
-                row[0, *(where.get(axis, 0) for axis in spot.axes)] = True
+                row[0, *(where.get(axis, 0) for axis in patch_site.axes)] = True
     return mask
 
 
@@ -154,7 +164,7 @@ def sweep_by_resuming(
     runs: tuple[PlainRun, PlainRun],
     readouts: Sequence[Readout],
     values: dict[str, Float[Tensor, "*cells prompt"]],
-    spot: PatchSite,
+    patch_site: PatchSite,
     by: Sequence[str],
     budget: int,
 ) -> None:
@@ -163,12 +173,12 @@ def sweep_by_resuming(
     Cells that no change can reach stay as they are.
     """
     plain, source = runs
-    asked = _reached(pairs, readouts, spot, by)
+    asked = _reached(pairs, readouts, patch_site, by)
     cells = [tuple(cell) for cell in asked.any(-1).nonzero().tolist()]
     if not cells:
         return
-    theirs = lru_cache(maxsize=1)(lambda layer: observed(model, source, spot, layer))
-    found = measure_sets(model, pairs, plain, readouts, spot, by, [[cell] for cell in cells], theirs, budget)
+    theirs = lru_cache(maxsize=1)(lambda layer: observed(model, source, patch_site, layer))
+    found = measure_sets(model, pairs, plain, readouts, patch_site, by, [[cell] for cell in cells], theirs, budget)
     at = tuple(torch.tensor(cells).T)
     for readout, value in zip(readouts, found, strict=True):
         table = values[readout.name]
@@ -176,18 +186,20 @@ def sweep_by_resuming(
 
 
 def _reached(
-    pairs: Pairs, readouts: Sequence[Readout], spot: PatchSite, by: Sequence[str]
+    pairs: Pairs, readouts: Sequence[Readout], patch_site: PatchSite, by: Sequence[str]
 ) -> Bool[Tensor, "*cells prompt"]:
     """Which cells can change what is read of which prompts: in a causal stack none before the prompts differ."""
-    shape = spot.shape(pairs, by)
+    shape = patch_site.shape(pairs, by)
     found = torch.ones(*shape, len(pairs), dtype=torch.bool, device=pairs.last.device)
-    axis = next((axis for axis in ("position", "query") if axis in by and spot.counted(axis) == spot.stack), None)
+    axis = next(
+        (axis for axis in ("position", "query") if axis in by and patch_site.counted(axis) == patch_site.stack), None
+    )
     if axis is None:
         return found
     at = torch.arange(shape[by.index(axis)], device=found.device)[:, None]
-    live = at < pairs.read_by(spot.stack).lengths
-    if spot.causal:
+    live = at < pairs.read_by(patch_site.stack).lengths
+    if patch_site.causal:
         read = torch.cat([readout.positions for readout in readouts], 1).amax(1)
-        live &= (at >= pairs.first_reached(spot.stack)) & (at <= read)
+        live &= (at >= pairs.first_reached(patch_site.stack)) & (at <= read)
     after = [1] * (len(shape) - 1 - by.index(axis))
     return found & live.view(-1, *after, len(pairs))

@@ -102,10 +102,10 @@ def top_cells(
     if tie < 0:
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
     where = {"stack": stack, "attention": attention}
-    spot = PatchSite.of(model, site, by, stack, attention)
-    if not spot.in_engine:
+    patch_site = PatchSite.of(model, site, by, stack, attention)
+    if not patch_site.in_engine:
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    exact = CellEffects.of(model, pairs, metric, spot, by, direction, budget)
+    exact = CellEffects.of(model, pairs, metric, patch_site, by, direction, budget)
     how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]

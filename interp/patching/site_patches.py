@@ -27,16 +27,16 @@ Stream = Float[Tensor, "cell prompt row d_model"]
 class SitePatches:
     """Patches of one site, made from a plain run of the base prompts and one of the source prompts."""
 
-    def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, spot: PatchSite):
-        self.model, self.spot = model, spot
-        self.base, self.source = base.of_stack(spot.stack), source.of_stack(spot.stack)
-        self.blocks = model.stack(spot.stack).blocks
+    def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, patch_site: PatchSite):
+        self.model, self.patch_site = model, patch_site
+        self.base, self.source = base.of_stack(patch_site.stack), source.of_stack(patch_site.stack)
+        self.blocks = model.stack(patch_site.stack).blocks
         self._neurons: tuple[int, list[Tensor]] = (-1, [])  # a layer, and what both runs had at its neurons
-        sight = sight_of(model, self.base.batch, stack=spot.stack)
-        if spot.attention == "cross":
+        sight = sight_of(model, self.base.batch, stack=patch_site.stack)
+        if patch_site.attention == "cross":
             assert self.base.source is not None
             sight = Source.of(self.base.source.final, self.base.source.batch).seen_by(sight)
-        self.inside = AttentionPatches(self.base, self.source, spot, sight)
+        self.inside = AttentionPatches(self.base, self.source, patch_site, sight)
 
     def enter(self, suffix: Suffix, layer: int, where: Where, heads: list[int]) -> ChangedRows:
         """The cells of `where` in one layer, of `heads` alone where each head is one, as they enter a pass."""
@@ -46,22 +46,25 @@ class SitePatches:
     def left(self, layer: int, where: Where, heads: list[int], rows: slice | Tensor) -> tuple[int, int, Stream]:
         """The stream that the cells leave at `rows`, all of which they patch, as `stream_with` gives it."""
         block, at = self.blocks[layer], (slice(None), rows)
-        if self.spot.site == "mlp.post":
+        if self.patch_site.site == "mlp.post":
             return stream_with(block, self.base, layer, at, "mlp_out", self._fed(layer, where, heads, at))
-        if not self.spot.in_attention:
+        if not self.patch_site.in_attention:
             return stream_with(
-                block, self.base, layer, at, self.spot.site, self.source[self.spot.site][layer][at][None]
+                block, self.base, layer, at, self.patch_site.site, self.source[self.patch_site.site][layer][at][None]
             )
         dz, writes = self.inside.change(block, layer, where, heads, rows)
         pattern = "cell member prompt row d_head, cell member d_head d_model -> cell prompt row d_model"
         written = einsum(dz, writes, pattern)
-        stream = after_attention(block, self.base, layer, at, written, self.spot.attention)
-        return *after(block.config, layer, self.spot.attention), stream
+        stream = after_attention(block, self.base, layer, at, written, self.patch_site.attention)
+        return *after(block.config, layer, self.patch_site.attention), stream
 
     def _fed(self, layer: int, where: Where, neurons: list[int], at: At) -> Stream:
         """What the feed-forward adds to the stream with `neurons` patched, each alone or all of them together."""
         if self._neurons[0] != layer:
-            self._neurons = layer, [observed(self.model, run, self.spot, layer) for run in (self.base, self.source)]
+            self._neurons = (
+                layer,
+                [observed(self.model, run, self.patch_site, layer) for run in (self.base, self.source)],
+            )
         own, theirs = (post[at] for post in self._neurons[1])
         sublayer = self.blocks[layer].feed_forward
         down, change = cast(MLP, sublayer.layer).down, theirs - own
@@ -82,7 +85,7 @@ class SitePatches:
 
     def _rows_changed(self, where: Where, first: int) -> slice:
         """Positions from `first` on at which the patch changes the stream of its own layer."""
-        by_row = where.position is not None and not self.spot.of_keys
+        by_row = where.position is not None and not self.patch_site.of_keys
         return slice(where.position, (where.position or 0) + 1) if by_row else slice(first, None)
 
 

@@ -64,11 +64,11 @@ def sweep(
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
-    by, spot = tuple(by), PatchSite.of(model, site, by, stack, attention)
-    check_reach(model, pairs, spot)
+    by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
+    check_reach(model, pairs, patch_site)
     readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
     swept_parts, ends = [], []
-    at_once, left = shares(model, pairs, budget, spot)
+    at_once, left = shares(model, pairs, budget, patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
         some = pairs.take(prompts)
         given = some.inputs[::-1] if direction == "denoise" else some.inputs
@@ -78,7 +78,7 @@ def sweep(
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, spot.stack, spot.attention)
+    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, patch_site.stack, patch_site.attention)
 
 
 def swept(
@@ -99,20 +99,20 @@ def swept(
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
     plain run's value.
     """
-    spot = PatchSite.of(model, site, by, stack, attention)
-    shape = spot.shape(pairs, by)
+    patch_site = PatchSite.of(model, site, by, stack, attention)
+    shape = patch_site.shape(pairs, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
-    if spot.in_engine:
-        most = most_rows(model, pairs, budget, spot)
-        each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, spot, most)]
+    if patch_site.in_engine:
+        most = most_rows(model, pairs, budget, patch_site)
+        each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, patch_site, most)]
         fill(model, values, [chunk for own in each for chunk in own.chunks(most, np.ones(shape, dtype=bool))], most)
     else:
-        sweep_by_resuming(model, pairs, runs, readouts, values, spot, by, budget)
-    blank_beyond(values, by, pairs, spot)
+        sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
+    blank_beyond(values, by, pairs, patch_site)
     return values
 
 
-def check_reach(model: Transformer, pairs: Pairs, spot: PatchSite) -> None:
+def check_reach(model: Transformer, pairs: Pairs, patch_site: PatchSite) -> None:
     """Whether the pairs fit the model and can differ at a site.
 
     Raises:
@@ -125,9 +125,11 @@ def check_reach(model: Transformer, pairs: Pairs, spot: PatchSite) -> None:
             else "this model has an encoder and a decoder: expected pairs with a target, what the decoder reads for "
             "both prompts, or a source, what the encoder does"
         )
-    if pairs.source is not None and (spot.stack == "encoder" or (spot.attention == "cross" and spot.of_keys)):
+    if pairs.source is not None and (
+        patch_site.stack == "encoder" or (patch_site.attention == "cross" and patch_site.of_keys)
+    ):
         raise InputError(
-            f"{spot.name(0)} is made of the source, which these pairs share: they differ in their targets alone"
+            f"{patch_site.name(0)} is made of the source, which these pairs share: they differ in their targets alone"
         )
 
 
@@ -157,12 +159,12 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
 
 
-def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, spot: PatchSite) -> None:
+def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, patch_site: PatchSite) -> None:
     """Positions beyond a prompt's own text are missing rather than zero."""
     for axis in {"position", "query", "key"} & {*by}:
         for table in values.values():
             width = table.shape[by.index(axis)]
-            lengths = pairs.read_by(spot.counted(axis)).lengths
+            lengths = pairs.read_by(patch_site.counted(axis)).lengths
             beyond = torch.arange(width, device=table.device)[:, None] >= lengths  # position prompt
             moved = table.movedim(by.index(axis), -2)
             moved.masked_fill_(beyond, torch.nan)

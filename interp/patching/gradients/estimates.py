@@ -91,8 +91,10 @@ def attribution_patching(
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
     found = {}
     for site, tables in estimates.items():
-        values, spot = {name: own[name] + value for name, value in tables.items()}, plan.spots[site]
-        found[site] = Sweep(site, direction, plan.by[site], values, clean, corrupt, spot.stack, spot.attention)
+        values, patch_site = {name: own[name] + value for name, value in tables.items()}, plan.patch_sites[site]
+        found[site] = Sweep(
+            site, direction, plan.by[site], values, clean, corrupt, patch_site.stack, patch_site.attention
+        )
     return found
 
 
@@ -150,7 +152,7 @@ class _Plan:
     base: Inputs
     source: Inputs
     by: dict[str, tuple[str, ...]]
-    spots: dict[str, PatchSite]  # the sites asked for and, for the QK fix, those that it needs
+    patch_sites: dict[str, PatchSite]  # the sites asked for and, for the QK fix, those that it needs
     qk_fix: bool
 
     @staticmethod
@@ -166,15 +168,15 @@ class _Plan:
     ) -> "_Plan":
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
-        spots = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
-        for spot in spots.values():
-            check_reach(model, pairs, spot)
-            if spot.site == "logits":
+        patch_sites = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
+        for patch_site in patch_sites.values():
+            check_reach(model, pairs, patch_site)
+            if patch_site.site == "logits":
                 raise InputError("the logits are what metrics read: expected sites before them")
-        if qk_fix := qk_fix and bool({"q", "k"} & {*spots}):
-            spots |= {site: PatchSite.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
+        if qk_fix := qk_fix and bool({"q", "k"} & {*patch_sites}):
+            patch_sites |= {site: PatchSite.of(model, site, ("layer",), *where) for site in ("q", "k", "pattern")}
         by = {site: tuple(by) for site, by in sites.items()}
-        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), by, spots, qk_fix)
+        return _Plan(model, pairs, *prepare(model, pairs, metrics, direction), by, patch_sites, qk_fix)
 
     def totals(
         self, budget: int, dropped: Sequence[tuple[str, int]] = ()
@@ -187,7 +189,7 @@ class _Plan:
         own, other = (
             {readout.name: weight.new_zeros(len(self.pairs)).detach() for readout in self.readouts} for _ in range(2)
         )
-        shapes = {site: self.spots[site].shape(self.pairs, by) for site, by in self.by.items()}
+        shapes = {site: self.patch_sites[site].shape(self.pairs, by) for site, by in self.by.items()}
         found = {
             site: {name: number.expand(*shape, -1).clone() for name, number in own.items()}
             for site, shape in shapes.items()
@@ -204,12 +206,12 @@ class _Plan:
                     for site, estimate in self._estimates(tape, source, name).items():
                         found[site][name][..., prompts] += estimate if drop is None else estimate.abs()
         for site, tables in found.items():
-            blank_beyond(tables, self.by[site], self.pairs, self.spots[site])
+            blank_beyond(tables, self.by[site], self.pairs, self.patch_sites[site])
         return found, own, other
 
     def _names(self) -> list[str]:
         """What to capture, in both runs alike: they use the same kernels, and what is equal differs by exactly 0."""
-        return [name for site in sorted(self.spots) for name in self.spots[site].names]
+        return [name for site in sorted(self.patch_sites) for name in self.patch_sites[site].names]
 
     def _tape(self, inputs: Inputs, readouts: list[Readout], dropped: tuple[str, int] | None) -> Tape:
         """The prompts' own pass, to be differentiated; what layer `dropped` adds to the stream counts as constant."""
@@ -220,18 +222,20 @@ class _Plan:
     def _estimates(self, tape: Tape, source: Tape, metric: str) -> Numbers:
         """First-order effects on one metric of all cells, by site, from one backward pass."""
         fixed = {"q", "k"} if self.qk_fix else set()
-        at = {site: self.spots["pattern" if site in fixed else site].names for site in self.by}  # to differentiate at
+        at = {
+            site: self.patch_sites["pattern" if site in fixed else site].names for site in self.by
+        }  # to differentiate at
         gradients = tape.gradients(metric, [*dict.fromkeys(name for names in at.values() for name in names)])
         found = {}
         for site, names in at.items():
             moved = self._fixed if site in fixed else self._change
             products = [moved(tape, source, site, layer, gradients[name]) for layer, name in enumerate(names)]
-            found[site] = torch.stack([_cells(each, self.spots[site].axes, self.by[site]) for each in products])
+            found[site] = torch.stack([_cells(each, self.patch_sites[site].axes, self.by[site]) for each in products])
         return found
 
     def _change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
         """Difference times gradient of every entry, on the site's axes after `prompt`."""
-        name = self.spots[site].name(layer)
+        name = self.patch_sites[site].name(layer)
         difference = source.seen[name] - tape.seen[name].detach()
         if site == "scores":
             difference = difference.nan_to_num()  # a masked key is at -inf in both
@@ -239,14 +243,15 @@ class _Plan:
 
     def _fixed(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
         """The same of queries or keys whose patched pattern is computed; it has no `d_head`."""
-        spot, by = self.spots[site], self.by[site]
+        patch_site, by = self.patch_sites[site], self.by[site]
         ours, theirs = (
-            {part: run.seen[self.spots[part].name(layer)].detach() for part in ("q", "k")} for run in (tape, source)
+            {part: run.seen[self.patch_sites[part].name(layer)].detach() for part in ("q", "k")}
+            for run in (tape, source)
         )
-        block, (batch, target) = self.model.stack(spot.stack).blocks[layer], tape.inputs
-        attn, asking = block.attn, batch if target is None or spot.stack == "encoder" else target
-        sight = Sight.of(asking, causal=spot.causal)
-        if spot.attention == "cross":
+        block, (batch, target) = self.model.stack(patch_site.stack).blocks[layer], tape.inputs
+        attn, asking = block.attn, batch if target is None or patch_site.stack == "encoder" else target
+        sight = Sight.of(asking, causal=patch_site.causal)
+        if patch_site.attention == "cross":
             assert block.cross_attn is not None
             attn, sight = block.cross_attn, Source.of(ours["k"].flatten(-2), batch).seen_by(sight)
         return qk_fixed(attn, sight, site, ours, theirs, gradient, alone="position" in by, by_head="head" in by)
