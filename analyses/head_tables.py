@@ -109,18 +109,18 @@ class Measured:
 
     heads       the rows of `tables/heads`; a measure that no row was eligible for has none
     baselines   every rival's own value where a measure has several
-    rules       the rows of `tables/rules`, where words are chosen
     counts      what was read, and what was left out and why
     documents   how many the intervals rest on
     absent      the measures that the text has no item of
+    rules       the rows of `tables/rules`, where heads of syntax are measured
     """
 
     heads: pd.DataFrame
     baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
-    rules: pd.DataFrame = field(default_factory=pd.DataFrame)
     counts: Mapping[str, int] = field(default_factory=dict)
     documents: int | None = None
     absent: Sequence[str] = ()
+    rules: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Collected:
     scored: Sequence[Scored]
     counts: Mapping[str, int]  # what was read, and what was left out and why
     documents: int
-    rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: which rule every head's choices follow
+    rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: the rows of `tables/rules`
 
     def half(self, which: Literal[0, 1]) -> "Collected":
         """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
@@ -160,7 +160,7 @@ class Collected:
         absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
         followed = self.rules(seed=seed) if self.rules else pd.DataFrame()
-        return Measured(table.reindex(columns=HEAD_COLUMNS), rules, followed, counts, self.documents, absent)
+        return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
 
     def _rows(self, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
         rows = _rows(self.heads, scored, totals, seed)

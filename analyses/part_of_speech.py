@@ -22,7 +22,7 @@ from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
 from analyses.relations import OFFSETS, WAYS, Choices, ChoiceTotals, Items
-from analyses.rules import Records
+from analyses.rules import Records, rules_table
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
 from interp.patching import Pairs
@@ -190,7 +190,8 @@ class Collector:
         scored += [self._lift(sink) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
         about = summary(reading)
-        rules = cache(partial(self.records.table, BEHAVIOUR.name, about["corpus"]))  # a page and its labels ask
+        beside = self.records, self.lifted, self.lifts["kept"], BEHAVIOUR.name, about["corpus"]
+        rules = cache(partial(rules_table, *beside))  # a page and its labels ask
         return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, rules=rules, **about)
 
     def _lift(self, sink: Literal["kept", "removed"]) -> Scored:

@@ -1,8 +1,9 @@
-"""Which rule does a head follow: syntax, or the simplest one that would do?
+"""Is a head about syntax, or would the simplest rule do as well?
 
 A head that goes from objects to their verbs may only go to the last verb. On the items where that rule and the tree
 differ, a head of syntax chooses the word that the tree names; and some rule predicts the head's own choices best.
-Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best.
+Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best. A
+head that looks from verbs to nouns may look at nouns whoever asks: its rival is itself, from words of other tags.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from analyses.findings import DISCOVERY, NOTABLE
 from analyses.head_tables import Heads
 from analyses.measures import Measure
 from analyses.relations import NEAREST, OFFSETS, Choices, Items
 from interp.patterns import N_GROUPS
+from interp.patterns.tags import TagTotals
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS = [
@@ -32,7 +35,7 @@ BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"
 FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule must predict to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
-NO_RULE, RELATION = "no rule", "the relation itself"
+NO_RULE, RELATION, OTHERS = "no rule", "the relation itself", "words of other tags"
 RULES = (*OFFSETS, *NEAREST)
 MOST = 200_000  # items whose choices are kept: two bytes a head each
 _NONE = -(1 << 15)  # no word
@@ -62,22 +65,10 @@ class Records:
         self.parts.append((*where, target, own, _sought(items, rules).cpu(), chosen, mass))
         self.n += len(items)
 
-    def table(self, behaviour: str, corpus: str, *, seed: int = 0) -> pd.DataFrame:
-        """One row a head and measure: the rows of `tables/rules`.
-
-        A head has two rivals, both chosen on one half of the documents; all else is of the other half. `rival` is the
-        nearest word of a class that finds most of what is sought, the same for all heads; `own_rival` is the rule,
-        fixed offsets too, that predicts this head's choices best. On the `n_differ` items where a rival chooses no word
-        that is sought, `target_share` is how often the head chooses the target and `rival_share` how often what the
-        rival chooses; `difference` is between the two, with a 95% interval over documents and a one-sided p. `q` is of
-        the larger of the two p, over all rows that can be tested: those with 30 such items in 8 documents for either.
-
-        `rule` is the simplest rule (a fixed offset; the nearest word of a class; the relation itself) that predicts the
-        head's choices within 0.05 of the best, and `predicts` the share that it predicts; the head has "no rule" where
-        that is below 0.7, or where its choices hold less than 0.3 of its attention (`mass`).
-        """
+    def rows(self, seed: int) -> list[pd.DataFrame]:
+        """What is said of every head and measure, before anything is judged."""
         if not self.parts:
-            return pd.DataFrame(columns=RULE_COLUMNS)
+            return []
         measure, *columns = (torch.cat(parts).numpy() for parts in zip(*self.parts, strict=True))
         found = []
         for number, asked in enumerate(self.measures):
@@ -86,16 +77,77 @@ class Records:
             if len(chooses.target) and len(reports.target):
                 where, _ = self.heads.columns(1)
                 found.append(pd.DataFrame({**where, "measure": asked.name, **_rows(chooses, reports, seed)}))
-        if not found:
-            return pd.DataFrame(columns=RULE_COLUMNS)
-        table = pd.concat(found, ignore_index=True)
-        fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
-        tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS)).to_numpy()
-        q = np.full(len(table), np.nan)
-        q[tested] = benjamini_hochberg(table.loc[tested, ["p", "own_p"]].max(axis=1).to_numpy(dtype=float))
-        beats = (q < 0.05) & (table[["ci_low", "own_low"]].min(axis=1) > 0).to_numpy()
-        verdict = np.where(tested, np.where(beats, BEATS, FAILS), UNTESTED)
-        return table.assign(behaviour=behaviour, corpus=corpus, q=q, verdict=verdict).reindex(columns=RULE_COLUMNS)
+        return found
+
+
+def rules_table(
+    records: Records,
+    lifted: Sequence[Measure],
+    lifts: TagTotals,
+    behaviour: str,
+    corpus: str,
+    *,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One row a head and measure: the rows of `tables/rules`, of the half of the documents that chose nothing.
+
+    **Chosen words.** A head has two rivals, both chosen on the other half. `rival` is the nearest word of a class that
+    finds most of what is sought, the same for all heads; `own_rival` is the rule, fixed offsets too, that predicts this
+    head's choices best. On the `n_differ` items where a rival chooses no word that is sought, `target_share` is how
+    often the head chooses the target and `rival_share` how often what the rival chooses; `difference` is between the
+    two, with a 95% interval over documents and a one-sided p.
+    `rule` is the simplest rule (a fixed offset; the nearest word of a class; the relation itself) that predicts the
+    head's choices within 0.05 of the best, and `predicts` the share that it predicts; the head has "no rule" where that
+    is below 0.7, or where its choices hold less than 0.3 of its attention (`mass`).
+
+    **Lifts.** The rival of `tag:X->Y` is the same head's lift towards Y from words of the other tags: one that likes Y
+    whoever asks is not about X. `difference`, between the two lifts, must be at least 0.05.
+
+    `q` is of the larger of the two p, over all rows that can be tested: 30 items in 8 documents for either rival.
+    """
+    found = [*records.rows(seed), *_lift_rows(records.heads, lifted, lifts, seed)]
+    if not found:
+        return pd.DataFrame(columns=RULE_COLUMNS)
+    table = pd.concat(found, ignore_index=True).reindex(columns=RULE_COLUMNS)
+    fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
+    p, low = table[["p", "own_p"]].max(axis=1).astype(float), table[["ci_low", "own_low"]].min(axis=1)
+    tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
+    q = np.full(len(table), np.nan)
+    q[tested] = benjamini_hochberg(p.to_numpy()[tested])
+    enough = (table["rival"] != OTHERS) | (table["difference"] >= NOTABLE)
+    beats = (q < DISCOVERY) & (low > 0).to_numpy() & enough.to_numpy()
+    verdict = np.where(tested, np.where(beats, BEATS, FAILS), UNTESTED)
+    return table.assign(behaviour=behaviour, corpus=corpus, q=q, verdict=verdict)
+
+
+def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals, seed: int) -> list[pd.DataFrame]:
+    """Lifts on the half that chose nothing, beside those from words of other tags."""
+    if not measures:
+        return []
+    half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)
+    own, others = half.finish(), half.of_other_queries()
+    parts = [each.flatten(1).numpy() for each in (own.scores, own.weights, others.scores, others.weights)]
+    found = estimate(*parts, seed=seed)
+    where, at = heads.columns(len(measures))
+    n, documents = own.rows.sum(0).flatten().round(), (own.rows > 0).sum(0).flatten()
+    table = pd.DataFrame(
+        {
+            **where,
+            "measure": [measures[each].name for each in at],
+            "value": found.value,
+            "n": n.numpy().astype(int),
+            "rival": OTHERS,
+            "rival_value": found.baseline,
+            "n_differ": n.numpy().astype(int),
+            "documents": documents.numpy(),
+            "difference": found.gain,
+            "ci_low": found.low,
+            "ci_high": found.high,
+            "p": found.p,
+        }
+    )
+    kept = table.loc[(table["n"] > 0) & table["value"].notna()]
+    return [kept] if len(kept) else []
 
 
 def _sought(items: Items, words: Int[Tensor, "item rule"]) -> Bool[Tensor, "item rule"]:

@@ -13,7 +13,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, n
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
-from analyses.rules import BEATS, FAILS, NO_RULE, RULE_COLUMNS, UNTESTED
+from analyses.rules import BEATS, FAILS, NO_RULE, OTHERS, RULE_COLUMNS, UNTESTED
 from analyses.sections import (
     BREAK,
     Block,
@@ -46,6 +46,13 @@ _FOLLOWED = (
     "much more often, where it errs, the head is right than with it. A head of the relation beats both. “Follows”: the "
     "simplest rule that predicts its choices."
 )
+_AGAINST = {
+    False: (
+        "relation beat every fixed offset. Where simple rules such as “the last verb” are wrong,",
+        ", where those rules hardly err",
+    ),
+    True: ("two tags have a lift above 1. Beside the same head’s lift from words of other tags,", ""),
+}
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
     "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
@@ -163,15 +170,15 @@ def _found(result: Result) -> list[Text]:
 
 def _against_rules(result: Result) -> list[Text]:
     """How many relations of heads stand where the nearest word of a class is wrong."""
-    shown = _beside_rules(result)
-    if shown.empty:
-        return []
-    count = shown["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
-    return [
-        f"{counted(len(shown), 'pair')} of head and relation beat every fixed offset. Where simple rules such as “the "
-        f"last verb” are wrong, {count[BEATS]} of them still hold, {count[FAILS]} do not, and {count[UNTESTED]} cannot "
-        "be tested on this text, where those rules hardly err."
-    ]
+    shown, said = _beside_rules(result), []
+    for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
+        count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
+        begins, ends = _AGAINST[bool(of_tags)]
+        said.append(
+            f"{counted(len(rows), 'pair')} of head and {begins} {count[BEATS]} still hold, {count[FAILS]} do not, and "
+            f"{count[UNTESTED]} cannot be tested on this text{ends}."
+        )
+    return said
 
 
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
@@ -231,7 +238,8 @@ def _rules(result: Result) -> list[Table]:
 
 def _followed(result: Result) -> list[Table]:
     """The best head of each relation that beats its offsets, beside the nearest word of a class."""
-    shown = _beside_rules(result).drop_duplicates("measure")
+    shown = _beside_rules(result)
+    shown = shown.loc[shown["rival"] != OTHERS].drop_duplicates("measure")
     rows = [
         [
             _head(row),

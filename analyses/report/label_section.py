@@ -118,7 +118,8 @@ def _rule(row: Mapping[str, Any]) -> str:
     """Whether a head of a relation beats the simplest rules, and which rule it follows."""
     if not isinstance(row["verdict"], str):
         return ""
-    return row["verdict"] + (f"; follows “{row['rule']}”" if row["rule"] not in {NO_RULE, RELATION} else "")
+    follows = isinstance(row["rule"], str) and row["rule"] not in {NO_RULE, RELATION}
+    return row["verdict"] + (f"; follows “{row['rule']}”" if follows else "")
 
 
 def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:

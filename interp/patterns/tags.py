@@ -208,12 +208,20 @@ class TagTotals:
         self.sources = sorted({x for x, _ in pairs})
         self.n_strata = _n_strata(causal)
         n_bins, n_rows = self.bins.lift.shape[1], N_GROUPS * len(self.sources) * self.n_strata
-        self.observed = torch.zeros(N_GROUPS, n_heads, len(pairs), dtype=torch.float64)
+        self.given = torch.zeros(N_GROUPS, n_heads, len(self.sources), self.n_tags, dtype=torch.float64)
         self.rows = torch.zeros(N_GROUPS, 1, len(pairs), dtype=torch.float64)
         # rows: a group's words of one tag that see about as many keys; the largest of all sums, so in half the bytes
         self.mass = torch.zeros(n_rows, n_heads, n_bins, dtype=REAL)
         self.keys = torch.zeros(n_rows, self.n_tags + 1, n_bins, dtype=torch.float64)
         self.null = Null.empty(n_heads, len(pairs))
+
+    @property
+    def observed(self) -> Float[Tensor, "group head pair"]:
+        """The mass that went from each pair's first tag to its second."""
+        return self._of_pairs(self.given)
+
+    def _of_pairs(self, values: Float[Tensor, "group head source tag"]) -> Float[Tensor, "group head pair"]:
+        return values[:, :, [self.sources.index(x) for x, _ in self.pairs], [y for _, y in self.pairs]]
 
     def asking(self, tags: Int[Tensor, "prompt query"], n_pieces: Int[Tensor, "prompt query"]) -> Asking:
         """The rows that ask.
@@ -250,19 +258,18 @@ class TagTotals:
         mean, variance = sides.permuted
         sees = (sides.keys[:, None, :-1].sum(-1) > 0).to(weight)  # words that see a key of the tag at all
         values = (sides.to_tag, weight), (mean, weight), (variance, weight.square()), (sees, asking.weight[:, None])
-        observed, mean, variance, shown = (self._by_prompt(*each, asking, len(groups)) for each in values)
-        self.observed.index_add_(0, groups, observed.to("cpu", torch.float64))
+        observed, *others = (self._by_prompt(*each, asking, len(groups)) for each in values)
+        mean, variance, shown = map(self._of_pairs, others)
+        self.given.index_add_(0, groups, observed.to("cpu", torch.float64))
         self.rows.index_add_(0, groups, shown.to("cpu", torch.float64))
         self.null.add(groups, mean, variance)
         self._add_shares(groups, sides, asking, weight, seen)
 
     def _by_prompt(self, values: Tensor, weight: Tensor, asking: Asking, n_prompts: int) -> Tensor:
-        """Rows (row head tag), weighted and added up by prompt and pair: prompt head pair."""
-        x = torch.tensor([self.sources.index(x) for x, _ in self.pairs], device=values.device)
-        y = torch.tensor([y for _, y in self.pairs], device=values.device)
+        """Rows (row head tag), weighted and added up by prompt and source: prompt head source tag."""
         total = values.new_zeros(n_prompts * len(self.sources), *values.shape[1:])
         total.index_add_(0, asking.prompt * len(self.sources) + asking.source, values * weight[..., None])
-        return total.unflatten(0, (n_prompts, -1)).transpose(1, 2)[:, :, x, y]
+        return total.unflatten(0, (n_prompts, -1)).transpose(1, 2)
 
     def _add_shares(self, groups: Tensor, sides: Sides, asking: Asking, weight: Tensor, seen: Tensor) -> None:
         """Add each row to those of its group and tag that see about as many keys."""
@@ -279,7 +286,7 @@ class TagTotals:
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
         """The sums of some groups, whose shares are then counted over these groups alone."""
         some = copy(self)
-        for name in ("observed", "rows", "mass", "keys"):
+        for name in ("given", "rows", "mass", "keys"):
             part = getattr(self, name)
             chosen = groups.repeat_interleave(len(part) // N_GROUPS)
             setattr(some, name, part * chosen.reshape(-1, *[1] * (part.dim() - 1)))
@@ -292,18 +299,31 @@ class TagTotals:
         A group's expected mass also holds, to first order, what the group's own keys did to the shares; over all
         groups that adds up to nothing, and it makes intervals honest about the shares being measured too.
         """
-        columns = []
-        by_source = (N_GROUPS, len(self.sources), self.n_strata)
-        every_mass, every_key = self.mass.unflatten(0, by_source), self.keys.unflatten(0, by_source)
-        for x, y in self.pairs:
-            mass, counts = every_mass[:, self.sources.index(x)].double(), every_key[:, self.sources.index(x)]
-            keys, of_tag = counts[..., -1, :], counts[..., y, :]  # group stratum bin
-            all_keys = keys.sum(0).clamp(min=1e-30)
-            share = of_tag.sum(0) / all_keys
-            drift = (of_tag - share * keys) / all_keys
-            own = torch.einsum("gshb,sb->gh", mass, share)
-            columns.append(own + torch.einsum("shb,gsb->gh", mass.sum(0), drift))
-        expected = torch.stack(columns, -1)
+        expected = torch.stack([self._expected(x, y) for x, y in self.pairs], -1)
         # a head that never looks where such words are has rounding on both sides: no lift, rather than any
         there = expected.sum(0) > _NOTHING * self.rows.sum(0)
         return Totals(self.observed * there, expected * there, self.rows.expand_as(expected))
+
+    def of_other_queries(self) -> Totals:
+        """For each pair the two sides of the lift that words of the *other* sources have towards its second tag.
+
+        A head that likes nouns whoever asks has the same lift from verbs as from all others. Rows are the pair's own.
+        """
+        observed, expected = [], []
+        for x, y in self.pairs:
+            others = [at for at, source in enumerate(self.sources) if source != x]
+            observed.append(self.given[:, :, others, y].sum(-1))
+            expected.append(sum((self._expected(self.sources[at], y) for at in others), self.given.new_zeros(1)))
+        weights = torch.stack([each.expand_as(observed[0]) for each in expected], -1)
+        return Totals(torch.stack(observed, -1), weights, self.rows.expand_as(weights))
+
+    def _expected(self, x: int, y: int) -> Float[Tensor, "group head"]:
+        """The mass that would go from one tag to another if attention fell on the pieces of a bin alike."""
+        by_source, source = (N_GROUPS, len(self.sources), self.n_strata), self.sources.index(x)
+        mass, counts = (each.unflatten(0, by_source)[:, source] for each in (self.mass, self.keys))
+        mass, keys, of_tag = mass.double(), counts[..., -1, :], counts[..., y, :]  # group stratum bin
+        all_keys = keys.sum(0).clamp(min=1e-30)
+        share = of_tag.sum(0) / all_keys
+        drift = (of_tag - share * keys) / all_keys
+        own = torch.einsum("gshb,sb->gh", mass, share)
+        return own + torch.einsum("shb,gsb->gh", mass.sum(0), drift)

@@ -9,11 +9,12 @@ import torch
 
 from analyses import part_of_speech
 from analyses.head_tables import Heads
-from analyses.part_of_speech import relation_measure
+from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.collectors import measured
 from analyses.reading.windows import Reading, Window
 from analyses.relations import CLASSES, OFFSETS, Items
-from analyses.rules import BEATS, FAILS, NO_RULE, RELATION, RULES, UNTESTED, Records
+from analyses.rules import BEATS, FAILS, NO_RULE, OTHERS, RELATION, RULES, UNTESTED, Records, rules_table
+from interp.patterns.tags import TagRows, TagTotals
 from models.planted import Planted, noise
 from models.stories import stories
 
@@ -66,13 +67,18 @@ def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: i
     return kept
 
 
+def judged(kept: Records) -> pd.DataFrame:
+    """The table, of chosen words alone."""
+    return rules_table(kept, [], TagTotals(kept.heads.count, [(0, 1)], causal=True), "part-of-speech", "made up")
+
+
 def named(target, rules, rng):
     """A head of the relation, one of the last verb, one of the word before, and one of chance."""
     return np.stack([target, rules[:, LAST_VERB], rules[:, BEFORE], rng.integers(-30, -20, len(target))], 1)
 
 
 def test_planted_heads_come_back_under_their_own_names():
-    table = records(named).table("part-of-speech", "made up")
+    table = judged(records(named))
     assert table["rule"].tolist() == [RELATION, "last VERB", "offset -1", NO_RULE]
     assert table["own_rival"].tolist()[:3] == ["last VERB", "last VERB", "offset -1"]
     assert table["verdict"].tolist() == [BEATS, FAILS, FAILS, FAILS]
@@ -92,14 +98,14 @@ def test_a_head_of_a_fixed_offset_beats_no_other_rule():
         target[:] = np.where(rules[:, LAST_VERB] != target, -1, target)
         return np.full((len(target), 1), -1)
 
-    table = records(beside, n_heads=1).table("part-of-speech", "made up")
+    table = judged(records(beside, n_heads=1))
     assert table["own_rival"].item() == "offset -1"
     assert table["ci_low"].item() > 0.9
     assert table["verdict"].item() == FAILS
 
 
 def test_a_rival_that_is_never_wrong_leaves_nothing_to_test():
-    table = records(named, wrong=0.0).table("part-of-speech", "made up")
+    table = judged(records(named, wrong=0.0))
     assert set(table["verdict"]) == {UNTESTED}
     assert table["rule"].iloc[0] == "last VERB"  # the simpler of two that predict alike
     assert table["q"].isna().all()
@@ -109,7 +115,7 @@ def test_what_holds_little_of_the_attention_follows_no_rule():
     kept = records(named)
     *others, mass = kept.parts[0]
     kept.parts[0] = (*others, mass * 0.3)
-    assert set(kept.table("part-of-speech", "made up")["rule"]) == {NO_RULE}
+    assert set(judged(kept)["rule"]) == {NO_RULE}
 
 
 def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
@@ -117,7 +123,7 @@ def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
         heads = rng.random((len(target), 400)) < 0.5
         return np.where(heads, target[:, None], rules[:, [LAST_VERB]])
 
-    table = records(coin, n_heads=400).table("part-of-speech", "made up")
+    table = judged(records(coin, n_heads=400))
     assert (table["verdict"] == BEATS).mean() <= 0.05 / 2
     p = table["p"].to_numpy(dtype=float)
     assert (p < 0.05).mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / len(p))
@@ -128,7 +134,7 @@ def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
 
 def test_rows_that_tie_or_see_nothing_choose_nothing():
     kept = records(lambda target, rules, rng: np.full((len(target), 2), NOTHING), n_heads=2)
-    table = kept.table("part-of-speech", "made up")
+    table = judged(kept)
     assert (table["value"] == 0).all()
     assert set(table["rule"]) == {NO_RULE}
 
@@ -140,6 +146,7 @@ def test_every_relation_with_items_in_both_halves_has_its_rows():
     collector = part_of_speech.Collector(built := model.build())
     found = measured(collector, built, corpus)
     rules, reporting = found.rules, measured_half(built, corpus)
+    rules = rules.loc[rules["measure"].str.startswith("relation:")]
     both = rules.merge(reporting, on=["layer", "head", "measure"], suffixes=("", "_heads"))
     assert len(both) == len(rules) > 0
     np.testing.assert_allclose(both["value"], both["value_heads"], atol=1e-6)
@@ -155,3 +162,54 @@ def measured_half(model, corpus) -> pd.DataFrame:
         fresh.add(batch)
     table = fresh.collected(reading).half(1).table()
     return table.loc[(table["sink"] == "kept") & table["measure"].str.startswith("relation:")]
+
+
+TAGS = 3
+PAIRS = [(0, 1), (2, 1), (1, 0)]
+
+
+def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31) -> TagTotals:
+    """Heads on random tags: one likes keys of tag 1 whoever asks, one from tag 0 alone, one none; one is noise."""
+    generator = torch.Generator().manual_seed(0)
+    tags = torch.randint(TAGS, (prompts, n), generator=generator)
+    visible = torch.ones(n, n, dtype=torch.bool).tril().expand(prompts, n, n)
+    liked = (tags == 1)[:, None].expand(prompts, n, n).float()
+    scores = torch.stack(
+        [
+            2 * liked,
+            2 * liked * (tags == 0)[..., None],
+            torch.zeros_like(liked),
+            torch.randn(liked.shape, generator=generator),
+        ],
+        1,
+    )
+    pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
+    totals = TagTotals(4, pairs, causal=True)
+    asking = totals.asking(tags, torch.ones_like(tags))
+    allowed = visible & (torch.arange(n) != torch.arange(n)[:, None])
+    sides = TagRows(totals.bins, pattern, allowed, tags, asking).with_first
+    totals.add(torch.arange(prompts), sides, asking, visible)
+    return totals
+
+
+def test_the_lift_of_other_queries_is_that_of_every_other_tag_added_up():
+    found, single = (
+        tag_totals().of_other_queries(),
+        tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish(),
+    )
+    for at, others in enumerate([[1, 2], [0, 1], [3, 5]]):
+        for part in ("scores", "weights"):
+            expected = getattr(single, part)[..., others].sum(-1)
+            torch.testing.assert_close(getattr(found, part)[..., at], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_head_that_likes_a_tag_whoever_asks_is_not_about_the_one_who_asks():
+    kept = Records(Heads("decoder", 1, 4), [])
+    table = rules_table(
+        kept, [tag_measure(*"XY"), tag_measure(*"ZY"), tag_measure(*"YX")], tag_totals(), "b", "made up"
+    )
+    first = table.loc[table["measure"] == "tag:X->Y"].set_index("head")
+    assert first.loc[0, "value"] > 1.5
+    assert first["verdict"].tolist() == [FAILS, BEATS, FAILS, FAILS]
+    assert set(table.loc[table["measure"] == "tag:Z->Y", "verdict"]) == {FAILS}
+    assert set(table["rival"]) == {OTHERS}

@@ -40,7 +40,7 @@ def test_a_report_of_a_treebank_without_the_usual_dependencies(treebank, tmp_pat
     assert "This text has no item of relation:det:head→dependent, relation:amod:head→dependent" in shown
 
 
-@pytest.mark.parametrize("command", ["position", "part-of-speech", "coreference"])
+@pytest.mark.parametrize("command", [pytest.param("position", marks=pytest.mark.slow), "part-of-speech", "coreference"])
 def test_the_single_commands(command, treebank, tmp_path, stories):
     out = tmp_path / "out"
     given = ["--corpus", str(treebank), "--model", str(stories), "--out", str(out), "--no-labels", "--pairs", "4"]

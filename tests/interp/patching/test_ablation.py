@@ -109,7 +109,7 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean"])
+@pytest.mark.parametrize("kind", ["mean", pytest.param("zero", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("site", "by"), EVERYWHERE, ids=str)
 @pytest.mark.parametrize("build_kind", ["pre", "grouped queries", "post-norm encoder"])
 def test_every_site_that_run_can_edit_is_ablated_alike(build_kind, site, by, kind):

@@ -62,7 +62,7 @@ def test_every_head_equals_one_plain_forward_pass(kind):
 
 
 @pytest.mark.parametrize("entries", [1 << 19, 2000, 300])  # all claims of a text at once; some; a layer of one alone
-@pytest.mark.parametrize("n_layers", [1, 2, 4])
+@pytest.mark.parametrize("n_layers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "rotary encoder", "grouped encoder"])
 def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries, monkeypatch):
     monkeypatch.setattr(memory, "MOST", 3 * entries)

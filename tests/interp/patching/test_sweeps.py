@@ -62,7 +62,7 @@ def ragged_pairs() -> Pairs:
     return Pairs(*batches, torch.tensor([1, 2, 3, 4, 5]), torch.tensor([6, 7, 8, 9, 10]))
 
 
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("direction", ["denoise", pytest.param("noise", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("site", "by"), CELLS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 @pytest.mark.parametrize("kind", ["pre", "post", "grouped queries", "post-norm encoder", "attention only"])
 def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):

@@ -39,7 +39,9 @@ INSIDE = [
 ]
 CROSS = [("resid_cross", PLACES), ("cross_attn_out", PLACES), ("cross_attn_out", ("layer",))]
 PLACED = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
-EVERY = pytest.mark.parametrize("name", TWO_STACKS)
+LATER = [name for name in TWO_STACKS if name not in {"original", "modern"}]
+SLOW = pytest.mark.slow
+EVERY = pytest.mark.parametrize("name", ["original", "modern", *(pytest.param(each, marks=SLOW) for each in LATER)])
 
 
 @pytest.mark.parametrize("differing", ["source", "target"])
@@ -104,7 +106,7 @@ ENDS = {
 SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", (*HEADS, "position")), ("z", ("layer",))]
 
 
-@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize(("stack", "attention"), PLACED)
 @EVERY
 def test_paths_equal_two_plain_forward_passes(name, stack, attention, differing):

@@ -34,7 +34,8 @@ CELLS = [
     ("pattern", ("layer", "query")),
     ("scores", ("layer", "key")),
 ]
-EVERY_KIND = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+ENCODER = pytest.param(False, marks=pytest.mark.slow, id="encoder")
+EVERY_KIND = pytest.mark.parametrize("causal", [pytest.param(True, id="decoder"), ENCODER])
 EVERY = pytest.mark.parametrize("name", VARIANTS)
 
 
@@ -158,8 +159,11 @@ ENDS = {
 SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", PLACES)]
 
 
+HALF = [pytest.param(name, marks=[pytest.mark.slow] * (at % 2)) for at, name in enumerate(VARIANTS)]
+
+
 @EVERY_KIND
-@EVERY
+@pytest.mark.parametrize("name", HALF)
 def test_paths_equal_two_plain_forward_passes(name, causal):
     model, pairs, turn = variant(name, causal=causal), ragged_pairs(), 0
     for number, ends in enumerate(ENDS.values()):

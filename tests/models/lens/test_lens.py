@@ -306,13 +306,17 @@ def defaults():
     return load("default"), load("lens:default")
 
 
-@pytest.mark.parametrize("module", [position, part_of_speech, coreference], ids=lambda module: module.BEHAVIOUR.name)
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(position, marks=pytest.mark.slow), part_of_speech, pytest.param(coreference, marks=pytest.mark.slow)],
+    ids=["position", "part-of-speech", "coreference"],
+)
 def test_tables_are_ours(module, defaults, monkeypatch):
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)
     ours, theirs = defaults
     stories = list(itertools.islice(corpora.read(corpora.GENERATED), 6))
     same_tables(module.measure(theirs, stories), module.measure(ours, stories))
-    same_tables(module.effects(theirs, pairs=4).table, module.effects(ours, pairs=4).table)
+    same_tables(module.effects(theirs, pairs=8).table, module.effects(ours, pairs=8).table)
 
 
 def same_tables(one: pd.DataFrame, other: pd.DataFrame) -> None:
