@@ -1,6 +1,6 @@
-"""Shapes are checked in one case of four; nothing is downloaded; data that is not there is skipped, and said.
+"""Shapes are checked in one case of eight; nothing is downloaded; data that is not there is skipped, and said.
 
-A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every fourth;
+A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every eighth;
 `SHAPES=all` gives it to all.
 """
 
@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 
-_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 4
+_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 8
 _UNCHECKED = pytest.StashKey[bool]()
 
 

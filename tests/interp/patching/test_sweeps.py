@@ -20,6 +20,7 @@ from interp.patching import (
 )
 
 LENGTHS, FIRSTS = (7, 7, 5, 7, 5), (2, 2, 1, 4, 1)
+FAST, LATER = ("pre", "grouped queries", "post-norm encoder"), ("post", "attention only")
 BY_ROW = [("layer",), ("layer", "position")]
 BY_HEAD = [*BY_ROW, ("layer", "head"), ("layer", "head", "position")]
 BY_ENTRY = [("layer", "head"), ("layer", "head", "query"), ("layer", "key")]
@@ -64,7 +65,7 @@ def ragged_pairs() -> Pairs:
 
 @pytest.mark.parametrize("direction", ["denoise", pytest.param("noise", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("site", "by"), CELLS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
-@pytest.mark.parametrize("kind", ["pre", "post", "grouped queries", "post-norm encoder", "attention only"])
+@pytest.mark.parametrize("kind", [*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in LATER)])
 def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):
     model, pairs = build(kind, torch.float64), ragged_pairs()
     if site == "mlp_out" and kind == "attention only":

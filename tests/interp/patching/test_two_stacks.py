@@ -44,7 +44,7 @@ SLOW = pytest.mark.slow
 EVERY = pytest.mark.parametrize("name", ["original", "modern", *(pytest.param(each, marks=SLOW) for each in LATER)])
 
 
-@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize(("stack", "attention"), PLACED)
 @EVERY
 def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, stack, attention, differing):
@@ -77,7 +77,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @EVERY
 def test_every_other_site_that_run_can_edit_is_swept(name, stack, differing):
@@ -202,7 +202,7 @@ def test_the_budget_changes_no_number(budget):
     torch.testing.assert_close(part.values, whole.values, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
-@pytest.mark.parametrize("differing", ["source", "target"])
+@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize(("stack", "attention"), PLACED)
 @pytest.mark.parametrize("name", ["original", "mixed"])
 def test_estimates_have_the_slope_of_small_patches(name, stack, attention, differing):

@@ -37,6 +37,8 @@ CELLS = [
 ENCODER = pytest.param(False, marks=pytest.mark.slow, id="encoder")
 EVERY_KIND = pytest.mark.parametrize("causal", [pytest.param(True, id="decoder"), ENCODER])
 EVERY = pytest.mark.parametrize("name", VARIANTS)
+HALF = [pytest.param(name, marks=[pytest.mark.slow] * (at % 2)) for at, name in enumerate(VARIANTS)]
+BY_TURNS = pytest.mark.parametrize("name", HALF)
 
 
 def has(model: Transformer, site: str) -> bool:
@@ -45,7 +47,7 @@ def has(model: Transformer, site: str) -> bool:
 
 
 @EVERY_KIND
-@EVERY
+@BY_TURNS
 def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, causal):
     model, pairs = variant(name, causal=causal), ragged_pairs()
     for turn, (site, by) in enumerate(CELLS):
@@ -68,7 +70,7 @@ OTHERS = [
 
 
 @EVERY_KIND
-@EVERY
+@BY_TURNS
 def test_every_other_site_that_run_can_edit_is_swept(name, causal):
     model, pairs, measured = variant(name, causal=causal), ragged_pairs(), 0
     for site, by in OTHERS:
@@ -159,11 +161,8 @@ ENDS = {
 SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", PLACES)]
 
 
-HALF = [pytest.param(name, marks=[pytest.mark.slow] * (at % 2)) for at, name in enumerate(VARIANTS)]
-
-
 @EVERY_KIND
-@pytest.mark.parametrize("name", HALF)
+@BY_TURNS
 def test_paths_equal_two_plain_forward_passes(name, causal):
     model, pairs, turn = variant(name, causal=causal), ragged_pairs(), 0
     for number, ends in enumerate(ENDS.values()):

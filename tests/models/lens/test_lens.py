@@ -104,7 +104,7 @@ def real(site: str, value: torch.Tensor, given: dict) -> torch.Tensor:
     return value[given["tokens"].mask if site.endswith(("cross_attn.k", "cross_attn.v")) else own.mask]
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", ["right", pytest.param("left", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MADE)
 def test_every_site_has_our_value(both, name, side):
     ours, theirs = both(name)
