@@ -103,7 +103,8 @@ def rules_table(
     **Lifts.** The rival of `tag:X->Y` is the same head's lift towards Y from words of the other tags: one that likes Y
     whoever asks is not about X. `difference`, between the two lifts, must be at least 0.05.
 
-    `q` is of the larger of the two p, over all rows that can be tested: 30 items in 8 documents for either rival.
+    `q` is of the larger of the two p, over all chosen words that can be tested (30 items in 8 documents for either
+    rival) and over all lifts, apart.
     """
     found = [*records.rows(seed), *_lift_rows(records.heads, lifted, lifts, seed)]
     if not found:
@@ -112,10 +113,12 @@ def rules_table(
     fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
     p, low = table[["p", "own_p"]].max(axis=1).astype(float), table[["ci_low", "own_low"]].min(axis=1)
     tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
+    of_tags = (table["rival"] == OTHERS).to_numpy()
     q = np.full(len(table), np.nan)
-    q[tested] = benjamini_hochberg(p.to_numpy()[tested])
-    enough = (table["rival"] != OTHERS) | (table["difference"] >= NOTABLE)
-    beats = (q < DISCOVERY) & (low > 0).to_numpy() & enough.to_numpy()
+    for some in (tested & ~of_tags, tested & of_tags):  # the many lifts that differ would ease the bar of relations
+        q[some] = benjamini_hochberg(p.to_numpy()[some])
+    enough = ~of_tags | (table["difference"] >= NOTABLE).to_numpy()
+    beats = (q < DISCOVERY) & (low > 0).to_numpy() & enough
     verdict = np.where(tested, np.where(beats, BEATS, FAILS), UNTESTED)
     return table.assign(behaviour=behaviour, corpus=corpus, q=q, verdict=verdict)
 
