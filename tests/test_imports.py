@@ -199,6 +199,7 @@ def test_importing_is_light(statement):
     assert not loaded & set(HEAVY)
 
 
+@pytest.mark.slow
 def test_the_installed_command_is_not_shadowed_by_folders_of_the_same_names(tmp_path):
     for name in ("models", "analyses", "interp"):
         (tmp_path / name).mkdir()

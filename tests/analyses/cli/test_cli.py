@@ -231,6 +231,7 @@ def test_a_model_that_no_experiment_can_be_asked_of_is_one_sentence(model, fakes
 @pytest.mark.parametrize(
     ("behaviours", "asked", "run"), [(None, None, True), (None, False, False), (["position"], None, False)]
 )
+@pytest.mark.slow
 def test_experiments_are_part_of_a_report_of_everything(model, fakes, tmp_path, behaviours, asked, run):
     out = report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours, experiments=asked)
     assert ("experiments" in json.loads((out / "run.json").read_text())) == run

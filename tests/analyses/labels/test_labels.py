@@ -110,6 +110,7 @@ def test_a_label_stands_beside_what_the_head_carries_of_minimal_pairs(found):
     assert pd.isna(rows.loc["offset:-3", "task"])
 
 
+@pytest.mark.slow
 def test_what_was_measured_already_is_not_measured_again():
     model = Planted(WORDS, [[planted.offset(-1)], [planted.uniform]], n_ctx=110, start="<s>").build()
     corpus = repeating_texts(40)

@@ -25,6 +25,7 @@ def treebank(tmp_path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_report_of_a_treebank_without_the_usual_dependencies(treebank, tmp_path):
     out = report.build(worded(), [read(treebank)], tmp_path / "out", probes=False, experiments=False, labels=False)
     facts, shown = json.loads((out / "run.json").read_text()), " ".join(page_of(out).text.split())

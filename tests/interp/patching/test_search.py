@@ -64,6 +64,7 @@ def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(range(1, 5), marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth(seed):
     for one in [seed] if isinstance(seed, int) else seed:
         model = random_model(one)

@@ -41,6 +41,7 @@ CROSS = [("resid_cross", PLACES), ("cross_attn_out", PLACES), ("cross_attn_out",
 PLACED = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
 LATER = [name for name in TWO_STACKS if name not in {"original", "modern"}]
 SLOW = pytest.mark.slow
+ONE = pytest.mark.parametrize("name", ["modern", *(pytest.param(each, marks=SLOW) for each in ["original", *LATER])])
 EVERY = pytest.mark.parametrize("name", ["original", "modern", *(pytest.param(each, marks=SLOW) for each in LATER)])
 
 
@@ -79,7 +80,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-@EVERY
+@ONE
 def test_every_other_site_that_run_can_edit_is_swept(name, stack, differing):
     if (stack, differing) == ("encoder", "target"):
         pytest.skip("nothing differs there")
@@ -108,7 +109,7 @@ SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", (*HEADS, "position")), (
 
 @pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
 @pytest.mark.parametrize(("stack", "attention"), PLACED)
-@EVERY
+@ONE
 def test_paths_equal_two_plain_forward_passes(name, stack, attention, differing):
     if (stack, differing) == ("encoder", "target"):
         pytest.skip("nothing differs there")

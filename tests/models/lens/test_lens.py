@@ -308,9 +308,10 @@ def defaults():
 
 @pytest.mark.parametrize(
     "module",
-    [pytest.param(position, marks=pytest.mark.slow), part_of_speech, pytest.param(coreference, marks=pytest.mark.slow)],
+    [position, part_of_speech, coreference],
     ids=["position", "part-of-speech", "coreference"],
 )
+@pytest.mark.slow
 def test_tables_are_ours(module, defaults, monkeypatch):
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)
     ours, theirs = defaults
