@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -112,7 +113,7 @@ class Measured:
     counts      what was read, and what was left out and why
     documents   how many the intervals rest on
     absent      the measures that the text has no item of
-    rules       the rows of `tables/rules`, where heads of syntax are measured
+    followed    gives the rows of `tables/rules`, where heads of syntax are measured
     """
 
     heads: pd.DataFrame
@@ -120,7 +121,12 @@ class Measured:
     counts: Mapping[str, int] = field(default_factory=dict)
     documents: int | None = None
     absent: Sequence[str] = ()
-    rules: pd.DataFrame = field(default_factory=pd.DataFrame)
+    followed: Callable[[], pd.DataFrame] = pd.DataFrame
+
+    @cached_property
+    def rules(self) -> pd.DataFrame:
+        """The rows of `tables/rules`; empty where no head of syntax is measured."""
+        return self.followed()
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class Collected:
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
         """The rows of `tables/heads`, as `measured` has them."""
-        return replace(self, rules=None).measured(seed=seed).heads
+        return self.measured(seed=seed).heads
 
     def measured(self, *, seed: int = 0) -> Measured:
         """Every value with its baseline, interval and tests; `q` is over all of them.
@@ -159,7 +165,7 @@ class Collected:
         asked = {measure.name for each in self.scored if each.sink == "kept" for measure in each.measures}
         absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
-        followed = self.rules(seed=seed) if self.rules else pd.DataFrame()
+        followed = partial(self.rules, seed=seed) if self.rules else pd.DataFrame
         return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
 
     def _rows(self, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:

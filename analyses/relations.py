@@ -4,7 +4,7 @@ One item asks one word (the query) for another (the target). A word's highest ch
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise, product
@@ -114,20 +114,22 @@ class Items:
         return Items(self.batch, self.prompt[which], self.query[which], self.target[which], self.column[which])
 
     @cached_property
-    def tags(self) -> np.ndarray:
-        """The tag of every shown word (prompt word); empty where a text has none."""
-        found = np.full(tuple(self.batch.pieces.shape), "", dtype="<U8")
+    def tags(self) -> tuple[list[str], np.ndarray]:
+        """The tags of a batch, and the number of every shown word's (prompt word), which is the empty one's where none is."""
+        numbers, found = {"": 0}, np.zeros(tuple(self.batch.pieces.shape), dtype=int)
         for prompt, window in enumerate(self.batch.windows):
             if window.text.tags is not None:
                 own = window.text.tags[window.start : window.stop]
-                found[prompt, : len(own)] = own
-        return found
+                found[prompt, : len(own)] = [numbers.setdefault(tag, len(numbers)) for tag in own]
+        return list(numbers), found
 
-    def nearest(self, tags: Iterable[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
+    def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
         n_words = self.batch.pieces.shape[1]
         word = torch.arange(n_words, device=self.prompt.device)
-        shown = torch.from_numpy(np.isin(self.tags, [*tags])).to(word.device) & (self.batch.pieces > 0)
+        names, number = self.tags
+        wanted = np.array([name in tags for name in names])[number]
+        shown = torch.from_numpy(wanted).to(word.device) & (self.batch.pieces > 0)
         if last_of_run:
             shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
         none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
