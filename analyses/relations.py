@@ -115,7 +115,7 @@ class Items:
 
     @cached_property
     def tags(self) -> tuple[list[str], np.ndarray]:
-        """The tags of a batch, and the number of every shown word's (prompt word), which is the empty one's where none is."""
+        """The tags of a batch, and the number of each shown word (prompt word): that of "" where it has none."""
         numbers, found = {"": 0}, np.zeros(tuple(self.batch.pieces.shape), dtype=int)
         for prompt, window in enumerate(self.batch.windows):
             if window.text.tags is not None:
