@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -123,7 +123,7 @@ class Measured:
     absent: Sequence[str] = ()
     followed: Callable[[], pd.DataFrame] = pd.DataFrame
 
-    @cached_property
+    @property
     def rules(self) -> pd.DataFrame:
         """The rows of `tables/rules`; empty where no head of syntax is measured."""
         return self.followed()

@@ -130,7 +130,9 @@ class Collector:
         heads: Heads | None = None,
         relations: Sequence[str] = RELATIONS,
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
+        rules: bool = True,
     ):
+        """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         self.heads = heads or Heads.of(model)
         self.causal = self.heads.causal
         self.relations = list(relations)
@@ -140,7 +142,7 @@ class Collector:
         self.selected = {sink: ChoiceTotals(self.heads.count, len(self.chosen), OFFSETS) for sink in SINKS}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
-        self.records = Records(self.heads, self.chosen)
+        self.records = Records(self.heads, self.chosen) if rules else None
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
@@ -151,7 +153,8 @@ class Collector:
             choices = Choices(batch, items)
             for sink in SINKS:
                 self.selected[sink].read(choices, sink)
-            self.records.add(choices)
+            if self.records is not None:
+                self.records.add(choices)
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
@@ -190,8 +193,10 @@ class Collector:
         scored += [self._lift(sink) for sink in SINKS]
         counts = {**reading.counts, **self.counts}
         about = summary(reading)
-        beside = self.records, self.lifted, self.lifts["kept"], BEHAVIOUR.name, about["corpus"]
-        rules = cache(partial(rules_table, *beside))  # a page and its labels ask
+        beside = self.lifted, self.lifts["kept"], BEHAVIOUR.name, about["corpus"]
+        rules = (
+            cache(partial(rules_table, self.records, *beside)) if self.records else None
+        )  # a page and its labels ask
         return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, rules=rules, **about)
 
     def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
@@ -310,6 +315,7 @@ BEHAVIOUR = Behaviour(
     },
     colour="green",
     effects=effects,
+    bare={"rules": False},
     cost=70,
     pictures=("tags", "sentence"),
 )

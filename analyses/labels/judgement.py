@@ -80,8 +80,8 @@ def label(
     without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and
     effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the head
     carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them. `verdict`
-    and `rule` say of labels of relations whether the head beats the simplest rules, and which rule its choices follow
-    (`analyses.rules`).
+    says of labels of relations and tags whether the head beats the simplest rules, and `rule` of relations which rule
+    its choices follow (`analyses.rules`).
 
     Args:
         model: a transformer with a tokenizer.
@@ -217,7 +217,7 @@ def _judged(candidates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_rules(labels: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The labels of chosen words, beside what the simplest rules say of the same head."""
+    """The labels of relations and tags, beside what the simplest rules say of the same head."""
     known = [table for table in rules if len(table)]
     if not known or labels.empty:
         return labels
