@@ -214,8 +214,8 @@ class TokenBatch:
         """A batch of one text, as so many."""
         return self._each(lambda value: value.expand(n_texts, -1))
 
-    def rows(self, rows: slice) -> "TokenBatch":
-        """Some of the rows."""
+    def rows(self, rows: slice | Int[Tensor, " some"]) -> "TokenBatch":
+        """Some of the rows; a row may be asked for twice."""
         return self._each(lambda value: value[rows])
 
     def reading(self, ids: Int[Tensor, "prompt position"]) -> "TokenBatch":

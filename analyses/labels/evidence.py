@@ -6,7 +6,7 @@ are hidden. Heads that have learnt nothing, and those that read words in another
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -51,6 +51,7 @@ class Evidence:
     reporting: Half
     bars: Bars
     effects_left_out: str | None = None  # why nothing could be knocked out
+    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
 
 
 def gather(
@@ -82,19 +83,19 @@ def gather(
     for whole, bar in zip(collected, bars, strict=True):
         behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
-        reason = None
+        reason, size = None, (0, 0)
         try:
             if len(model.config.stacks) > 1:
                 raise InputError(_TWO_STACKS)
             if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
             most, each = affordable(model, behaviour)
-            most, each = documents or most, words or each
-            effects = _effects(model, behaviour, corpora[whole.behaviour], (most, each), heads[0], seed, say)
+            size = documents or most, words or each
+            effects = _effects(model, behaviour, corpora[whole.behaviour], size, heads[0], seed, say)
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
         choosing, reporting = map(Half, heads, effects)
-        found.append(Evidence(behaviour, choosing, reporting, bar, reason))
+        found.append(Evidence(behaviour, choosing, reporting, bar, reason, size))
     return found
 
 
@@ -118,23 +119,49 @@ def _effects(
     say: Say,
 ) -> list[pd.DataFrame]:
     """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too."""
-    documents, words = size
     found: list[pd.DataFrame] = []
     for half in HALVES:
         say(f"{behaviour.name}: knocking out", 0)
         candidates = {*notable(choosing)["measure"], *moving(found[0])["measure"]} if found else set[str]()
         effects = knockouts.measure(
             model,
-            Sample(corpus, half, documents, words),
-            behaviours=[behaviour],
-            training=Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
-            texts=documents * words,  # all of them
+            **_read(behaviour, corpus, half, size, seed),
             armed=candidates,
-            seed=seed + half,
             progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
         )
         found.append(effects.table)
     return found
+
+
+def _read(
+    behaviour: Behaviour, corpus: Iterable[AnnotatedText], half: Literal[0, 1], size: tuple[int, int], seed: int
+) -> dict[str, Any]:
+    """What knock-outs read of one half of the documents; probes are trained on the other."""
+    documents, words = size
+    return {
+        "corpus": Sample(corpus, half, documents, words),
+        "training": Sample(corpus, 1 if half == 0 else 0, documents, words * _MORE_TRAINING),
+        "behaviours": [behaviour],
+        "texts": documents * words,  # all of them
+        "seed": seed + half,
+    }
+
+
+def together(
+    model: Model,
+    corpus: Iterable[AnnotatedText],
+    evidence: Evidence,
+    heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+    seed: int,
+) -> pd.DataFrame:
+    """What hiding a measure's keys from several heads at once costs on the reporting half, a row for each of `heads`.
+
+    Missing where nothing could be knocked out.
+    """
+    if evidence.effects_left_out or not isinstance(model, Transformer) or not heads:
+        return pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS)
+    read = _read(evidence.behaviour, corpus, 1, evidence.size, seed)
+    return knockouts.measure_together(model, heads=heads, **read)
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

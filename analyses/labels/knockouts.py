@@ -12,26 +12,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
 import pandas as pd
 
 from analyses.behaviours import chosen
 from analyses.head_tables import Heads
 from analyses.labels.claims import unannotated
 from analyses.labels.readouts import Readout, readouts
-from analyses.labels.tally import ARMS, CLAIM, Tally
+from analyses.labels.tally import ARMS, CLAIM, SEEN, Tally
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.reading.windows import Progress, Window, windows
 from interp import AnnotatedText, InputError, Transformer
-from interp.patterns import N_GROUPS, group_of
+from interp.patterns import N_GROUPS, Totals, group_of
 from interp.statistics import benjamini_hochberg, estimate
 from interp.tokens import NO_WORD
 
 KNOCKOUT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "readout"),
     *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "q", "n", "documents"),
-    *(f"{arm}{part}" for arm in ARMS for part in ("", "_low", "_high", "_p")),
+    *(f"{arm}{part}" for arm in (*ARMS, "masked") for part in ("", "_low", "_high", "_p")),
 ]
+TOGETHER_COLUMNS = ["drop", "control", "control_name", "effect", "ci_low", "ci_high", "n", "documents"]
 _REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
@@ -68,6 +70,8 @@ def measure(
     drawn at random, is mixed in for its own; `removal` where its weight times its value is left out. Both come with
     interval and one-sided p. An exchange puts something in place of a key that may have said nothing, and a removal
     leaves less than the head ever writes: what the model needs is missed in both ways, and beyond the control.
+    `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
+    the other keys of the control: attention and effect on the same rows.
 
     Args:
         model: a transformer of one stack with a tokenizer.
@@ -84,21 +88,72 @@ def measure(
         InputError: a model without tokenizer; one that fills masks without a mask token; nothing to train a probe on;
             no text, or no row claimed in any.
     """
+    behaviours = [*chosen(behaviours).values()]
+    asked = hidden_measures(behaviours, model.config.last.causal)
+    armed = {each.name for _, each in asked} if armed is None else armed
+    tally, read_by = _tallied(model, corpus, training, behaviours, asked, texts, armed, None, seed, progress)
+    table = _table(model, tally, seed)
+    table = table.assign(
+        corpus=getattr(corpus, "name", "texts"), readout=[read_by[name].name for name in table["behaviour"]]
+    )
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(tally.counts))
+
+
+def measure_together(
+    model: Transformer,
+    corpus: Iterable[AnnotatedText],
+    heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+    *,
+    training: Iterable[AnnotatedText] | None = None,
+    behaviours: Sequence[str | Behaviour] | None = None,
+    texts: int = _TEXTS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
+
+    Heads that do the same stand in for each other, so that hiding keys from one of them shows a lower bound. `effect`
+    is in nats a row, over the control that loses most, with its 95% interval over documents; missing where no row of
+    the corpus is claimed.
+
+    Args:
+        model, corpus, training, behaviours, texts, seed: as for `measure`.
+        heads: the name of a measure, and the (layer, head) pairs that its keys are hidden from.
+
+    Raises:
+        InputError: as for `measure`.
+    """
+    known = [*chosen(behaviours).values()]
+    of = {own.name: (name, own) for name, own in hidden_measures(known, model.config.last.causal)}
+    asked, pairs = [of[name] for name, _ in heads], [own for _, own in heads]
+    tally, _ = _tallied(model, corpus, training, known, asked, texts, (), pairs, seed, None)
+    return pd.DataFrame(_estimated(tally, seed)).reindex(columns=TOGETHER_COLUMNS)
+
+
+def _tallied(
+    model: Transformer,
+    corpus: Iterable[AnnotatedText],
+    training: Iterable[AnnotatedText] | None,
+    behaviours: Sequence[Behaviour],
+    asked: Sequence[tuple[str, Measure]],
+    texts: int,
+    armed: Collection[str],
+    together: Sequence[Sequence[tuple[int, int]]] | None,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[Tally, dict[str, Readout]]:
+    """What hiding cost in all texts, and how each behaviour was read."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
     counts: Counter[str] = Counter()
     own, other = _split(model, corpus, training, texts, counts)
     if not own:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    asked = chosen(behaviours)
-    read_by = readouts(model, [*asked.values()], other, counts)
-    hidden = _hidden([behaviour for name, behaviour in asked.items() if name in read_by], model.config.last.causal)
-    armed = {measure.name for _, measure in hidden} if armed is None else armed
-    tally = Tally(model, hidden, random.Random(seed), counts, armed)
-    for behaviour, measure in hidden:
-        if measure.corpus:
+    read_by = readouts(model, behaviours, other, counts)
+    tally = Tally(model, asked, random.Random(seed), counts, armed, together)
+    for behaviour, measure in {measure.name: (behaviour, measure) for behaviour, measure in asked}.values():
+        if measure.corpus and behaviour in read_by:
             _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)
-    shown = [[(each, _looks(each, hidden)) for each in _windows(model, text, counts)] for text in own]
+    shown = [[(each, _looks(each, asked)) for each in _windows(model, text, counts)] for text in own]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
     for number, (text, each) in enumerate(zip(own, shown, strict=True), 1):
@@ -114,11 +169,7 @@ def measure(
     tally.flush()
     if not tally.totals[CLAIM].rows.any():
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
-    table = _table(model, hidden, tally, seed)
-    table = table.assign(
-        corpus=getattr(corpus, "name", "texts"), readout=[read_by[name].name for name in table["behaviour"]]
-    )
-    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(counts))
+    return tally, read_by
 
 
 def _split(
@@ -158,7 +209,7 @@ def _split(
     return own, other
 
 
-def _hidden(behaviours: Sequence[Behaviour], causal: bool) -> list[tuple[str, Measure]]:
+def hidden_measures(behaviours: Sequence[Behaviour], causal: bool) -> list[tuple[str, Measure]]:
     """Behaviour and measure of all that is claimed and hidden."""
     return [
         (behaviour.name, measure)
@@ -195,36 +246,45 @@ def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readou
         tally.add(window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)})
 
 
-def _table(model: Transformer, hidden: Sequence[tuple[str, Measure]], tally: Tally, seed: int) -> pd.DataFrame:
-    drops = tally.totals[CLAIM]
-    controls, which = tally.strictest()
-    parts = [part.numpy().reshape(part.shape[0], -1) for part in (drops.scores, drops.weights)]
-    parts += [part.numpy().reshape(part.shape[0], -1) for part in (controls.scores, controls.weights)]
-    found = estimate(*parts, seed=seed)
-    where, column = Heads.of(model).columns(len(hidden))
+def _table(model: Transformer, tally: Tally, seed: int) -> pd.DataFrame:
+    """The rows of every head and measure that has any."""
+    where, column = Heads.of(model).columns(len(tally.measures))
     beside = {}
-    for arm in ARMS:
-        own = [
-            part.numpy().reshape(part.shape[0], -1) for part in (tally.totals[arm].scores, tally.totals[arm].weights)
-        ]
-        drop = estimate(*own, seed=seed)
-        beside |= {arm: drop.value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
+    for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
+        drop = estimate(*_parts(tally.totals[kind]), *(_parts(tally.totals[less]) if less else ()), seed=seed)
+        value = drop.gain if less else drop.value
+        beside |= {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
     table = pd.DataFrame(
         {
             **where,
-            "behaviour": [hidden[at][0] for at in column],
-            "measure": [hidden[at][1].name for at in column],
-            "drop": found.value,
-            "control": found.baseline,
-            "control_name": which,
-            "effect": found.gain,
-            "ci_low": found.low,
-            "ci_high": found.high,
-            "p": found.p,
-            "n": drops.rows.sum(0).numpy().reshape(-1).round().astype(int),
-            "documents": found.groups,
+            "behaviour": [tally.measures[at][0] for at in column],
+            "measure": [tally.measures[at][1].name for at in column],
+            **_estimated(tally, seed),
             **beside,
         }
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
     return table.assign(q=benjamini_hochberg(table["p"].to_numpy(dtype=float)))
+
+
+def _estimated(tally: Tally, seed: int) -> dict[str, object]:
+    """Drop, control and effect of every head and measure, measures running fastest."""
+    drops = tally.totals[CLAIM]
+    controls, which = tally.strictest()
+    found = estimate(*_parts(drops), *_parts(controls), seed=seed)
+    return {
+        "drop": found.value,
+        "control": found.baseline,
+        "control_name": which,
+        "effect": found.gain,
+        "ci_low": found.low,
+        "ci_high": found.high,
+        "p": found.p,
+        "n": drops.rows.sum(0).numpy().reshape(-1).round().astype(int),
+        "documents": found.groups,
+    }
+
+
+def _parts(totals: Totals) -> list[np.ndarray]:
+    """Sums and weights by group (group x head and measure)."""
+    return [part.numpy().reshape(part.shape[0], -1) for part in (totals.scores, totals.weights)]

@@ -45,6 +45,11 @@ class Readout(Protocol):
         """What reads the final stream."""
         ...
 
+    @property
+    def masks(self) -> bool:
+        """Whether the text is masked at the rows that are read, so that heads ask from there with another word."""
+        ...
+
     def readable(self, window: Window) -> Collection[int]:
         """Rows with something to read."""
         ...
@@ -108,6 +113,7 @@ class NextToken:
 
     output: nn.Linear
     name = "next token"
+    masks = False
 
     def readable(self, window: Window) -> Collection[int]:
         """Rows that a token of the text follows."""
@@ -133,6 +139,7 @@ class MaskedWord:
     output: nn.Linear
     mask_id: int
     name = "masked word"
+    masks = True
 
     @staticmethod
     def of(model: Transformer) -> "MaskedWord":
@@ -169,6 +176,7 @@ class TagProbe:
     output: nn.Linear
     classes: dict[str, int]
     name = "tag probe"
+    masks = False
 
     @staticmethod
     def fitted(model: Transformer, shown: Sequence[Window]) -> "TagProbe | None":
@@ -229,6 +237,7 @@ class AntecedentProbe:
     weight: Float[Tensor, " three_axis"]  # of one chain against not
     bias: Float[Tensor, ""]
     name = "antecedent probe"
+    masks = False
 
     @staticmethod
     def fitted(model: Transformer, shown: Sequence[Window]) -> "AntecedentProbe | None":

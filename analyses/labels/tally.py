@@ -7,16 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from analyses.labels.claims import Hiding, at_usual_distances, distances, with_control
 from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
 from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
-from interp.patching.knockout import Read, knock_out
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_together
+from interp.patching.patch_sites import last_stack
 from interp.patterns import Totals
+from interp.patterns.captured import read_patterns
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
+SEEN = "attention where masked", "the same to other keys"
+FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
 CLAIMS = 128  # with their controls, that one call hides
 
 
@@ -43,12 +49,17 @@ class Tally:
         rng: random.Random,
         counts: Counter[str],
         armed: Collection[str],
+        together: Sequence[Sequence[tuple[int, int]]] | None = None,
     ):
-        """Nothing yet; the keys of the measures named in `armed` are exchanged and removed too."""
-        self.armed = armed
-        n_heads = model.config.n_layers * model.config.n_heads
+        """Nothing yet; the keys of the measures named in `armed` are exchanged and removed too.
+
+        `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
+        head by itself.
+        """
+        self.armed, self.together = armed, together
+        n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
         self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
-        self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS)}
+        self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS, *SEEN)}
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
         self.jobs: list[Job] = []
 
@@ -61,7 +72,7 @@ class Tally:
         """Claims of one window."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
         for column, (behaviour, measure) in enumerate(self.measures):
-            if not looks.get(measure.name):
+            if not looks.get(measure.name) or behaviour not in read_by:
                 continue
             readout = read_by[behaviour]
             own = looks[measure.name]
@@ -95,14 +106,28 @@ class Tally:
             jobs = [job for job in self.jobs if job.readout is readout]
             texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
             claims = [job.hiding.claim(texts[job.ids], len(job.ids), job.read) for job in jobs]
-            effects = knock_out(self.model, TokenBatch.from_rows([*texts]), claims, readout.output).flatten(1)
-            for kind in self.totals:
-                self._count(kind, jobs, effects.double().cpu())
+            batch = TokenBatch.from_rows([*texts])
+            effects = self._drops(batch, claims, jobs, readout).double().cpu()
+            for kind in (CLAIM, *CONTROLS, *ARMS):
+                self._count(kind, [kind == job.kind for job in jobs], jobs, effects)
+            if readout.masks and self.together is None:
+                seen = _mass(self.model, batch, claims).double().cpu()
+                for kind, of in zip(SEEN, (CLAIM, CONTROLS[0]), strict=True):
+                    self._count(kind, [of == job.kind for job in jobs], jobs, seen)
         self.jobs = []
 
-    def _count(self, kind: str, jobs: Sequence[Job], effects: torch.Tensor) -> None:
-        """Add the drops of claims, or of one of their controls."""
-        own = [at for at, job in enumerate(jobs) if job.kind == kind]
+    def _drops(
+        self, batch: TokenBatch, claims: Sequence[Claim], jobs: Sequence[Job], readout: Readout
+    ) -> Float[Tensor, "claim head"]:
+        """What each claim costs, hidden from every head by itself, or from its measure's heads at once."""
+        if self.together is None:
+            return knock_out(self.model, batch, claims, readout.output).flatten(1)
+        heads = [self.together[job.column] for job in jobs]
+        return knock_out_together(self.model, batch, claims, heads, readout.output)[:, None]
+
+    def _count(self, kind: str, which: Sequence[bool], jobs: Sequence[Job], effects: torch.Tensor) -> None:
+        """Add the drops of claims, or of one of their controls, or the attention on their keys."""
+        own = [at for at, counted in enumerate(which) if counted]
         if not own:
             return
         totals = self.totals[kind]
@@ -120,4 +145,13 @@ class Tally:
         parts = ("scores", "weights", "rows")
         both = [torch.stack([getattr(self.totals[kind], part) for kind in CONTROLS]) for part in parts]
         chosen = [part.gather(0, best.expand(1, *part.shape[1:]))[0] for part in both]
-        return Totals(*chosen), [CONTROLS[at] for at in best.reshape(-1).tolist()]
+        names = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in self.measures]
+        return Totals(*chosen), [names[column][at] for own in best.tolist() for column, at in enumerate(own)]
+
+
+def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Float[Tensor, "claim head"]:
+    """Attention of each head on each claim's keys, summed over its rows, in the texts as they are read."""
+    batch = batch.to(model.device)
+    pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
+    own = [(pattern[claim.prompt][:, claim.queries], claim.keys.to(pattern)) for claim in claims]
+    return torch.stack([(rows[..., : keys.shape[1]] * keys).sum((1, 2)) for rows, keys in own])

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analyses import figures
@@ -45,6 +46,9 @@ DEFINITIONS = {
         "the same rows, and keys at the distances that are usual for the label. It counts where an exchange of the "
         "keys’ values and their removal, with all weights as they are, cost something too."
     ),
+    "all heads at once": (
+        "The same effect where the keys are hidden from every head that has the label by the same measure, in one pass."
+    ),
 }
 
 
@@ -57,7 +61,9 @@ def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) 
         f"row’s own attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when "
         "the keys that the label speaks of are hidden from the head, less what controls lose, and must be at least "
         "0.01 nats a row; exchanging and removing them must cost something too. A relation, tag or antecedent is named "
-        "only where simple rules do not do as well; else the label is the rule that the head follows.",
+        "only where simple rules do not do as well; else the label is the rule that the head follows. Heads that do "
+        "the same stand in for each other, so one head’s effect is a lower bound: beside it stands what it costs to "
+        "hide the keys from all heads that have the label.",
         *_figures(labelled, model, {name: each.colour for name, each in behaviours.items()}),
     ]
     for evidence, title in _EVIDENCE.items():
@@ -96,7 +102,7 @@ def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> li
 
 
 def _table(rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> Table:
-    beside = {"minimal pairs, share": _task, "against simple rules": _rule}
+    beside = {"all heads at once": _all_heads, "minimal pairs, share": _task, "against simple rules": _rule}
     said = {name: [tell(row) for row in rows] for name, tell in beside.items()}
     more = {name: cells for name, cells in said.items() if any(cells)}
     shown = [[*_shown(row, labels), *cells] for row, *cells in zip(rows, *more.values(), strict=True)]
@@ -112,6 +118,14 @@ def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
     ]
     name, q = measure_name(str(row["label"])), false_discovery_rate(row["q"])
     return [bold(_place(row, labels)), name, *sizes, q, number(row["n"])]
+
+
+def _all_heads(row: Mapping[str, Any]) -> str:
+    """What hiding the keys from all heads with the label costs."""
+    if not row["heads"] > 1 or np.isnan(row["all_effect"]):
+        return ""
+    spread = interval(row["all_low"], row["all_high"], sign=True)
+    return f"{number(row['heads'])} heads: {number(row['all_effect'], sign=True)} {spread}"
 
 
 def _task(row: Mapping[str, Any]) -> str:

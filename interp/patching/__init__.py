@@ -3,7 +3,7 @@
 from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_order
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, knock_out_together, log_probabilities
 from interp.patching.metrics import (
     Metric,
     function,
@@ -44,6 +44,7 @@ __all__ = [
     "kl_divergence",
     "knock_out",
     "knock_out_by_forward",
+    "knock_out_together",
     "log_probabilities",
     "log_probability",
     "logit_difference",

@@ -178,6 +178,29 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     assert n["first-token", 0, 0] == 12 * 20  # every token but the last, which none follows
 
 
+def test_heads_that_stand_in_for_each_other_are_missed_together():
+    """Two heads that do the same halve what is lost without one of them; hidden from both, all of it is lost."""
+    words = [f"w{number}" for number in range(20)]
+    before = [planted.offset(-1, remember=True)] * 2
+    model = Planted(words, [[*before, planted.uniform], [planted.induction(10.0)] + [planted.uniform] * 2]).build()
+    texts = []
+    for number in range(12):
+        segment = random.Random(number).sample(words, 7)
+        texts.append(AnnotatedText((*segment,) * 3, (True,) * 21, f"document {number}"))
+    single = knockouts.measure(model, texts, behaviours=["position"]).table.set_index(["measure", "layer", "head"])
+    sets = [[(0, 0)], [(0, 0), (0, 1)], [(0, 2)]]
+    found = knockouts.measure_together(model, texts, [("previous-token", each) for each in sets])
+    assert [*found.columns] == knockouts.TOGETHER_COLUMNS
+    one = single.loc[("previous-token", 0, 0)]
+    assert found["drop"][0] == pytest.approx(one["drop"], rel=1e-4)
+    assert found["n"].nunique() == 1
+    assert found["n"][0] == one["n"]
+    assert found["control_name"][0] == one["control_name"] == "another distance"
+    assert found["effect"][1] > 2 * max(one["effect"], 0.1)
+    assert found["ci_low"][1] > 0
+    assert abs(found["effect"][2]) < 0.05
+
+
 @pytest.mark.slow
 def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     """A previous-token head that induction needs, on words of which some, drawn by lot, depend on the next."""
@@ -198,7 +221,7 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     assert amod["control_name"] == "usual distances"
     assert amod["effect"] == 0  # the usual distance is the only one: -1
     assert rows.loc["previous-token", "effect"] > 1
-    assert rows.loc["previous-token", "control_name"] == "other keys"
+    assert rows.loc["previous-token", "control_name"] == "another distance"
 
 
 def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):

@@ -68,6 +68,24 @@ def cycled(number: int) -> AnnotatedText:
 class TestMaskedWords:
     """An encoder with an output layer."""
 
+    def test_attention_is_read_from_the_masked_rows_too(self):
+        """A head that looks at the next token does so from a mask; one that looks at the same word again cannot."""
+        layers = [[said_by_the_next, planted.uniform], [planted.same_token, planted.uniform]]
+        model = Planted([*CYCLE, "[MASK]"], layers, n_ctx=48, causal=False, start="<s>").build()
+        assert model.tokenizer is not None
+        model.tokenizer.backend.add_special_tokens(["[MASK]"])
+        texts = [
+            replace(cycled(number), words=cycled(number).words * 2, space_after=(True,) * 26) for number in range(8)
+        ]
+        table = knockouts.measure(model, texts, behaviours=["position"]).table
+        rows = table.set_index(["measure", "layer", "head"])
+        looks = rows.loc[("next-token", 0, 0)]
+        assert looks["masked"] == pytest.approx(1, abs=0.01)
+        assert looks["masked_low"] > 0.5  # eight documents that all say the same
+        assert looks["masked_p"] < 0.01
+        assert abs(rows.loc[("next-token", 0, 1), "masked"]) < 0.01
+        assert rows.loc[("duplicate-token", 1, 0), "masked"] < 0.1  # unmasked it is 1
+
     def test_at_most_15_percent_of_the_tokens_are_masked(self):
         model = filler_of_masks()
         way, window = MaskedWord.of(model), window_of(model, cycled(0))

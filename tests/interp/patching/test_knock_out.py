@@ -7,7 +7,15 @@ import torch
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.patching import hidden_keys, knockout, memory
-from interp.patching.knockout import Claim, How, Read, knock_out, knock_out_by_forward, log_probabilities
+from interp.patching.knockout import (
+    Claim,
+    How,
+    Read,
+    knock_out,
+    knock_out_by_forward,
+    knock_out_together,
+    log_probabilities,
+)
 from models import planted
 from models.planted import Planted
 from tests.tiny import STACKS, randomise, token_ids
@@ -223,3 +231,42 @@ def test_a_model_that_says_nothing_next_is_refused():
     for kind in ("bert", "gpt2"):  # a probe says no next token either
         with pytest.raises(InputError, match="name what else a claim reads"):
             knock_out(tiny_model(kind), token_ids(1, 7), CLAIMS[:1], probe)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_keys_hidden_from_several_heads_at_once(kind):
+    """From one head it is what `knock_out` says; from several, one pass a claim with each of them masked by hand."""
+    model = Transformer(replace(tiny_model(kind).config, output="none")).double()
+    randomise(model)
+    probe = torch.nn.Linear(model.config.d_model, 29).double()
+    randomise(probe, 1)
+    texts = TokenBatch.from_rows(ROWS)
+    claims = [replace(each, how="hide", others=None) for each in read_anywhere(model, model.config.n_layers)]
+    (stack,) = model.config.stacks
+    one = knock_out(model, texts, claims, probe)[:, 1, 0]
+    torch.testing.assert_close(knock_out_together(model, texts, claims, [[(1, 0)]] * len(claims), probe), one)
+
+    def masked(claim: Claim, heads: list[int]):
+        def edit(scores):
+            scores = scores.clone()
+            for at, row in enumerate(claim.queries.tolist()):
+                for key in claim.keys[at].nonzero()[:, 0].tolist():
+                    scores[claim.prompt, heads, row, key] = -torch.inf
+            return scores
+
+        return edit
+
+    several = [[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims)
+    found = knock_out_together(model, texts, claims, several[: len(claims)], probe)
+    before, site = run(model, texts, capture=(final := f"{stack}.resid_final"))[final], f"{stack}.{{}}.attn.scores"
+    for claim, pairs, drop in zip(claims, several, found, strict=False):
+        layers = {layer: [head for own, head in pairs if own == layer] for layer, _ in pairs}
+        edits = {site.format(layer): masked(claim, heads) for layer, heads in layers.items()}
+        after = run(model, texts, capture=final, edit=edits)[final]
+        value = [claim.read.value(probe(each[claim.prompt, claim.read.positions])) for each in (before, after)]
+        torch.testing.assert_close(drop, value[0] - value[1])
+    assert found.abs().max() > 1e-3
+    with pytest.raises(InputError, match=r"no head 0\.9"):
+        knock_out_together(model, texts, claims[:1], [[(0, 9)]], probe)
+    with pytest.raises(InputError, match="expected no claim that exchanges or removes"):
+        knock_out_together(model, texts, [replace(claims[0], how="remove")], [[(0, 0)]], probe)
