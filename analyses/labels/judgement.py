@@ -303,11 +303,11 @@ def _with_all_heads(
         heads=labels.groupby(shared)["head"].transform("size"),
         **{name: labels[f"effect{part}"] for name, part in zip(_ALL, ("", "_low", "_high"), strict=True)},
     )
-    sets = {key: own for key, own in rows.groupby(shared) if len(own) > 1}
+    sets = [own for _, own in rows.groupby(shared) if len(own) > 1]
     for each in found:
         about = each.reporting.heads[["stack", "attention"]].drop_duplicates().itertuples(index=False, name=None)
         of = {(*place, each.behaviour.name) for place in about}
-        asked = [own for key, own in sets.items() if key[:3] in of]
+        asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
         hidden = together(model, corpora[each.behaviour.name], each, pairs, seed)
         for own, effect in zip(asked, hidden[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float), strict=True):
