@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analyses.head_tables import BOTH_READINGS
 from analyses.measures import RANKED
+from interp.patterns.rows import SINKS
 
 NOTABLE = 0.05  # the least gain or effect
 DISCOVERY = 0.05  # the false discovery rate that findings are held to
@@ -20,13 +22,17 @@ FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
 _HEAD = ["stack", "attention", "layer", "head"]
+_ROW = [*_HEAD, "behaviour", "measure", "corpus"]
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
-    """The rows, read with the first position kept, that show their measure."""
-    kept = heads.loc[(heads["sink"] == "kept") & heads["unit"].isin(RANKED)]
-    shown = _clear(kept, kept["gain"], kept["ci_low"])
-    shown = shown.loc[shown["q"] < DISCOVERY]
+    """The rows, read with the first position kept, that show their measure; where `readings` asks for both, in both."""
+    ranked = heads.loc[heads["unit"].isin(RANKED) & (heads["q"] < DISCOVERY)]
+    clear = _clear(ranked, ranked["gain"], ranked["ci_low"])
+    shown, without = (clear.loc[clear["sink"] == sink] for sink in SINKS)
+    also = {*without[_ROW].itertuples(index=False, name=None)}
+    rows = zip(shown["readings"] != BOTH_READINGS, shown[_ROW].itertuples(index=False, name=None), strict=True)
+    shown = shown.loc[np.array([one or row in also for one, row in rows], dtype=bool)]
     asked, strict = shown["together"].fillna(""), shown["reference"].isna()
     both = _keys(shown.loc[strict]) & _keys(beating_reference(heads))
     holds = [not name or key in both for name, key in zip(asked, _each(shown), strict=True)]

@@ -14,19 +14,22 @@ from torch import Tensor
 from analyses.measures import Measure
 from interp import InputError, Model
 from interp.patterns import N_GROUPS, Null, Totals
+from interp.patterns.rows import SINKS
 from interp.patterns.totals import Finishing
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"),
-    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "null", "p_null", "n"),
-    *("documents", "fewest", "unit", "together"),
+    *("value", "baseline", "baseline_name", "gain", "ci_low", "ci_high", "p", "q", "q_within", "null", "p_null", "n"),
+    *("documents", "fewest", "unit", "together", "readings"),
     *("reference", "reference_gain", "reference_low", "reference_p", "reference_q"),
+    *("norm_value", "norm_gain", "norm_low", "norm_high"),
 ]
+BOTH_READINGS = "kept and removed"  # the column `readings`, where a finding must hold without the first position too
 BASELINE_COLUMNS = ["behaviour", "measure", "sink", "corpus", "baseline_name", "value", "n"]
 EFFECT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "task", "intervention"),
-    *("effect", "ci_low", "ci_high", "p", "q", "n"),
+    *("effect", "ci_low", "ci_high", "p", "q", "q_within", "n"),
 ]
 NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
 
@@ -140,6 +143,7 @@ class Collected:
     scored: Sequence[Scored]
     counts: Mapping[str, int]  # what was read, and what was left out and why
     documents: int
+    start_token: bool = True  # before what the heads read; else a word stands at the first position
     rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: the rows of `tables/rules`
 
     def half(self, which: Literal[0, 1]) -> "Collected":
@@ -157,14 +161,22 @@ class Collected:
         `null` is the measure's mean under permuted keys and `p_null` its one-sided p (`interp.patterns.nulls`).
         A measure's baseline is the strictest: the one with the highest value on the same rows. `reference` is the value
         of the one that a finding need only beat where a measure that shares its `together` asks for the strictest;
-        `reference_gain`, its lower bound and p are estimated on that one's own totals.
+        `reference_gain`, its lower bound and p are estimated on that one's own totals. `readings` says in which
+        readings a finding must hold: a head that rests on the first position rests on a word where no start token
+        stands there, so measures of words must hold without it too.
         """
         finished = [(each, each.totals.finish()) for each in self.scored]
         rules = pd.DataFrame([row for part in finished for row in self._baselines(*part)], columns=BASELINE_COLUMNS)
         table = pd.concat([self._rows(*part, seed) for part in finished], ignore_index=True)
         table = table.loc[table["n"] > 0].reset_index(drop=True).assign(behaviour=self.behaviour)
         (table,) = with_q([table])
-        asked = {measure.name for each in self.scored if each.sink == "kept" for measure in each.measures}
+        asked, twice = (
+            {measure.name for each in self.scored if each.sink == sink for measure in each.measures} for sink in SINKS
+        )
+        of_words = {measure.name for each in self.scored for measure in each.measures if measure.of_words}
+        both = set() if self.start_token else of_words & twice
+        readings = np.where(table["measure"].isin(both), BOTH_READINGS, "kept")
+        table = table.assign(readings=readings)
         absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
         followed = partial(self.rules, seed=seed) if self.rules else pd.DataFrame
@@ -187,6 +199,20 @@ class Collected:
             for column, of in enumerate(scored.measures)
             if n[row][column]
         ]
+
+
+def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with what the same measures say of attention weighted by the norm of what is written.
+
+    Args:
+        heads: rows of `tables/heads`.
+        by_norm: such rows of the same heads, read of `interp.norm_weighted.NormWeighted`. Baselines have no norms, so
+            that `norm_gain` is over the same ones.
+    """
+    cell = [*("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus")]
+    named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
+    own = by_norm[[*cell, *named]].rename(columns=named)
+    return heads.drop(columns=[*named.values()]).merge(own, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
 
 
 def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
@@ -278,11 +304,18 @@ def strictest(
 
 
 def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables with `q` over everything that they test together: with `reference_q` where they have `reference_p`."""
+    """The tables with `q` over everything that they test together, and `q_within` over each by itself.
+
+    Both count the tests of `reference_p` where there are such; its own q, over everything, is `reference_q`.
+    """
+    if len(tables) > 1:
+        tables = [each for table in tables for each in with_q([table])]
     tests = [(at, name) for at, table in enumerate(tables) for name in ("p", "reference_p") if name in table]
     p = [tables[at][name].to_numpy(dtype=float) for at, name in tests]
     q = np.split(benjamini_hochberg(np.concatenate(p)), np.cumsum([len(each) for each in p])[:-1])
     found = [*tables]
     for (at, name), part in zip(tests, q, strict=True):
         found[at] = found[at].assign(**{name.removesuffix("p") + "q": part})
+    if len(found) == 1:
+        found = [found[0].assign(q_within=found[0]["q"])]
     return found

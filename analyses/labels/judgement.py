@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, beating_reference, notable
-from analyses.head_tables import EFFECT_COLUMNS, Collected, Heads
+from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.labels.evidence import CELL, FEWEST, NOTABLE_EFFECT, Evidence, gather, moving, together
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord
@@ -29,12 +29,25 @@ from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rules import ANTECEDENT, NO_RULE, RELATION
 from interp import AnnotatedText, InputError, Model
+from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
 
 _ALL = ["all_effect", "all_low", "all_high"]
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "agreement", "n"),
+    *(
+        "effect",
+        "effect_low",
+        "effect_high",
+        *ARMS,
+        "readout",
+        "p_attention",
+        "p_effect",
+        "q",
+        "q_within",
+        "agreement",
+        "n",
+    ),
     *("heads", *_ALL),
     *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
 ]
@@ -86,7 +99,7 @@ def label(
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
     over documents. `p_effect` is the largest of three: hiding the keys costs more than its control, `exchange` of their
     values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`). `q` is over all
-    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p. A measure without claims of its own
+    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour. A measure without claims of its own
     (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and effect on the reporting
     half. `task_effect` is the larger of the two shares, denoised or noised, that the head carries of the minimal pairs
     named in `task`, where the label has such pairs and the model can do them. `all_effect` is the effect of hiding the
@@ -181,9 +194,9 @@ def _chosen(evidence: Evidence) -> pd.DataFrame:
 def _known(evidence: Evidence) -> pd.DataFrame:
     """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
     heads, effects = evidence.reporting.heads, evidence.reporting.effects
-    kept = heads.loc[heads["sink"] == "kept"].copy()
-    larger = kept[["p", "p_null"]].max(axis=1)  # a null without anything to permute says nothing either way
-    kept["p"] = larger.where(kept["documents"] >= kept["fewest"])
+    heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # a null without anything to permute says nothing
+    kept = _in_both_readings(heads)
+    kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
     tests = effects[["p", *(f"{arm}_p" for arm in ARMS)]].astype(float)
     p = tests.max(axis=1, skipna=False)  # what was hidden alone is shown, and labels nothing
     needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
@@ -194,13 +207,25 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     beats = {tuple(row) for row in beating_reference(heads)[[*_HEAD, "together"]].itertuples(index=False)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
     alone = np.array([not measure.together for measure in measures], dtype=bool)
+    without = kept.set_index(CELL)["without"].reindex(pd.MultiIndex.from_frame(rows[CELL])).to_numpy(dtype=bool)
     places = rows[_HEAD].itertuples(index=False)
     both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
         label=[measure.called for measure in measures],
-        fit=alone | np.array(both, dtype=bool),
+        fit=without & (alone | np.array(both, dtype=bool)),
     )
+
+
+def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the first position kept; where `readings` asks for both, p is the larger, and `without` whether the
+    gain stands without it."""
+    kept, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
+    beside = kept[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(kept.index)
+    asked = kept["readings"] == BOTH_READINGS
+    holds = (beside["gain"] >= NOTABLE) & (beside["ci_low"] > 0)
+    p = np.maximum(kept["p"].astype(float), beside["p"].astype(float).fillna(1.0))
+    return kept.assign(p=kept["p"].where(~asked, p), without=~asked | holds)
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
@@ -263,21 +288,23 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     masked, masked_low, masked_p = (rows[name].to_numpy(dtype=float) for name in ("masked", "masked_low", "masked_p"))
     there = (rows["readout"] != MaskedWord.name) | ((masked >= NOTABLE) & (masked_low > 0))
     beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)
-    q = {
-        "both": benjamini_hochberg(np.maximum.reduce([attention, effect, beside])),
-        "attention": benjamini_hochberg(attention),
-        "effect": benjamini_hochberg(effect),
-    }
+    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
+    q = {evidence: benjamini_hochberg(each) for evidence, each in p.items()}
+    within = {evidence: np.zeros(len(rows)) for evidence in p}
+    for own in rows.groupby("behaviour").indices.values():
+        for evidence, each in p.items():
+            within[evidence][own] = benjamini_hochberg(each[own])
     chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
     gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
     attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
     holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves}
-    rows["evidence"], rows["q"] = "", np.nan
+    rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
-        rows.loc[new, "evidence"], rows.loc[new, "q"] = evidence, q[evidence][new]
+        rows.loc[new, "evidence"] = evidence
+        rows.loc[new, "q"], rows.loc[new, "q_within"] = q[evidence][new], within[evidence][new]
     return rows.loc[rows["evidence"] != ""]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from analyses.head_tables import Collected, Heads, Measured
+from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
 
@@ -68,8 +69,12 @@ def measured(
 
 
 def summary(reading: Reading) -> dict[str, Any]:
-    """What every collector says of the text: its name, and how many documents it holds."""
-    return {"corpus": getattr(reading.corpus, "name", "texts"), "documents": len(reading.documents)}
+    """What every collector says of the text: its name, how many documents it holds, and what stands before it."""
+    model, heads = reading.model, reading.read
+    tokenizer = model.tokenizer if heads.attention == "cross" else tokenizer_of(model, heads)
+    start = bool(tokenizer and tokenizer.prefix)
+    name = getattr(reading.corpus, "name", "texts")
+    return {"corpus": name, "documents": len(reading.documents), "start_token": start}
 
 
 def refuse_unread(counts: Mapping[str, int], name: str) -> None:

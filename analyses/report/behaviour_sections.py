@@ -37,7 +37,7 @@ _ROWS = 10  # heads in a table
 _CELL = ["stack", "attention", "layer", "head", "measure"]
 _COLUMNS = [
     *("head", "measure", "value", "baseline", "which", "gain", "95% interval", "n", "q"),
-    "value without first position",
+    *("value without first position", "value by norm"),
 ]
 _FOLLOWED = (
     "On the half of the documents that chose nothing, for the best head of each relation. “Best rule”: the nearest "
@@ -198,7 +198,7 @@ def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
         Table(
             _COLUMNS,
             [_shown(row) for row in top.to_dict("records")],
-            "llrrlrrrrr",
+            "llrrlrrrrrr",
             f"{title}. The {len(top)} largest gains, findings or not, on the text on which they were chosen.",
         )
         for title, top in tops
@@ -219,6 +219,7 @@ def _shown(row: Mapping[str, Any]) -> list[Text]:
         number(row["n"]),
         false_discovery_rate(row["q"]),
         number(row["without"]),
+        number(row["norm_value"]),
     ]
 
 

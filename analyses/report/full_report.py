@@ -13,7 +13,7 @@ from analyses.causal_tests import Effects, no_effects
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving
 from analyses.experiments import experiments_section
-from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, with_q
+from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
 from analyses.labels import label
 from analyses.measures import Behaviour, Measure
 from analyses.own_measures import as_behaviours
@@ -37,7 +37,8 @@ from analyses.sections import (
     link,
     remark,
 )
-from interp import InputError, Model
+from interp import InputError, Model, Transformer
+from interp.norm_weighted import NormWeighted
 
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
@@ -62,6 +63,10 @@ DEFINITIONS = {
     "without first position": (
         "Much attention rests on the first position when a head has nothing to say (Xiao 2023), so patterns are also "
         "read without it, the rest renormalised."
+    ),
+    "by norm": (
+        "The same measure of what is written instead of what is attended to: each weight times the norm of the value "
+        "that it brings through W_O, as shares of a row (Kobayashi 2020)."
     ),
     "n": (
         "Rows or items that were scored: not padding, not special tokens, and with something that could satisfy the "
@@ -131,9 +136,23 @@ def _measure(
             collectors = [each.collector(model, seed=run.seed, heads=kind) for each in asked]
             say = partial(run.say, f"{', '.join(each.name for each in asked)}: reading")
             reading = Reading(model, used.corpus, say, heads=kind)
-            for behaviour, collected in zip(asked, collect(reading, collectors), strict=True):
-                found[behaviour.name, kind] = _result(model, behaviour, kind, used, collected, run.seed, pairs)
+            collected = collect(reading, collectors)
+            norms = _norms(run, model, asked, used.corpus, kind)
+            for behaviour, own, by_norm in zip(asked, collected, norms, strict=True):
+                found[behaviour.name, kind] = _result(model, behaviour, kind, used, (own, by_norm), run.seed, pairs)
     return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
+
+
+def _norms(
+    run: Run, model: Model, asked: Sequence[Behaviour], corpus: Corpus, kind: Heads
+) -> Sequence[Collected | InputError | None]:
+    """The same measures of attention weighted by the norm of what is written, where the model's parts are at hand."""
+    if not isinstance(model, Transformer):
+        return [None] * len(asked)
+    weighted = NormWeighted(model, kind.stack, kind.attention)
+    collectors = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in asked]
+    say = partial(run.say, f"{', '.join(each.name for each in asked)}: weighing by norm")
+    return collect(Reading(weighted, corpus, say, heads=kind), collectors)
 
 
 def _result(
@@ -141,16 +160,19 @@ def _result(
     behaviour: Behaviour,
     kind: Heads,
     used: Serving,
-    collected: Collected | InputError,
+    read: tuple[Collected | InputError, Collected | InputError | None],
     seed: int,
     pairs: int,
 ) -> Result:
     about = behaviour, kind, used.corpus, used.stands_in
+    collected, by_norm = read
     try:
         if isinstance(collected, InputError):
             raise collected
         measured = collected.measured(seed=seed)
         refuse_unread(measured.counts, used.corpus.name)
+        if isinstance(by_norm, Collected):
+            measured = replace(measured, heads=beside_norms(measured.heads, by_norm.table(seed=seed)))
     except InputError as error:
         nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
         return Result(*about, *nothing, left_out=str(error))

@@ -29,7 +29,7 @@ from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import begin
 from analyses.findings import best, causes, notable, varied
-from analyses.head_tables import Collected, Heads, Measured, Scored
+from analyses.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -90,8 +90,9 @@ def fake(
                 **{"behaviour": behaviour, "measure": each, "sink": "kept", "corpus": name, "value": gain},
                 **{"baseline": 0.0, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.02},
                 **{"ci_high": gain + 0.02, "p": 0.01, "q": 0.01, "n": n, "unit": units[each], "together": ""},
-                **{"reference": np.nan, "documents": 40, "fewest": 5},
+                **{"reference": np.nan, "documents": 40, "fewest": 5, "readings": "kept"},
                 **dict.fromkeys(("reference_gain", "reference_low", "reference_q"), np.nan),
+                **dict.fromkeys(("norm_value", "norm_gain", "norm_low", "norm_high"), np.nan),
             }
             for cell in cells
             for each in ("previous-token", "distance")
@@ -136,7 +137,7 @@ def fake(
         return Effects(table, left_out=left_out) if left_out else Effects(table, [task])
 
     measures = [Measure(name, unit=unit) for name, unit in units.items()]
-    told = {"headline": ("previous-token",), "needs": needs, "effects": effects, "pictures": pictures}
+    told = {"headline": ("previous-token",), "needs": needs, "effects": effects, "pictures": pictures, "bare": {}}
     return replace(OURS[behaviour], measures=measures, collector=Collector, **told)
 
 
@@ -420,6 +421,9 @@ def findings_table(**gains: float) -> pd.DataFrame:
             **{"reference_gain": gain, "reference_low": gain - 0.02, "reference_q": 0.01},
             "documents": 40,
             "fewest": 8,
+            "readings": "kept",
+            "behaviour": "any",
+            "corpus": "texts",
         }
         rows.append({**where, "measure": measure.name, "gain": gain, "ci_low": gain - 0.02, "q": 0.01, **rule})
     return pd.DataFrame(rows)
@@ -459,6 +463,14 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     moved = row["ci_low"] + row["baseline"] - row["reference"]
     assert moved < 0.15 < row["reference_low"]  # it never varies, and the strictest does
     assert row["reference_q"] < 0.05
+
+
+def test_without_a_start_token_a_finding_about_words_must_hold_without_the_first_position():
+    kept = findings_table(induction=0.3).assign(readings=BOTH_READINGS)
+    assert notable(kept).empty
+    for gain, holds in ((0.2, 1), (0.04, 0)):
+        without = kept.assign(sink="removed", gain=gain, ci_low=gain - 0.02)
+        assert len(notable(pd.concat([kept, without], ignore_index=True))) == holds
 
 
 def test_a_gain_below_five_hundredths_is_no_finding():

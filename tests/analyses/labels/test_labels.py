@@ -7,9 +7,10 @@ from itertools import islice
 import pandas as pd
 import pytest
 
-from analyses import behaviours, position
+from analyses import behaviours, part_of_speech, position
 from analyses.causal_tests import no_effects
-from analyses.head_tables import Collected
+from analyses.findings import notable
+from analyses.head_tables import BOTH_READINGS, Collected
 from analyses.labels import LABEL_COLUMNS, label
 from analyses.labels.evidence import HALVES
 from analyses.reading.collectors import collect
@@ -100,6 +101,30 @@ def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
     assert "at least 10 documents, got 5" in few.left_out["position"]
     with pytest.raises(InputError, match="no behaviour colour"):
         label(model, {"colour": repeating_texts(2)})
+
+
+def test_a_head_that_rests_on_the_first_word_looks_at_no_kind_of_word():
+    """Without a start token the first word takes what rests there; texts that begin with a pronoun make it a lift."""
+    texts = []
+    for number in range(24):
+        rng = random.Random(number)
+        tags = ("PRON", *(rng.choice(("VERB", "NOUN", "PRON", "NOUN")) for _ in range(15)))
+        words = tuple(rng.sample(WORDS, 16))
+        texts.append(AnnotatedText(words, (True,) * 16, f"document {number}", tags))
+    found = {}
+    for start in ("<s>", None):
+        model = Planted(WORDS, [[planted.first_token, planted.uniform]], n_ctx=32, start=start).build()
+        table = part_of_speech.measure(model, texts)
+        found[start] = table.loc[(table["measure"] == "tag:VERB->PRON") & (table["head"] == 0)]
+    assert {*found["<s>"]["readings"]} == {"kept"}
+    assert {*found[None]["readings"]} == {BOTH_READINGS}
+    resting = found[None].set_index("sink").loc["kept"]
+    assert resting["gain"] > 0.3
+    assert resting["q"] < 0.01
+    assert len(notable(found[None].assign(readings="kept"))) == 1
+    assert notable(found[None]).empty
+    labelled = label(model, {"part-of-speech": texts}, documents=6, words=16).labels
+    assert not any(name.startswith(("tag:", "rule:")) for name in labelled["label"])
 
 
 def test_a_label_stands_beside_what_the_head_carries_of_minimal_pairs(found):
