@@ -77,7 +77,7 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
         described.append({"task": task.name, "behaviour": behaviour, "question": task.question, **facts})
         rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
-    table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+    table["q"] = table["q_within"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     return Effects(table.reindex(columns=EFFECT_COLUMNS), described)
 
 

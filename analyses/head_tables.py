@@ -174,7 +174,7 @@ class Collected:
             {measure.name for each in self.scored if each.sink == sink for measure in each.measures} for sink in SINKS
         )
         of_words = {measure.name for each in self.scored for measure in each.measures if measure.of_words}
-        both = set() if self.start_token else of_words & twice
+        both = [] if self.start_token else [*(of_words & twice)]
         readings = np.where(table["measure"].isin(both), BOTH_READINGS, "kept")
         table = table.assign(readings=readings)
         absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
@@ -209,9 +209,9 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
         by_norm: such rows of the same heads, read of `interp.norm_weighted.NormWeighted`. Baselines have no norms, so
             that `norm_gain` is over the same ones.
     """
-    cell = [*("stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus")]
+    cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
-    own = by_norm[[*cell, *named]].rename(columns=named)
+    own = pd.DataFrame({**{each: by_norm[each] for each in cell}, **{new: by_norm[old] for old, new in named.items()}})
     return heads.drop(columns=[*named.values()]).merge(own, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
 
 

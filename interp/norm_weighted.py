@@ -24,8 +24,8 @@ class NormWeighted:
     """One kind of attention of a model, weighed by what it writes, behind the interface of models (`Model`).
 
     What it passes as the pattern of a head is, of each query, the share of each key in the norms written: A_ij
-    ||v_j W_O|| over its sum (Kobayashi 2020; W_O's own bias is left out: it belongs to no key). Every measure of patterns
-    can be read of it as of the model itself. A call passes these and nothing else, and has no logits.
+    ||v_j W_O|| over its sum (Kobayashi 2020; W_O's own bias is left out: it belongs to no key). Every measure of
+    patterns can be read of it as of the model itself. A call passes these and nothing else, and has no logits.
     """
 
     def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self"):

@@ -35,20 +35,8 @@ from interp.statistics import benjamini_hochberg
 _ALL = ["all_effect", "all_low", "all_high"]
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *(
-        "effect",
-        "effect_low",
-        "effect_high",
-        *ARMS,
-        "readout",
-        "p_attention",
-        "p_effect",
-        "q",
-        "q_within",
-        "agreement",
-        "n",
-    ),
-    *("heads", *_ALL),
+    *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within", "agreement"),
+    *("n", "heads", *_ALL),
     *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
@@ -99,13 +87,14 @@ def label(
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
     over documents. `p_effect` is the largest of three: hiding the keys costs more than its control, `exchange` of their
     values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`). `q` is over all
-    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour. A measure without claims of its own
-    (`self`) has no effect. `agreement` is the rank correlation, over all heads, of gain and effect on the reporting
-    half. `task_effect` is the larger of the two shares, denoised or noised, that the head carries of the minimal pairs
-    named in `task`, where the label has such pairs and the model can do them. `all_effect` is the effect of hiding the
-    keys from all `heads` that have the label by this measure at once: heads that do the same stand in for each other,
-    so that single effects are lower bounds. Of models that fill masks, `both` asks besides that the head attends to the
-    claimed keys, by 0.05 more than to others, where the words are masked: where its effect is read.
+    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour. A
+    measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
+    gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
+    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
+    `all_effect` is the effect of hiding the keys from all `heads` that have the label by this measure at once: heads
+    that do the same stand in for each other, so that single effects are lower bounds. Of models that fill masks, `both`
+    asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked:
+    where its effect is read.
 
     A relation, a lift or an antecedent must besides set the head apart from the simplest rules (`analyses.rules`):
     where it does not, the label is the rule that the head's choices follow (`rule:last VERB`), or that it looks at a
@@ -200,20 +189,19 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     tests = effects[["p", *(f"{arm}_p" for arm in ARMS)]].astype(float)
     p = tests.max(axis=1, skipna=False)  # what was hidden alone is shown, and labels nothing
     needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
-    rows = _columns(kept, "gain", "attention", "n").merge(
+    rows = _columns(kept, "gain", "attention", "n", "without").merge(
         _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
     beats = {tuple(row) for row in beating_reference(heads)[[*_HEAD, "together"]].itertuples(index=False)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
     alone = np.array([not measure.together for measure in measures], dtype=bool)
-    without = kept.set_index(CELL)["without"].reindex(pd.MultiIndex.from_frame(rows[CELL])).to_numpy(dtype=bool)
     places = rows[_HEAD].itertuples(index=False)
     both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
         label=[measure.called for measure in measures],
-        fit=without & (alone | np.array(both, dtype=bool)),
+        fit=rows["without"].to_numpy(dtype=bool) & (alone | np.array(both, dtype=bool)),
     )
 
 
