@@ -116,6 +116,53 @@ def test_works_at_every_site_and_in_both_directions(site, direction):
     assert found.paid <= found.total
 
 
+def _sizes(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """How strong 150 cells are, and their effects on 8 prompts."""
+    size = rng.lognormal(0, 1, (150, 1))
+    return size, size * rng.normal(size=(150, 8))
+
+
+def _own_errors(rng):
+    size, effects = _sizes(rng)
+    error = 0.15 * size * rng.standard_t(4, size=effects.shape)
+    return effects, effects + error, effects + 0.5 * error
+
+
+def _errors_shared_by_a_cell(rng):
+    size, effects = _sizes(rng)
+    error = 0.3 * size * rng.standard_t(3, size=(150, 1)) * np.abs(rng.normal(size=effects.shape))
+    return effects, effects + error, effects + 0.5 * error
+
+
+def _gradients_that_err_apart(rng):
+    size, effects = _sizes(rng)
+    return effects, *(effects + 0.15 * size * rng.standard_t(4, size=effects.shape) for _ in range(2))
+
+
+def _steady_effects(rng):
+    size, effects = _sizes(rng)
+    effects = size * rng.normal(size=(150, 1)) + 0.3 * effects
+    error = 0.3 * np.abs(effects) * rng.standard_t(3, size=effects.shape)
+    return effects, effects + error, effects - 0.5 * error
+
+
+def _one_in_twenty_hidden(rng):
+    _, effects = _sizes(rng)
+    hidden = rng.random((150, 1)) < 0.05
+    near = [effects * (1 + 0.1 * rng.normal(size=effects.shape)) for _ in range(2)]
+    return effects, np.where(hidden, 0.1 * effects, near[0]), np.where(hidden, 0.8 * effects, near[1])
+
+
+WORLDS = {
+    "errors of t4": _own_errors,
+    "errors of t3, shared by a cell": _errors_shared_by_a_cell,
+    "gradients that err apart": _gradients_that_err_apart,
+    "steady effects": _steady_effects,
+    "one in twenty hidden to a tenth": _one_in_twenty_hidden,
+}
+"""Effects, and what the gradients at both ends say of them."""
+
+
 class TestRace:
     """The race alone, on made-up effects."""
 
@@ -146,19 +193,18 @@ class TestRace:
         assert race.run(1, 0.95, TIE)[0][0] == 17
         assert race.paid < 0.2 * effects.size
 
-    def test_over_many_races_it_is_right_as_often_as_it_says(self):
-        """Heavy-tailed errors of half the doubt's size: at 90%, the cells are the right ones in at least 90 of 100."""
-        right = 0
-        for seed in range(100):
-            rng = np.random.default_rng(seed)
-            size = rng.lognormal(0, 1, (150, 1))
-            effects = size * rng.normal(size=(150, 8))
-            error = 0.15 * size * rng.standard_t(4, size=effects.shape)
-            race = self.race(effects, effects + error, effects + 0.5 * error)
-            top, _ = race.run(5, 0.9, TIE)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("world", [*WORLDS])
+    def test_over_many_races_it_is_right_as_often_as_it_says(self, world):
+        """It stops as soon as its bound allows, which is looked at again and again; docs/patching.md has 200 races."""
+        right = dict.fromkeys((0.8, 0.9, 0.95), 0)
+        for seed in range(60):
+            effects, estimates, second = WORLDS[world](np.random.default_rng(seed))
             strength = np.abs(effects.mean(1))
-            right += strength[top].min() >= (1 - TIE) * np.sort(strength)[-5]
-        assert right >= 90
+            for confidence in right:
+                top, _ = self.race(effects, estimates, second).run(5, confidence, TIE)
+                right[confidence] += strength[top].min() >= (1 - TIE) * np.sort(strength)[-5]
+        assert all(count >= confidence * 60 - 1 for confidence, count in right.items()), right
 
     @staticmethod
     def race(effects: np.ndarray, estimates: np.ndarray, second: np.ndarray | None = None) -> _Race:
