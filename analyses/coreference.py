@@ -397,13 +397,16 @@ BEHAVIOUR = Behaviour(
     "Coreference",
     (*MEASURES, *PREDICTING),
     Collector,
-    headline=("antecedent", "antecedent:named", "antecedent-mass"),
+    headline=("antecedent", "antecedent:named", "antecedent-mass", *(each.name for each in PREDICTING)),
     needs=frozenset({"chains"}),
     described=(
         "From a pronoun, is the most attended of the mentions before it one that it stands for? The baseline is the "
-        "best of five rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
+        "best of eight rules, such as “the nearest mention” or “the last pronoun of the same form”; to be called a "
         "coreference head, a head must beat the nearest mention on all pronouns, and the best rule where the nearest "
-        "true antecedent is a name or a noun."
+        "true antecedent is a name or a noun. A causal model has chosen the pronoun one token earlier, so the same is "
+        "asked of the token before it (“predicting”), beside rules that do not know the pronoun either. The two "
+        "readings differ: from there a head can help to choose between he and she; from the pronoun, which is read by "
+        "then, only to go on."
     ),
     grids={"share": "Which heads look from a pronoun to what it stands for?"},
     colour="orange",

@@ -20,7 +20,7 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.relations import NEAREST, OFFSETS, WAYS, Choices, ChoiceTotals, Items
+from analyses.relations import NEAREST, OFFSETS, WAYS, Choices, ChoiceTotals, Items, turned
 from analyses.rules import RELATION, Records, followed
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
@@ -87,6 +87,18 @@ def relation_measure(relation: str, way: str) -> Measure:
     )
 
 
+def transposed_measure(relation: str) -> Measure:
+    """Of all words that attend to the dependent, does the head of the relation attend to it most?"""
+    return Measure(
+        f"relation:{relation}:head->dependent:transposed",
+        f"of all that attend to the dependent of {relation}, its head does most",
+        rivals=OFFSETS,
+        null="same distance",
+        binary=True,
+        label=None,
+    )
+
+
 def related(text: AnnotatedText, relation: str, way: str) -> Iterator[tuple[int, int]]:
     """The words of a text that stand at one end of a dependency, each with the word at the other."""
     if text.heads is None or text.relations is None:
@@ -130,6 +142,7 @@ class Collector:
         relations: Sequence[str] = RELATIONS,
         tag_pairs: Sequence[tuple[str, str]] = TAG_PAIRS,
         rules: bool = True,
+        transposed: bool = True,
     ):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
         self.heads = heads or Heads.of(model)
@@ -138,6 +151,8 @@ class Collector:
         self.chosen = [relation_measure(name, way) for name in relations for way in WAYS]
         self.lifted = [tag_measure(x, y) for x, y in tag_pairs]
         self.tags = {tag: index for index, tag in enumerate(sorted({tag for pair in tag_pairs for tag in pair}))}
+        self.turned = [transposed_measure(name) for name in relations] if transposed else []
+        self.received = ChoiceTotals(self.heads.count, len(self.turned), OFFSETS)
         self.selected = {sink: ChoiceTotals(self.heads.count, len(self.chosen), OFFSETS) for sink in SINKS}
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
@@ -154,6 +169,10 @@ class Collector:
                 self.selected[sink].read(choices, sink)
             if self.records is not None and not self.records.full:
                 self.records.add(choices.beside_rules())
+            received = turned(batch) if self.turned else batch
+            asked = Items.of(received, self.relations, self.causal, self.counts, turned=True)
+            if self.turned and len(asked):
+                self.received.read(Choices(received, asked), "kept")
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
@@ -190,6 +209,9 @@ class Collector:
         rules = [rival.name for rival in OFFSETS]
         scored = [Scored(selected[sink][0], self.chosen, sink, rules, null=selected[sink][1]) for sink in SINKS]
         scored += [self._lift(sink) for sink in SINKS]
+        if self.turned:
+            totals, null = self.received.finish()
+            scored.append(Scored(totals, self.turned, "kept", rules, null=null))
         counts = {**reading.counts, **self.counts}
         about = summary(reading)
         beside = BEHAVIOUR.name, about["corpus"], self.lifted, self.lifts["kept"]
@@ -294,6 +316,7 @@ BEHAVIOUR = Behaviour(
     (
         *(relation_measure(name, way) for name in RELATIONS for way in WAYS),
         *(tag_measure(x, y) for x, y in TAG_PAIRS),
+        *map(transposed_measure, RELATIONS),
     ),
     Collector,
     headline=(
@@ -316,7 +339,7 @@ BEHAVIOUR = Behaviour(
     },
     colour="green",
     effects=effects,
-    bare={"rules": False},
+    bare={"rules": False, "transposed": False},
     cost=70,
     pictures=("tags", "sentence"),
 )

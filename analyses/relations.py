@@ -5,7 +5,7 @@ One item asks one word (the query) for another (the target). A word's highest ch
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -73,8 +73,14 @@ class Items:
     column: Int[Tensor, " item"]
 
     @staticmethod
-    def of(batch: Batch, relations: Sequence[str], causal: bool, counts: Counter[str]) -> "Items":
-        """The items that a batch shows; what it does not show is counted."""
+    def of(
+        batch: Batch, relations: Sequence[str], causal: bool, counts: Counter[str], *, turned: bool = False
+    ) -> "Items":
+        """The items that a batch shows; what it does not show is counted.
+
+        `turned` of a batch that is `turned`: its queries are what is attended to, so a causal stack shows none before
+        them. Only dependents ask, each for its head.
+        """
         numbers = {name: number for number, name in enumerate(relations)}
         heads: list[int] = []
         relation: list[int] = []
@@ -86,9 +92,13 @@ class Items:
             shown[prompt] = window.start, window.stop, window.scored_from
             heads += window.text.heads[window.start : window.stop]
             relation += [numbers.get(name, -1) for name in window.text.relations[window.start : window.stop]]
-        found, hidden, own = _asked(batch.pieces.cpu().numpy() > 0, shown, heads, relation, causal)
+        unseen = (-1 if turned else 1) * causal
+        found, hidden, own = _asked(batch.pieces.cpu().numpy() > 0, shown, heads, relation, unseen)
+        if turned:
+            found = found[:, found[3] % 2 == 0]
+            found[3] //= 2
         for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
-            if count:
+            if count and not turned:
                 counts[reason] += count
         return Items(batch, *torch.from_numpy(found).to(batch.pattern.device))
 
@@ -150,13 +160,24 @@ class Items:
         return torch.where(chosen < n_words, chosen, -1)
 
 
+def turned(batch: Batch) -> Batch:
+    """The same texts with rows and columns of the pattern changed: what each word gets, from every word.
+
+    A word's pieces are still added up where they are attended to and averaged where they attend: here the keys attend.
+    """
+    of_key = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
+    pattern = batch.pattern.transpose(-1, -2) / of_key[:, None, None].to(batch.pattern)
+    rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
+    return replace(batch, pattern=pattern, rows=rows)
+
+
 def _asked(
-    present: np.ndarray, shown: np.ndarray, heads: Sequence[int], relations: Sequence[int], causal: bool
+    present: np.ndarray, shown: np.ndarray, heads: Sequence[int], relations: Sequence[int], unseen: int
 ) -> tuple[np.ndarray, int, int]:
     """Prompt, query, target and measure of every item, how many are not visible, and how many words head themselves.
 
     `present` (prompt word) has the words with a token; `heads` and `relations` have the shown words of all prompts, one
-    prompt after the other.
+    prompt after the other. What stands behind the query is `unseen` if that is 1, what stands before it if -1.
     """
     head_of, relation = (np.array(each, dtype=int) for each in (heads, relations))
     start, stop, scored_from = shown.T
@@ -175,7 +196,7 @@ def _asked(
         return inside & present[prompt, np.where(inside, at, 0)]
 
     scored = has_token(query) & (query >= (scored_from - start)[prompt])
-    visible = has_token(target) & ~(causal & (target > query))
+    visible = has_token(target) & (unseen * (target - query) <= 0)
     kept = scored & visible
     return np.stack([prompt, query, target, column])[:, kept], int((scored & ~visible).sum()), n_own
 
