@@ -11,11 +11,12 @@ from analyses import figures
 from analyses.figures import head_name, measure_name
 from analyses.head_tables import Heads
 from analyses.labels import Labelled
+from analyses.labels.null_bars import N_COPIES
 from analyses.measures import Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.rules import NO_RULE, RELATION
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
-from interp import Model
+from interp import Model, Transformer
 
 _NAMED = 4  # heads of one behaviour that a summary names
 _FEW = 12  # labels that are shown at once
@@ -55,9 +56,10 @@ DEFINITIONS = {
 def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) -> Part:
     """The labels as the page shows them."""
     labels, read = labelled.labels, readouts(labelled.labels)
+    copies = f"every one of {N_COPIES} copies of these heads whose weights were shuffled, "
     blocks: list[Block] = [
         "What each head may be called: chosen on one half of the documents, reported on the other. Attention must beat "
-        "its strictest baseline by 0.05, every one of 40 copies of these heads whose weights were shuffled, and the "
+        f"its strictest baseline by 0.05, {copies if isinstance(model, Transformer) else ''}and the "
         f"row’s own attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when "
         "the keys that the label speaks of are hidden from the head, less what controls lose, and must be at least "
         "0.01 nats a row; exchanging and removing them must cost something too. A relation, tag or antecedent is named "

@@ -94,8 +94,8 @@ def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, defaul
 
 @pytest.mark.slow
 def test_over_the_default_models_tasks_it_is_right_as_often_as_it_says(default):
-    """At 95%, the cells are the right ones in at least 19 of 20."""
-    right = [check_task(task, default, seed) for task in TASKS for seed in range(1, 6)]
+    """At 95%, on two draws of each task; `docs/patching.md` has twenty."""
+    right = [check_task(task, default, seed) for task in TASKS for seed in (1, 2)]
     assert sum(right) >= 0.95 * len(right)
 
 
