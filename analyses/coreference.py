@@ -328,6 +328,7 @@ def _beside_rules(
         chosen=torch.where(none, NO_CHOICE, offset.gather(1, highest.at)),
         right=correct.gather(1, highest.at) & ~none,
         mass=highest.score,
+        chance=(correct.gather(1, highest.at) & ~none).to(highest.score),  # no tags: nothing changes places
     )
     parts = {each.name: getattr(every, each.name) for each in fields(every)}
     both = {name: torch.cat([part, part[items.named.to(part.device)]]) for name, part in parts.items()}

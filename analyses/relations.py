@@ -251,7 +251,20 @@ class Choices:
             chosen=torch.where(chosen < 0, NO_CHOICE, chosen - items.query[:, None]),
             right=chosen == target,
             mass=self.kept.mass,
+            chance=self._chance_of_tag(),
         )
+
+    def _chance_of_tag(self) -> Float[Tensor, "item head"]:
+        """How often each choice is right where the words of the target's tag, about as far away, change places."""
+        items, chosen = self.items, self.kept.chosen
+        tags = torch.from_numpy(items.tags[1]).to(chosen.device)
+        low, high = self._bin_of_target(items)
+        sought = tags[items.prompt, items.target]
+        words = torch.arange(tags.shape[1], device=tags.device)
+        fits = (words >= low[:, None]) & (words <= high[:, None]) & (tags[items.prompt] == sought[:, None])
+        fits &= self.batch.pieces[items.prompt] > 0  # item word
+        among = fits.gather(1, chosen.clamp(min=0)) & (chosen >= 0)
+        return among.to(self.kept.mass) / fits.sum(1).clamp(min=1)[:, None]
 
     def removed(self, sink: Sink) -> Judged:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""

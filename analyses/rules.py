@@ -29,6 +29,7 @@ RULE_COLUMNS = [
     *("rival", "rival_value", "n_differ", "documents", "target_share", "rival_share"),
     *("difference", "ci_low", "ci_high", "p"),
     *("own_rival", "own_n_differ", "own_documents", "own_difference", "own_low", "own_high", "own_p"),
+    *("chance", "p_chance"),
     *("p_both", "q", "verdict", "rule", "predicts", "predicts_low", "predicts_high", "mass"),
 ]
 BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"
@@ -38,6 +39,7 @@ AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's na
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
 OTHERS = "words of other tags"
 MOST = 200_000  # items whose choices are kept: two bytes a head each
+_ROUNDING = 1e-3  # of half precision
 NO_CHOICE = -(1 << 15)
 NO_WORD_FOR_IT = NO_CHOICE + 1  # a rule's word where it has none: no head chooses it
 
@@ -54,6 +56,9 @@ class Chosen:
     chosen: Int[Tensor, "item head"]  # NO_CHOICE where several words tie
     right: Bool[Tensor, "item head"]
     mass: Float[Tensor, "item head"]  # the attention on what is chosen
+    chance: Float[
+        Tensor, "item head"
+    ]  # `right`, on average, where words of one tag at about one distance change places
 
 
 class Records:
@@ -74,7 +79,7 @@ class Records:
 
     def add(self, chosen: Chosen) -> None:
         """The choices of one batch, the first position kept."""
-        types = {"rules": torch.int16, "chosen": torch.int16, "mass": torch.float16}
+        types = {"rules": torch.int16, "chosen": torch.int16, "mass": torch.float16, "chance": torch.float16}
         parts = {each.name: getattr(chosen, each.name) for each in fields(chosen)}
         self.parts.append(Chosen(**{name: part.to("cpu", types.get(name, part.dtype)) for name, part in parts.items()}))
         self.n += len(chosen.measure)
@@ -121,10 +126,14 @@ def rules_table(
     0.05 of the best, and `predicts` the share that it predicts; the head has "no rule" where that is below 0.7, or
     where its choices hold less than 0.3 of its attention (`mass`).
 
-    **Lifts.** The rival of `tag:X->Y` is the same head's lift towards Y from words of the other tags: one that likes Y
-    whoever asks is not about X. `difference`, between the two lifts, must be at least 0.05.
+    **Lifts.** The rival of `tag:X->Y` is the lift that it would have with the odds of the same head's words of other
+    tags (`TagTotals.of_other_queries`): one that likes Y whoever asks is not about X. `difference`, between the two
+    lifts, must be at least 0.05.
 
-    `p_both` is the larger of the two p where both differences hold; `q` is of the larger p, over all chosen words that
+    `chance` is how often the head would be right if the words of the target's tag at about its distance changed places,
+    and `p_chance` the one-sided p of what it is right beyond that; missing where there is never another such word.
+
+    `p_both` is the largest of the p where both differences hold; `q` is of the largest p, over all chosen words that
     can be tested (30 items in 8 documents for either rival) and over all lifts, apart.
     """
     chosen = [row for each in records for row in each.rows(seed)]
@@ -133,7 +142,7 @@ def rules_table(
         return pd.DataFrame(columns=RULE_COLUMNS)
     table = pd.concat(found, ignore_index=True).reindex(columns=RULE_COLUMNS)
     fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
-    p, low = table[["p", "own_p"]].max(axis=1).astype(float), table[["ci_low", "own_low"]].min(axis=1)
+    p, low = table[["p", "own_p", "p_chance"]].max(axis=1).astype(float), table[["ci_low", "own_low"]].min(axis=1)
     tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
     of_tags = (table["rival"] == OTHERS).to_numpy()
     q = np.full(len(table), np.nan)
@@ -147,7 +156,7 @@ def rules_table(
 
 
 def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | None, seed: int) -> list[pd.DataFrame]:
-    """Lifts on the half that chose nothing, beside those from words of other tags."""
+    """Lifts on the half that chose nothing, beside what words of other tags would make of them."""
     if lifts is None or not measures:
         return []
     half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)
@@ -189,6 +198,7 @@ class _Choices:
     chosen: np.ndarray
     right: np.ndarray
     mass: np.ndarray
+    chance: np.ndarray
 
     def of(self, some: np.ndarray) -> "_Choices":
         """Some of the items."""
@@ -236,6 +246,7 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
         "own_low": own["ci_low"],
         "own_high": own["ci_high"],
         "own_p": own["p"],
+        **_beyond_chance(reports, seed),
         **_followed(reports, seed),
     }
 
@@ -258,6 +269,14 @@ def _against(items: _Choices, rule: np.ndarray, seed: int) -> dict[str, np.ndarr
         "ci_high": found.high,
         "p": found.p,
     }
+
+
+def _beyond_chance(items: _Choices, seed: int) -> dict[str, np.ndarray]:
+    """Whether each head is right more often than any word of the tag at about the distance would be."""
+    beyond = items.right - items.chance.astype(float)
+    found = items.over_groups(beyond, np.ones_like(beyond), seed)
+    said = (np.abs(beyond) > _ROUNDING).any(0)
+    return {"chance": items.right.mean(0) - beyond.mean(0), "p_chance": np.where(said, found.p, np.nan)}
 
 
 def _followed(items: _Choices, seed: int) -> dict[str, object]:

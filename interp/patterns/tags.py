@@ -54,6 +54,7 @@ def _n_strata(causal: bool) -> int:
 
 
 _NOTHING = 1e-6  # expected mass a word
+_MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, halving so often
 
 
 class Bins:
@@ -305,23 +306,53 @@ class TagTotals:
         return Totals(self.observed * there, expected * there, self.rows.expand_as(expected))
 
     def of_other_queries(self) -> Totals:
-        """For each pair the two sides of the lift that words of the *other* sources have towards its second tag.
+        """For each pair the two sides of the lift that words of the *other* sources would have in its place.
 
-        A head that likes nouns whoever asks has the same lift from verbs as from all others. Rows are the pair's own.
+        Lifts themselves do not compare: where a fifth of the keys are nouns, a head that looks at nothing else has lift
+        5, and where half are, 2. So the others' odds of looking at the second tag, the same at every distance, are
+        fitted to what they look at, and put to the keys that the pair's own rows have. A head that likes nouns whoever
+        asks has the same odds from verbs as from all others. Rows are the pair's own.
         """
-        observed, expected = [], []
-        for x, y in self.pairs:
-            others = [at for at, source in enumerate(self.sources) if source != x]
-            observed.append(self.given[:, :, others, y].sum(-1))
-            expected.append(sum((self._expected(self.sources[at], y) for at in others), self.given.new_zeros(1)))
-        weights = torch.stack([each.expand_as(observed[0]) for each in expected], -1)
-        return Totals(torch.stack(observed, -1), weights, self.rows.expand_as(weights))
+        sides = [self._of_others(x, y) for x, y in self.pairs]
+        observed, expected = (torch.stack(side, -1) for side in zip(*sides, strict=True))
+        return Totals(observed, expected, self.rows.expand_as(expected))
+
+    def _of_others(self, x: int, y: int) -> tuple[Float[Tensor, "group head"], Float[Tensor, "group head"]]:
+        """What others look at, and what they would if tags made no difference, in units of the pair's own lift."""
+        others = [source for source in self.sources if source != x]
+        observed = self.given[:, :, [self.sources.index(source) for source in others], y].sum(-1)
+        expected = sum((self._expected(source, y) for source in others), torch.zeros_like(observed))
+        if not others:
+            return observed, expected
+        low, high = (observed.new_full(observed.shape[1:], sign * _MOST_ODDS) for sign in (-1, 1))
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            more = sum(self._at_odds(source, y, middle) for source in others) < observed.sum(0)
+            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+        even = torch.zeros_like(low)
+        lift = self._at_odds(x, y, low) / self._at_odds(x, y, even)
+        scale = observed.sum(0) / expected.sum(0) / lift
+        return observed, expected * torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+
+    def _at_odds(self, x: int, y: int, log_odds: Float[Tensor, " head"]) -> Float[Tensor, " head"]:
+        """The mass from one tag to another where each piece of it weighs e^log_odds as much as any other of its bin."""
+        mass, counts = (each.sum(0) for each in self._by_source(x))
+        share = counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)  # stratum bin
+        tilted = share[:, None] * log_odds.exp()[:, None]  # stratum head bin
+        return (mass * tilted / (1 - share[:, None] + tilted).clamp(min=1e-30)).sum((0, 2))
+
+    def _by_source(
+        self, x: int
+    ) -> tuple[Float[Tensor, "group stratum head bin"], Float[Tensor, "group stratum any bin"]]:
+        """Mass and keys of the words of one tag."""
+        shape, source = (N_GROUPS, len(self.sources), self.n_strata), self.sources.index(x)
+        mass, counts = (each.unflatten(0, shape)[:, source] for each in (self.mass, self.keys))
+        return mass.double(), counts
 
     def _expected(self, x: int, y: int) -> Float[Tensor, "group head"]:
         """The mass that would go from one tag to another if attention fell on the pieces of a bin alike."""
-        by_source, source = (N_GROUPS, len(self.sources), self.n_strata), self.sources.index(x)
-        mass, counts = (each.unflatten(0, by_source)[:, source] for each in (self.mass, self.keys))
-        mass, keys, of_tag = mass.double(), counts[..., -1, :], counts[..., y, :]  # group stratum bin
+        mass, counts = self._by_source(x)
+        keys, of_tag = counts[..., -1, :], counts[..., y, :]  # group stratum bin
         all_keys = keys.sum(0).clamp(min=1e-30)
         share = of_tag.sum(0) / all_keys
         drift = (of_tag - share * keys) / all_keys

@@ -51,7 +51,7 @@ NAMES = [rule.name for rule in (*OFFSETS, *NEAREST)]
 LAST_VERB, BEFORE = NAMES.index("last VERB"), NAMES.index("offset -1")
 
 
-def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: int = 0) -> Records:
+def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: int = 0, chance: float = 0.1) -> Records:
     """Choices of heads where the last verb is the wrong one in some items; `choose(target, rules, rng)` gives them."""
     rng = np.random.default_rng(seed)
     kept = Records(Heads("decoder", 1, n_heads), [MEASURE], (OFFSETS, NEAREST), RELATION)
@@ -61,9 +61,20 @@ def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: i
     chosen = choose(target, rules, rng)
     where = np.zeros(n, dtype=np.int64), rng.integers(0, 128, n)
     hits, right = rules == target[:, None], chosen == target[:, None]
-    columns = [*where, rules, hits, hits, chosen, right, np.full(chosen.shape, 0.8)]
+    columns = [*where, rules, hits, hits, chosen, right, *(np.full(chosen.shape, value) for value in (0.8, chance))]
     kept.add(Chosen(*map(torch.from_numpy, columns)))
     return kept
+
+
+@pytest.mark.parametrize(("chance", "verdict"), [(0.1, BEATS), (0.5, FAILS)])
+def test_what_is_right_no_more_often_than_any_word_of_the_tag_is_not_set_apart(chance, verdict):
+    def half(target, rules, rng):
+        return np.where(rng.random((len(target), 4)) < 0.5, target[:, None], -25)  # else a word of no rule
+
+    table = judged(records(half, chance=chance))
+    assert (table["p"] < 0.01).all()
+    assert set(table["verdict"]) == {verdict}
+    np.testing.assert_allclose(table["chance"], chance, atol=1e-3)
 
 
 def judged(kept: Records) -> pd.DataFrame:
@@ -166,10 +177,15 @@ TAGS = 3
 PAIRS = [(0, 1), (2, 1), (1, 0)]
 
 
-def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31) -> TagTotals:
-    """Heads on random tags: one likes keys of tag 1 whoever asks, one from tag 0 alone, one none; one is noise."""
+def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = False) -> TagTotals:
+    """Heads on tags in random order, or in an order that gives words of each tag other words before them.
+
+    One head likes keys of tag 1 whoever asks, one from tag 0 alone, one none; one is noise.
+    """
     generator = torch.Generator().manual_seed(0)
     tags = torch.randint(TAGS, (prompts, n), generator=generator)
+    if ordered:
+        tags = (tags // 2 + torch.arange(n)) % TAGS  # two in three follow the order 0, 1, 2
     visible = torch.ones(n, n, dtype=torch.bool).tril().expand(prompts, n, n)
     liked = (tags == 1)[:, None].expand(prompts, n, n).float()
     scores = torch.stack(
@@ -190,15 +206,24 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31) -> TagTotals:
     return totals
 
 
-def test_the_lift_of_other_queries_is_that_of_every_other_tag_added_up():
+def test_where_all_see_the_same_keys_the_rival_of_a_lift_is_the_lift_of_all_other_tags_added_up():
     found, single = (
         tag_totals().of_other_queries(),
         tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish(),
     )
     for at, others in enumerate([[1, 2], [0, 1], [3, 5]]):
-        for part in ("scores", "weights"):
-            expected = getattr(single, part)[..., others].sum(-1)
-            torch.testing.assert_close(getattr(found, part)[..., at], expected, rtol=1e-6, atol=1e-6)
+        theirs = [getattr(single, part)[..., others].sum((0, -1)) for part in ("scores", "weights")]
+        lift = found.scores[..., at].sum(0) / found.weights[..., at].sum(0)
+        torch.testing.assert_close(lift, theirs[0] / theirs[1], rtol=0.03, atol=0.0)
+
+
+def test_where_they_see_other_keys_it_is_what_the_same_odds_give_among_the_pairs_own():
+    totals = tag_totals(ordered=True)
+    own, rival = (
+        (each.scores.sum(0) / each.weights.sum(0))[0] for each in (totals.finish(), totals.of_other_queries())
+    )
+    assert own[0] - own[2] > 0.2  # from tags 0 and 2 to 1
+    torch.testing.assert_close(rival[[0, 1]], own[[0, 1]], rtol=0.03, atol=0.0)
 
 
 def test_a_head_that_likes_a_tag_whoever_asks_is_not_about_the_one_who_asks():
