@@ -47,6 +47,7 @@ class Planted:
     causal: bool = True
     start: str | None = None  # a special token that is put before every text
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # classes of words that heads may read
+    marks: int = 0  # how many heads say where they looked, for others above them
     n_kv_heads: int | None = None  # key/value heads a layer, shared evenly by its heads
     norm: LayerNorm | RMSNorm | NoNorm = field(default_factory=NoNorm)
     encoding: Sequence[Sequence[Plan]] = ()  # heads of the encoder
@@ -60,7 +61,8 @@ class Planted:
             raise InputError("crossing heads stand in a causal decoder with a start token, a plan for each layer")
         special = [self.start] if self.start else []
         words = tuple(dict.fromkeys([UNKNOWN, *special, *self.vocabulary]))
-        slots = Slots(words, self.n_ctx, self.causal, self.directions, not isinstance(self.norm, NoNorm))
+        normed = not isinstance(self.norm, NoNorm)
+        slots = Slots(words, self.n_ctx, self.causal, self.directions, normed, self.marks)
         around = replace(slots, causal=False)
         own = _Planned.of(self.layers, slots, self.n_kv_heads)
         across = _Planned.of(self.crossing, around, self.n_kv_heads, own.n_heads)

@@ -36,11 +36,11 @@ class Lexicon:
     verbs: tuple[str, ...]
 
     @staticmethod
-    def draw(rng: random.Random) -> "Lexicon":
-        """Some words of each class, between three and all there are."""
+    def draw(rng: random.Random, least: int = _ENOUGH_NAMES) -> "Lexicon":
+        """Some words of each class: `least` to ten of those there are."""
 
-        def some(words: Sequence[str], most: int = 10, least: int = _ENOUGH_NAMES) -> tuple[str, ...]:
-            return tuple(sorted(rng.sample(list(words), rng.randint(least, min(most, len(words))))))
+        def some(words: Sequence[str], most: int = 10, least: int = least) -> tuple[str, ...]:
+            return tuple(sorted(rng.sample(list(words), rng.randint(min(least, len(words)), min(most, len(words))))))
 
         return Lexicon(
             some(MASCULINE_NAMES),

@@ -1,8 +1,9 @@
 """What stands where in a planted residual stream, and a head as two matrices over it.
 
 The stream is a table of slots: which token stands here, at which position, what the previous token was, what a head
-wrote for the output, and which classes of words (tag directions) the token belongs to. A head is `looks`, which scores
-a query slot against a key slot, and `moves`, which carries slots of the key to slots of the query.
+wrote for the output, which classes of words (tag directions) the token belongs to, and where heads below looked. A head
+is `looks`, which scores a query slot against a key slot, and `moves`, which carries slots of the key to slots of the
+query.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ class Slots:
     causal: bool = True
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # a class of words, by name
     level: bool = False
+    marks: int = 0  # groups of slots, one a position each, in which a head says where it looked
 
     @property
     def n_tokens(self) -> int:
@@ -42,8 +44,8 @@ class Slots:
 
     @property
     def d_model(self) -> int:
-        """Token, position, previous token, output, classes, and under a norm what keeps it constant."""
-        return 3 * self.n_tokens + self.n_ctx + len(self.directions) + 6 * self.level
+        """Token, position, previous token, output, classes, marks, and under a norm what keeps it constant."""
+        return 3 * self.n_tokens + (1 + self.marks) * self.n_ctx + len(self.directions) + 6 * self.level
 
     def token(self, word: str) -> int:
         """The slot that says: this token stands here."""
@@ -60,6 +62,13 @@ class Slots:
         if name not in self.directions:
             raise InputError(f"no planted direction {name!r}: this model has {', '.join(self.directions) or 'none'}")
         return 3 * self.n_tokens + self.n_ctx + list(self.directions).index(name)
+
+    def mark(self, number: int) -> slice:
+        """The slots that say where the head of this mark looked, one a position."""
+        if not 0 <= number < self.marks:
+            raise InputError(f"no mark {number}: this model has {self.marks}")
+        start = 3 * self.n_tokens + self.n_ctx + len(self.directions) + number * self.n_ctx
+        return slice(start, start + self.n_ctx)
 
     @property
     def tokens(self) -> slice:

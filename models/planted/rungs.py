@@ -1,0 +1,208 @@
+"""A head for every rule that a head may follow, from a fixed offset up to the tree itself, and mixtures of two.
+
+Each is what the next one is to be told from: a head that goes to the nearest verb from one that goes to the object's
+own, one that likes nouns whoever asks from one that does so from verbs. Those of relation and reference read a hidden
+code of the words (`linked_texts`), so that on these texts they follow no simpler rule. Sinks rest on a key from whose
+value nothing is read.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from interp.config import LayerNorm, NoNorm, RMSNorm
+from interp.patterns.positional import offset_name
+from models.planted import heads
+from models.planted.build import Planted
+from models.planted.linked_texts import CODES, SPELLINGS, Linked
+from models.planted.random_models import Behaviour, Composed, Placed
+from models.planted.search_heads import seek
+
+SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
+SINK = "sink"
+BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"  # as `analyses.rules` words it
+_SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
+_N_HEADS = 8  # a layer
+MIXED = (  # of relation and of reference: the rule that names the mixture, and the other
+    (
+        *(("object", "nearest of class"), ("nearest of class", "object")),
+        *(("nearest of class", "offset"), ("offset", "nearest of class")),
+    ),
+    (
+        *(("antecedent", "nearest mention"), ("nearest mention", "antecedent"), ("antecedent", "name-aware")),
+        *(("name-aware", "antecedent"), ("leftmost", "antecedent"), ("name-aware", "nearest mention")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Rung(Behaviour):
+    """A head that follows a rule.
+
+    `tables/rules` must say one of `rules` of it, in the rows of `measure` (a glob): the rule that it follows or, of
+    lifts, the verdict; without any nothing is asked. `label` is what it must be called besides, if anything.
+    """
+
+    measure: str = ""
+    rules: tuple[str, ...] = ()
+
+
+def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
+    """One head a rule. In a decoder objects look back for their verbs, in an encoder verbs look ahead for objects."""
+    asks, sought, nearest = ("thing", "verb", "last VERB") if causal else ("verb", "noun", "next NOUN")
+    tag = "tag:NOUN->VERB" if causal else "tag:VERB->NOUN"
+    relation = f"relation:obj:{'dependent->head' if causal else 'head->dependent'}"
+    by = rng.choice((-4, -3, -2) if causal else (1, 2, 3))
+    rests = () if causal else ("first-token",)  # where an encoder's heads have nothing to look for
+    people = ("tag:PRON->PROPN", "rule:any->PROPN", *rests)
+    syntax: dict[str, Any] = {"measure": relation, "never": (_SYNTAX, _REFERENCE)}
+    reference: dict[str, Any] = {"measure": "antecedent:named", "never": (_SYNTAX, _REFERENCE)}
+    linked = {f"{asks} {code}": [f"{'verb' if causal else 'thing'} {code}"] for code in range(CODES)}
+    chains = {f"{sex} {code}": [f"{who} {code}"] for sex, who in _SEXES.items() for code in range(CODES)}
+    found = (
+        Rung("uniform", heads.uniform, measure=relation, rules=("no rule",), never=("",)),
+        Rung("offset", heads.offset(by), synonyms=(offset_name(by),), rules=(f"offset {by:+d}",), **syntax),
+        Rung(
+            "class of key",
+            heads.classes({"word": "noun"}),
+            synonyms=("rule:any->NOUN",),
+            measure="tag:*->NOUN",
+            rules=(FAILS, UNTESTED),
+            never=_MEANINGFUL,
+        ),
+        Rung("comma lover", heads.classes({"word": "stop"}), never=_MEANINGFUL),
+        Rung(
+            "tag pair",
+            heads.classes({"verb": "noun"}),
+            synonyms=("tag:VERB->NOUN",),
+            measure="tag:VERB->NOUN",
+            rules=(BEATS,),
+            never=(_SYNTAX, _REFERENCE),
+        ),
+        Rung(
+            "nearest of class",
+            seek({asks: [sought]}, after=not causal),
+            f"rule:{nearest}",
+            (tag, f"rule:{nearest}*", *rests),
+            rules=(nearest,),
+            **syntax,
+        ),
+        Rung(
+            "object",
+            seek(linked, after=not causal),
+            relation,
+            (tag, *rests),
+            rules=("the relation itself",),
+            measure=relation,
+            never=(_REFERENCE,),
+        ),
+        Rung(
+            "nearest mention",
+            seek({"pronoun": ["mention"]}, itself=False),
+            synonyms=("tag:PRON->NOUN", *people),
+            rules=("nearest",),
+            **reference,
+        ),
+        Rung(
+            "same form",
+            seek({form: ["mention", form] for form in SPELLINGS}, itself=False),
+            synonyms=("tag:PRON->NOUN", "duplicate-token", *people),
+            rules=("same form",),
+            **reference,
+        ),
+        Rung(
+            "name-aware",
+            seek({sex: [f"name or {sex}"] for sex in _SEXES}, itself=False),
+            synonyms=people,
+            rules=("name or gender",),
+            **reference,
+        ),
+        Rung("leftmost", seek({"pronoun": ["opener"]}), synonyms=people, rules=("leftmost person",), **reference),
+        Rung(
+            "antecedent",
+            seek(chains),
+            "antecedent",
+            people,
+            rules=("the antecedent itself",),
+            measure="antecedent:named",
+            never=(_SYNTAX,),
+        ),
+    )
+    return {each.name: each for each in found}
+
+
+_SEXES: Mapping[str, str] = {"male": "man", "female": "woman"}
+_MEANINGFUL = (_TAG, _SYNTAX, _REFERENCE)
+
+
+def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
+    """A head whose attention follows the first rule by `SHARE`, which names it, and the second by the rest."""
+    also = (*first.synonyms, *second.synonyms, *(each.label for each in (first, second) if each.label))
+    allowed = tuple(name for name in also if not name.startswith(first.never))
+    return replace(
+        first,
+        name=f"{first.name} with {second.name}",
+        plan=heads.mixture(*marks, SHARE),
+        synonyms=allowed,
+    )
+
+
+def compose_rungs(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+    """A planted model of two layers: a head for each rule, a mixture of relation, one of reference, and noise.
+
+    Args:
+        seed: of the words, the heads' places and what is left to chance; the same model for the same seed.
+        form: decoder, encoder or grouped.
+        norm: the norm before each layer and at the end; None: drawn.
+    """
+    rng = random.Random(f"rungs-{seed}")
+    lexicon = Linked.draw(rng)
+    known = rungs(rng, causal=form != "encoder")
+    pairs = [rng.choice(pairs) for pairs in MIXED]
+    marks = {name: number for number, name in enumerate(name for pair in pairs for name in pair)}
+    above = [mixed(known[one], known[other], (marks[one], marks[other])) for one, other in pairs]
+    below = [replace(known[name], plan=heads.marked(known[name].plan, number)) for name, number in marks.items()]
+    others = [each for each in known.values() if each.name not in marks]
+    rng.shuffle(others)
+    layers = [below + others[: _N_HEADS - len(below)], above + others[_N_HEADS - len(below) :]]
+    return _composed(lexicon, layers, form, norm, rng, marks=len(marks))
+
+
+def compose_sinks(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+    """A planted decoder whose heads rest on the first position, and harm what it says by the little that they read.
+
+    Arguments as for `compose_rungs`.
+    """
+    rng = random.Random(f"sinks-{seed}")
+    resting = Behaviour(SINK, heads.first_token, "first-token")
+    layers = [[replace(resting, plan=heads.sink(by))] for by in rng.sample((-3, -2, -1), 2)]
+    return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=2)
+
+
+def _composed(
+    lexicon: Linked,
+    layers: Sequence[Sequence[Behaviour]],
+    form: str,
+    norm: LayerNorm | RMSNorm | NoNorm | None,
+    rng: random.Random,
+    n_heads: int = _N_HEADS,
+    marks: int = 0,
+) -> Composed:
+    """The layers' heads in some order, noise where there are too few."""
+    full = []
+    for layer in layers:
+        noisy = [heads.noise(0.05, rng.randrange(2**31)) for _ in range(n_heads - len(layer))]
+        full.append(rng.sample([*layer, *(Behaviour("noise", plan, never=("",)) for plan in noisy)], n_heads))
+    planted = Planted(
+        lexicon.vocabulary,
+        [[each.plan for each in layer] for layer in full],
+        causal=form != "encoder",
+        start="<s>",
+        directions=lexicon.directions,
+        marks=marks,
+        n_kv_heads=n_heads // 2 if form == "grouped" else None,
+        norm=norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm())),
+    )
+    places = [Placed(layer, head, each) for layer, row in enumerate(full) for head, each in enumerate(row)]
+    return Composed(planted.build(), lexicon, tuple(places))
