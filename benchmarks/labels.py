@@ -3,7 +3,7 @@
     python -m benchmarks.labels --quick        # 20 of each, under five minutes on two cores
     python -m benchmarks.labels                # 200 of each
 
-Five questions, one JSON line each, after a line for every planted model that was mislabelled:
+Eight questions, one JSON line each, after a line for every planted model that was mislabelled:
 
     planted     models composed at random (`models.planted.compose`: decoders, encoders, grouped queries; with and
                 without a norm), labelled through `analyses.labels.label` on texts over their words.
@@ -11,6 +11,15 @@ Five questions, one JSON line each, after a line for every planted model that wa
                 false       share of all labels that are neither (target at most .05), by planted behaviour in `wrong`
                 impostors   labels that an impostor must never have: coreference or syntax for a head at a fixed offset,
                             for the nearest noun, for the last pronoun of the same form (target 0)
+    rungs       planted models with a head for every rule that a head may follow, and mixtures (`models.planted.rungs`),
+                on texts in which only a hidden code tells what belongs to what; a quarter of the count.
+                right       share of heads of which `analyses.rules` says the rule that they follow, and which carry no
+                            label of a higher rung and, where that is not what the rule is called, their own label
+                            (target .97); `missed` and `higher` say which do not
+                strictest   how often the best simple rule is right of the relation, and of antecedents
+    sinks       planted decoders whose heads rest on the first position, from which nothing is read, while what little
+                they read elsewhere does harm. `effects`: their labels with evidence `effect` or `both` (target 0);
+                `hiding` is what hiding the position costs, in nats a row, over its control, were it believed
     untrained   models with random weights, labelled on generated stories.
                 any         share of models with any label of any evidence (target .05 plus two binomial errors)
     copies      heads of the default whose W_Q and W_K were shuffled, as sharp as the trained ones (`interp.shuffled`;
@@ -18,6 +27,9 @@ Five questions, one JSON line each, after a line for every planted model that wa
                 named       share of heads with any label of a tag, a relation or reference (target at most .03)
     words       the default itself, on the same text with the words of each document in another order under their
                 annotation: `named` again (target at most .03)
+    permuted    the default, and planted heads of rungs, on texts whose dependencies were drawn anew among pairs of
+                words of the same two tags at about the same distance (`repaired`). `named`: share of heads with a label
+                of a relation (target at most .03)
     coverage    1,000 corpora of 40 documents (60 with --quick), for every head and every measure with one baseline of
                 a planted model; how many of the 95% intervals hold the mean gain of all corpora (target .93 to .97).
 """
@@ -28,40 +40,45 @@ import os
 import platform
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, islice, permutations, repeat
 from multiprocessing import get_context
 
 import numpy as np
 import pandas as pd
 import torch
 
-from analyses import part_of_speech, position
+from analyses import coreference, part_of_speech, position
 from analyses.behaviours import OURS
 from analyses.causal_tests import no_effects
 from analyses.corpora import read
 from analyses.head_tables import Collected, Scored
 from analyses.labels import label
-from analyses.labels.evidence import CELL
+from analyses.labels.evidence import CELL, FEWEST
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Model, StackConfig, Transformer, TransformerConfig
+from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
 from interp.initialisation import initialise
+from interp.patterns.nulls import distance_bin
 from interp.shuffled import Shuffled
 from models import load
-from models.planted import FORMS, Composed, compose
+from models.planted import FORMS, Composed, compose, linked_texts
 from models.planted import planted_texts as texts
+from models.planted.linked_texts import Linked
+from models.planted.rungs import SINK, Rung, compose_rungs, compose_sinks
 from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about
 HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
-TARGETS = {"found": 0.99, "false": 0.05, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
+TARGETS = {"found": 0.99, "false": 0.05, "right": 0.97, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
 _COPIES = 4  # of the default's heads, labelled together
 _MEANINGFUL = ("tag:", "relation:", "antecedent")
 
@@ -134,6 +151,109 @@ def planted(seeds: range, workers: Executor) -> dict[str, object]:
     }
 
 
+@dataclass
+class Called:
+    """What the heads of one model with a head a rule were called."""
+
+    named: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    higher: Counter[str] = field(default_factory=Counter)
+    labels: int = 0
+    false: Counter[str] = field(default_factory=Counter)
+    strictest: list[dict[str, float]] = field(default_factory=list)
+
+    def __add__(self, other: "Called") -> "Called":
+        return Called(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Called)))
+
+
+def linked_corpora(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
+    """Texts in which only a hidden code tells what belongs to what."""
+    assert isinstance(composed.lexicon, Linked)
+    return {
+        "part-of-speech": linked_texts.clauses(composed.lexicon, 3 * DOCUMENTS, seed),
+        "coreference": linked_texts.reports(composed.lexicon, 3 * DOCUMENTS, seed),
+    }
+
+
+def rungs_one(seed: int) -> Called:
+    """Compose, label, compare with what the rules say of each head."""
+    composed = compose_rungs(seed, form=FORMS[seed % len(FORMS)])
+    corpora = linked_corpora(composed, seed)
+    collected = []
+    for module in (part_of_speech, coreference):
+        reading = Reading(composed.model, corpora[module.BEHAVIOUR.name])
+        collected += collect(reading, [module.Collector(composed.model, seed=seed)])
+    table = pd.concat([each.rules(seed=seed) for each in collected], ignore_index=True)
+    some = {"documents": FEWEST, "words": HIDDEN, "effects": no_effects("any").table}  # these heads write nothing
+    labels = label(composed.model, corpora, collected=collected, seed=seed, **some).labels
+    called = Called()
+    for each in composed.placed:
+        mine = labels.loc[(labels["layer"] == each.layer) & (labels["head"] == each.head), "label"].tolist()
+        rung, higher = each.behaviour, each.mistaken(mine)
+        called.labels += len(mine)
+        called.higher.update(f"{rung.name}: {other}" for other in higher)
+        called.false.update(f"{rung.name}: {other}" for other in mine if not rung.is_called(other))
+        if isinstance(rung, Rung):
+            own = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head)]
+            follows = _follows(rung, own)
+            right = not higher and follows in (None, True) and rung.label in (None, *mine)
+            (called.named if right else called.missed)[rung.name] += 1
+    asked = {each.behaviour.measure for each in composed.placed if isinstance(each.behaviour, Rung)}
+    chosen = table.loc[table["measure"].isin(asked) & ~table["measure"].str.startswith("tag:")]
+    called.strictest.append(chosen.groupby("measure")["rival_value"].max().round(3).to_dict())
+    return called
+
+
+def _follows(rung: Rung, rows: pd.DataFrame) -> bool | None:
+    """Whether the rules say of a head what they should; None where nothing is asked."""
+    if not rung.rules:
+        return None
+    asked = rows.loc[[fnmatchcase(name, rung.measure) for name in rows["measure"]]]
+    said = asked["verdict" if rung.measure.startswith("tag:") else "rule"]
+    return len(said) > 0 and said.isin(rung.rules).all()
+
+
+def rungs(seeds: range, workers: Executor) -> dict[str, object]:
+    """How many heads are called by the rule that they follow, and which by a higher one."""
+    every = sum(workers.map(rungs_one, seeds), Called())
+    heads, named = every.named.total() + every.missed.total(), every.named.total()
+    strictest = pd.DataFrame(every.strictest).max().to_dict()
+    return {
+        "models": len(seeds),
+        "heads": heads,
+        "right": round(named / heads, 4),
+        "missed": dict(every.missed),
+        "higher": dict(every.higher),
+        "labels": every.labels,
+        "false": dict(every.false),
+        "strictest": strictest,
+    }
+
+
+def sinks_one(seed: int) -> tuple[int, list[str], list[float]]:
+    """Heads that rest, their labels with evidence, and what hiding the first position costs."""
+    composed = compose_sinks(seed, form=("decoder", "grouped")[seed % 2])
+    corpora = linked_corpora(composed, seed)
+    corpora["position"] = texts.shuffled(composed.lexicon, 3 * DOCUMENTS, seed)
+    found = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed)
+    places = [(each.layer, each.head) for each in composed.where(SINK)]
+    labels, rows = (
+        [row for row in table.to_dict("records") if (row["layer"], row["head"]) in places]
+        for table in (found.labels, found.evidence)
+    )
+    costs = [row["effect"] for row in rows if row["measure"] == "first-token"]
+    return len(places), [f"{row['evidence']}: {row['label']}" for row in labels], costs
+
+
+def sinks(seeds: range, workers: Executor) -> dict[str, object]:
+    """How many heads that rest have an effect that is only redistribution."""
+    heads, labels, costs = zip(*workers.map(sinks_one, seeds), strict=True)
+    found = Counter(chain.from_iterable(labels))
+    effects = {name: count for name, count in found.items() if not name.startswith("attention")}
+    hiding = float(np.mean([*chain.from_iterable(costs)]))
+    return {"models": len(seeds), "heads": sum(heads), "effects": effects, "labels": dict(found), "hiding": hiding}
+
+
 def random_model(seed: int) -> Transformer:
     """A small model of a drawn shape that has learnt nothing."""
     rng = random.Random(f"untrained-{seed}")
@@ -183,16 +303,60 @@ def words_one(seed: int, corpus: str) -> list[str]:
     return _labels(load("default"), [scrambled(text, seed) for text in read(corpus)], seed)
 
 
-def _labels(model: Model, corpus: Iterable[AnnotatedText], seed: int) -> list[str]:
-    options = {"documents": HIDDEN, "words": WORDS, "seed": seed, "effects": no_effects("any").table}
-    table = label(model, dict.fromkeys(OURS, corpus), **options).labels
+def permuted_one(seed: int, corpus: str) -> list[str]:
+    """The labels of the default on dependencies that say nothing beyond tag and distance."""
+    texts = [repaired(text, seed) for text in read(corpus)]
+    return _labels(load("default"), texts, seed, ["part-of-speech"])
+
+
+def permuted_rungs_one(seed: int) -> list[str]:
+    """The labels of planted heads, those of relations among them, on such dependencies."""
+    composed = compose_rungs(seed, form=FORMS[seed % len(FORMS)])
+    corpus = [repaired(text, seed) for text in linked_corpora(composed, seed)["part-of-speech"]]
+    some = {"documents": FEWEST, "words": HIDDEN}
+    return _labels(composed.model, corpus, seed, ["part-of-speech"], **some)
+
+
+def repaired(text: AnnotatedText, seed: int) -> AnnotatedText:
+    """The text with its dependencies between other pairs of words: of the same two tags, at about the same distance.
+
+    About the same: on the same side, between the same powers of two. Every pair that fits is as likely, so that neither
+    end tells the other; a word has one head, and dependencies for which no pair is left are dropped.
+    """
+    tags, relations = text.tags or (), text.relations or ()
+    rng = random.Random(f"{seed}-{text.document}")
+    bins = distance_bin(torch.arange(len(tags)) - torch.arange(len(tags))[:, None]).tolist()
+    pairs = defaultdict(list)
+    for at, to in permutations(range(len(tags)), 2):
+        pairs[tags[at], tags[to], bins[at][to]].append((at, to))
+    found = {}
+    edges = [(at, to) for at, to in enumerate(text.heads or ()) if to != ROOT]
+    for at, to in rng.sample(edges, len(edges)):
+        fitting = [pair for pair in pairs[tags[at], tags[to], bins[at][to]] if pair[0] not in found]
+        if fitting:
+            own, head = rng.choice(fitting)
+            found[own] = head, relations[at]
+    heads, names = zip(*(found.get(at, (ROOT, "root")) for at in range(len(tags))), strict=True)
+    return replace(text, heads=heads, relations=names)
+
+
+def _labels(
+    model: Model,
+    corpus: Iterable[AnnotatedText],
+    seed: int,
+    behaviours: Iterable[str] = tuple(OURS),
+    documents: int = HIDDEN,
+    words: int = WORDS,
+) -> list[str]:
+    options = {"documents": documents, "words": words, "seed": seed, "effects": no_effects("any").table}
+    table = label(model, dict.fromkeys(behaviours, corpus), **options).labels
     return [f"L{row['layer']}.H{row['head']} {row['label']}" for row in table.to_dict("records")]
 
 
-def named(found: Sequence[list[str]], heads: int) -> dict[str, object]:
+def named(found: Sequence[list[str]], heads: int, meaningful: tuple[str, ...] = _MEANINGFUL) -> dict[str, object]:
     """How many heads have a label that says more than where they look."""
     kinds = [[name.split(" ", 1) for name in one] for one in found]
-    meaning = [[(head, name) for head, name in one if name.startswith(_MEANINGFUL)] for one in kinds]
+    meaning = [[(head, name) for head, name in one if name.startswith(meaningful)] for one in kinds]
     share = sum(len({head for head, _ in one}) for one in meaning) / (len(found) * heads)
     every, some = (Counter(name for one in names for _, name in one) for names in (kinds, meaning))
     return {"heads": len(found) * heads, "named": round(share, 4), "meaning": dict(some), "labels": dict(every)}
@@ -245,7 +409,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
     parser.add_argument("--models", type=int, help="how many of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
-    parser.add_argument("--only", choices=("planted", "untrained", "copies", "words", "coverage"))
+    parser.add_argument(
+        "--only", choices=("planted", "rungs", "sinks", "untrained", "copies", "words", "permuted", "coverage")
+    )
     parser.add_argument("--corpus", default="stories:300:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
@@ -257,15 +423,23 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=once) as workers:
         asked = {
             "planted": lambda: planted(seeds, workers),
+            "rungs": lambda: rungs(seeds[: max(count // 4, 1)], workers),
+            "sinks": lambda: sinks(seeds[: max(count // 4, 1)], workers),
             "untrained": lambda: untrained(seeds, workers),
             "copies": lambda: named(
                 [*workers.map(copies_one, seeds[: count // 4], repeat(options.corpus))], 32 * _COPIES
             ),
             "words": lambda: named([*workers.map(words_one, seeds[: count // 4], repeat(options.corpus))], 32),
+            "permuted": lambda: named(
+                [*workers.map(permuted_one, seeds[: max(count // 10, 1)], repeat(options.corpus))], 32, _MEANINGFUL[1:2]
+            ),
+            "permuted rungs": lambda: named(
+                [*workers.map(permuted_rungs_one, seeds[: max(count // 4, 1)])], 16, _MEANINGFUL[1:2]
+            ),
             "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
         }
         for name, ask in asked.items():
-            if options.only in (None, name):
+            if options.only is None or name.startswith(options.only):
                 began = time.perf_counter()
                 print(json.dumps({"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}), flush=True)
 
