@@ -56,9 +56,7 @@ class Chosen:
     chosen: Int[Tensor, "item head"]  # NO_CHOICE where several words tie
     right: Bool[Tensor, "item head"]
     mass: Float[Tensor, "item head"]  # the attention on what is chosen
-    chance: Float[
-        Tensor, "item head"
-    ]  # `right`, on average, where words of one tag at about one distance change places
+    chance: Float[Tensor, "item head"]  # of `right`, where words of a tag at about a distance change places
 
 
 class Records:

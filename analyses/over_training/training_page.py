@@ -32,7 +32,7 @@ DEFINITIONS: dict[str, Text] = {
         "intervals, since a curve is looked at and not cited. The lift is that of nouns to adjectives."
     ),
     "baseline": (
-        "The strictest rule through the same scorer: uniform attention for the first two, the best of five rules for "
+        "The strictest rule through the same scorer: uniform attention for the first two, the best of its rules for "
         "antecedents, 1 (no preference) for the lift."
     ),
     "in-context score": (
