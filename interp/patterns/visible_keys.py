@@ -1,0 +1,96 @@
+"""Rows of attention over the keys that each sees, one row after the other: what models of attention are fitted to.
+
+Rows see unequal numbers of keys. Each pair of a row and a visible key is one entry, so that nothing is padded.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.patterns.rows import TINY
+from interp.patterns.totals import N_GROUPS
+
+_TOGETHER = 2048  # pairs that are read at once: what a hundred heads have of them stays in the processor's cache
+
+
+class Stretch(NamedTuple):
+    """Some neighbouring rows, all of one group of documents."""
+
+    pairs: slice
+    rows: slice
+    group: int
+
+
+@dataclass(frozen=True)
+class VisibleKeys:
+    """Every pair of a row and a key that it sees, with what each head gives it.
+
+    row        pair         the number of its row; ascending
+    group      row          the group of documents that a row belongs to; ascending
+    uniform    pair         what a head gives that looks at all tokens alike; above 0, adds up to 1 in a row
+    attention  pair head    adds up to 1 in a row
+    marks      pair mark    the keys that a rule names: the last verb, every noun
+    """
+
+    row: Int[Tensor, " pair"]
+    group: Int[Tensor, " row"]
+    uniform: Float[Tensor, " pair"]
+    attention: Float[Tensor, "pair head"]
+    marks: Bool[Tensor, "pair mark"]
+
+    @staticmethod
+    def of(
+        row: Int[Tensor, " pair"],
+        group: Int[Tensor, " row"],
+        uniform: Float[Tensor, " pair"],
+        attention: Float[Tensor, "pair head"],
+        marks: Bool[Tensor, "pair mark"],
+    ) -> "VisibleKeys":
+        """Pairs in any order; rows without any are left out, `uniform` and `attention` are made to add up to 1."""
+        place, order = (group[row] * len(group) + row).sort(stable=True)
+        present, row = place.unique_consecutive(return_inverse=True)
+        parts = (uniform[order][:, None], attention[order])
+        one, every = (part / _summed(part, row, len(present)).clamp(min=TINY)[row] for part in parts)
+        return VisibleKeys(row, present // max(len(group), 1), one[:, 0], every, marks[order])
+
+    def half(self, which: int) -> "VisibleKeys":
+        """The rows of even (0) or odd (1) groups."""
+        kept = (self.group % 2 == which)[self.row]
+        parts = (self.uniform, self.attention, self.marks)
+        return VisibleKeys.of(self.row[kept], self.group, *(part[kept] for part in parts))
+
+    def having(self, marks: Sequence[int]) -> "VisibleKeys":
+        """With some of the marks."""
+        return replace(self, marks=self.marks[:, [*marks]])
+
+    def stretches(self) -> Iterator[Stretch]:
+        """All rows, so few at a time that what is read of them stays in the processor's cache."""
+        ends = torch.bincount(self.row, minlength=len(self.group)).cumsum(0).tolist()
+        groups = self.group.tolist()
+        first = begin = 0
+        for row, end in enumerate(ends):
+            last = row + 1 == len(ends)
+            if last or groups[row + 1] != groups[row] or ends[row + 1] - begin > _TOGETHER:
+                yield Stretch(slice(begin, end), slice(first, row + 1), groups[row])
+                begin, first = end, row + 1
+
+    def over_groups(self, values: Float[Tensor, "row head"]) -> Float[Tensor, "group head"]:
+        """The sum of each group's rows."""
+        return _summed(values.double(), self.group, N_GROUPS)
+
+    def rows(self) -> Float[Tensor, " group"]:
+        """How many rows each group has."""
+        return torch.bincount(self.group, minlength=N_GROUPS).double()
+
+    def below_uniform(self) -> Float[Tensor, "group head"]:
+        """Each group's sum of KL(attention || uniform), in nats."""
+        ratio = (self.attention / self.uniform[:, None]).clamp(min=TINY).log()
+        return self.over_groups(_summed(self.attention * ratio, self.row, len(self.group)))
+
+
+def _summed(values: Float[Tensor, "pair any"], to: Int[Tensor, " pair"], count: int) -> Float[Tensor, "row any"]:
+    return values.new_zeros(count, values.shape[1]).index_add_(0, to, values)

@@ -1,0 +1,157 @@
+"""Mixtures and conditional logits of attention: planted ones come back, and plain oracles find the same."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from interp.patterns import choice_models, mixtures
+from interp.patterns.visible_keys import VisibleKeys
+
+N_MARKS = 5
+
+
+def random_rows(n_rows: int = 300, n_heads: int = 3, seed: int = 0) -> VisibleKeys:
+    """Rows of 2 to 12 keys: two classes of keys, and three rules that name one key or none."""
+    draw = torch.Generator().manual_seed(seed)
+    length = torch.randint(2, 13, (n_rows,), generator=draw)
+    row = torch.arange(n_rows).repeat_interleave(length)
+    place = torch.arange(len(row)) - (length.cumsum(0) - length)[row]
+    many = torch.rand(len(row), 2, generator=draw) < 0.3
+    one = (torch.rand(n_rows, 3, generator=draw) * length[:, None] * 1.3).long()[row] == place[:, None]
+    attention = torch.rand(len(row), n_heads, generator=draw) ** 3
+    group = torch.randint(0, 128, (n_rows,), generator=draw)
+    uniform = 0.5 + torch.rand(len(row), generator=draw)
+    return VisibleKeys.of(row, group, uniform, attention, torch.cat([many, one], 1))
+
+
+def giving(seen: VisibleKeys, attention: torch.Tensor) -> VisibleKeys:
+    """The same rows with other attention."""
+    return VisibleKeys.of(seen.row, seen.group, seen.uniform, attention, seen.marks)
+
+
+def mixed(seen: VisibleKeys, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of a mixture (pair head), and the mean share of each part (part head), row by row in plain loops."""
+    attention, share = torch.zeros(len(seen.row), weights.shape[1]), torch.zeros(weights.shape)
+    names = torch.cat([torch.ones(len(seen.row), 1, dtype=torch.bool), seen.marks], 1)
+    for number in range(len(seen.group)):
+        (pairs,) = (seen.row == number).nonzero(as_tuple=True)
+        parts = [seen.uniform[pairs] * names[pairs, k] for k in range(names.shape[1])]
+        own = torch.stack([w if part.any() else 0 * w for w, part in zip(weights, parts, strict=True)])
+        own = own / own.sum(0)
+        share += own / len(seen.group)
+        for part, w in zip(parts, own, strict=True):
+            attention[pairs] += (part / part.sum().clamp(min=1e-9))[:, None] * w
+    return attention, share
+
+
+def test_pairs_in_any_order_become_rows_in_the_order_of_their_groups():
+    seen = random_rows()
+    order = torch.randperm(len(seen.row), generator=torch.Generator().manual_seed(1))
+    number = torch.randperm(len(seen.group), generator=torch.Generator().manual_seed(2))
+    shuffled = (seen.uniform[order], 7 * seen.attention[order], seen.marks[order])
+    group = torch.empty_like(seen.group).index_copy_(0, number, seen.group)
+    again = VisibleKeys.of(number[seen.row[order]], group, *shuffled)
+    assert (again.group.diff() >= 0).all()
+    torch.testing.assert_close(again.below_uniform(), seen.below_uniform(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again.over_groups(again.attention.new_ones(300, 1))[:, 0], seen.rows())
+    halves = [seen.half(which) for which in (0, 1)]
+    assert sum(len(half.group) for half in halves) == 300
+    assert {*(halves[1].group % 2).tolist()} == {1}
+    torch.testing.assert_close(sum(half.below_uniform() for half in halves), seen.below_uniform(), atol=1e-5, rtol=1e-5)
+    covered = [pair for each in seen.stretches() for pair in range(each.pairs.start, each.pairs.stop)]
+    assert covered == [*range(len(seen.row))]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_planted_mixtures_come_back(noise):
+    seen = random_rows(1500)
+    planted = torch.full((N_MARKS + 1, 4), 1e-9)
+    for head, (most, less) in enumerate([(3, 4), (1, 5), (5, 0), (2, 1)]):
+        planted[most, head], planted[less, head] = 0.7, 0.3
+    attention, truth = mixed(seen, planted)
+    draw = torch.Generator().manual_seed(3)
+    seen = giving(seen, attention * torch.exp(noise * torch.randn(attention.shape, generator=draw)))
+    found = mixtures.fit(seen)
+    share = mixtures.shares(seen, found).sum(0).float() / len(seen.group)
+    torch.testing.assert_close(share, truth, atol=0.05 if noise else 0.01, rtol=0)
+    torch.testing.assert_close(share.sum(0), torch.ones(4))
+
+
+def parts_of(seen: VisibleKeys) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each part gives each key, and which parts a row has."""
+    names = torch.cat([torch.ones(len(seen.row), 1), seen.marks], 1) * seen.uniform[:, None]
+    total = torch.zeros(len(seen.group), names.shape[1]).index_add_(0, seen.row, names)
+    return names / total.clamp(min=1e-30)[seen.row], (total > 0).float()
+
+
+def plain_em(seen: VisibleKeys, steps: int) -> torch.Tensor:
+    """EM as it is written, without acceleration."""
+    parts, has = parts_of(seen)
+    weights = torch.full((parts.shape[1], seen.attention.shape[1]), 1 / parts.shape[1])
+    for _ in range(steps):
+        had = weights * (parts.T @ (seen.attention / (parts @ weights)))
+        weights = had / (has.T @ (1 / (has @ weights)))
+        weights = weights / weights.sum(0)
+    return weights
+
+
+def test_no_other_weights_are_more_likely():
+    """Scipy, in float64 and without EM, finds the same maximum."""
+    seen = random_rows(100, n_heads=2)
+    parts, has, attention = (each.double().numpy() for each in (*parts_of(seen), seen.attention))
+    found, row = mixtures.fit(seen, tolerance=1e-6, steps=3000).double().numpy(), seen.row.numpy()
+    for head in range(2):
+
+        def cost(point: np.ndarray, head: int = head) -> float:
+            weights = np.exp(point - point.max())
+            return -(attention[:, head] * np.log(parts @ weights / (has @ weights)[row])).sum() / 100
+
+        best = minimize(cost, np.zeros(N_MARKS + 1), method="BFGS")
+        assert cost(np.log(found[:, head])) == pytest.approx(best.fun, abs=1e-5)
+
+
+def test_acceleration_ends_where_plain_em_does():
+    seen = random_rows()
+    ends = mixtures.fit(seen, tolerance=1e-6, steps=3000)
+    torch.testing.assert_close(ends, plain_em(seen, 3000), atol=2e-3, rtol=0)
+
+
+def test_heads_are_fitted_as_each_would_be_alone():
+    seen = random_rows(n_heads=4)
+    alone = [giving(seen, seen.attention[:, [head]]) for head in range(4)]
+    for fit in (mixtures.fit, choice_models.fit):
+        one_by_one = torch.cat([fit(each) for each in alone], 1)
+        torch.testing.assert_close(fit(seen), one_by_one, atol=1e-3, rtol=1e-3)
+
+
+def test_kl_below_uniform_is_what_both_models_are_measured_by():
+    """A model that is the attention itself explains all of it; one of no weights explains nothing."""
+    seen = random_rows()
+    weights = torch.randn(N_MARKS, 3, generator=torch.Generator().manual_seed(4))
+    exact = giving(seen, torch.exp(seen.marks.float() @ weights) * seen.uniform[:, None])
+    whole = exact.below_uniform()
+    assert (whole.sum(0) > 1).all()
+    torch.testing.assert_close(choice_models.closer(exact, weights), whole, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(choice_models.closer(exact, 0 * weights), 0 * whole, atol=1e-3, rtol=0)
+    planted = torch.rand(N_MARKS + 1, 3, generator=torch.Generator().manual_seed(5))
+    other = giving(seen, mixed(seen, planted)[0])
+    torch.testing.assert_close(mixtures.closer(other, planted), other.below_uniform(), atol=1e-3, rtol=1e-4)
+    alike = giving(seen, seen.uniform[:, None].expand(-1, 3))
+    torch.testing.assert_close(alike.below_uniform(), 0 * whole, atol=1e-3, rtol=0)
+
+
+def test_logits_are_those_that_scipy_finds():
+    seen = random_rows(80, n_heads=2)
+    weights = choice_models.fit(seen, penalty=1e-2, tolerance=1e-9).double().numpy()
+    marks, row = seen.marks.double().numpy(), seen.row.numpy()
+    uniform, attention = seen.uniform.double().numpy(), seen.attention.double().numpy()
+    for head in range(2):
+
+        def cost(point: np.ndarray, head: int = head) -> float:
+            score = marks @ point + np.log(uniform)
+            total = np.log(np.bincount(row, np.exp(score)))
+            return -(attention[:, head] * (score - total[row])).sum() / 80 + 5e-3 * (point**2).sum()
+
+        found = minimize(cost, np.zeros(N_MARKS), method="BFGS", options={"gtol": 1e-9})
+        np.testing.assert_allclose(weights[:, head], found.x, atol=2e-3)
