@@ -5,6 +5,7 @@ Nothing is computed here, no model is run, and no plotting state is changed.
 
 from analyses.figures.attention_lines import attention_over_words, best_heads, literal
 from analyses.figures.estimate_plots import estimate_panels, point_name
+from analyses.figures.explained_bars import explained_bars
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.label_map import attention_against_effect, label_map
@@ -27,6 +28,7 @@ __all__ = [
     "effect_grid",
     "entry_maps",
     "estimate_panels",
+    "explained_bars",
     "forming",
     "gain_intervals",
     "gains_by_depth",

@@ -19,7 +19,7 @@ from analyses.measures import Behaviour, Measure
 from analyses.own_measures import as_behaviours
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
-from analyses.report import behaviour_sections, coreference_section, label_section
+from analyses.report import behaviour_sections, coreference_section, explanation_section, label_section
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import Run
@@ -118,8 +118,9 @@ def find(
     labelled = _labels(run, model, results, known) if labels else None
     probed = _probes(run, model, corpora) if probes else None
     scored = coreference_section.told(run, model, corpora) if coreference.BEHAVIOUR.name in known else Part()
+    explained = explanation_section.told(run, model, results)
     asked = experiments_section.section(model, seed=run.seed, progress=run.say) if experiments else None
-    return _page(run, model, corpora, results, labelled, scored, probed, asked, pairs)
+    return _page(run, model, corpora, results, labelled, scored, explained, probed, asked, pairs)
 
 
 def _measure(
@@ -245,6 +246,7 @@ def _page(
     results: Sequence[Result],
     labelled: Part | None,
     scored: Part,
+    explained: Part,
     probed: Part | str | None,
     asked: Part | None,
     pairs: int,
@@ -252,13 +254,13 @@ def _page(
     several = len(model.config.stacks) > 1
     told = [behaviour_sections.told(result, several=several) for result in results]
     layers = probed if isinstance(probed, Part) else Part()
-    parts = [*([labelled] if labelled else []), scored, layers]
+    parts = [*([labelled] if labelled else []), scored, explained, layers]
     apart = "Apart from labels, heads" if labelled else "Heads"
     chosen = "are chosen and reported on the same text and the same prompts, so the best of them look a little better"
     short = [line for part in [*told, *parts] for line in part.short]
     asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
-    sections = [section for part in (labelled or Part(), *told, scored, layers) for section in part.sections]
+    sections = [section for part in (labelled or Part(), *told, scored, explained, layers) for section in part.sections]
     tables = _tables(results)
     for part in [*parts, asked or Part()]:
         tables |= part.tables
@@ -271,7 +273,10 @@ def _page(
         sections=[
             *sections,
             *small,
-            Section("What was read and what was left out", [*_counted(results, probed, several), *scored.counted]),
+            Section(
+                "What was read and what was left out",
+                [*_counted(results, probed, several), *scored.counted, *explained.counted],
+            ),
         ],
         corpora=_sources(corpora, results, {*scored.facts.get("scored", ())}),
         made=[("minimal pairs", f"{pairs} a task")],

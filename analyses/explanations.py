@@ -1,0 +1,271 @@
+"""What explains a head's attention: position, token and class, the nearest word of a class, or relation and reference?
+
+Two answers, both fitted on one half of the documents and reported on the other. A mixture says of which rules the
+attention is made. A conditional logit in four groups says how much of what is not uniform each group explains, beyond
+those before it and beyond all others.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from analyses.head_tables import Heads
+from analyses.reading.collectors import refuse_unread
+from analyses.reading.windows import Batch, Progress, Reading
+from analyses.rungs import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
+from interp import AnnotatedText, InputError, Model
+from interp.patterns import choice_models, group_of, mixtures, pool
+from interp.patterns.visible_keys import VisibleKeys
+from interp.statistics import estimate
+from interp.tokens import NO_WORD
+
+COLUMNS = [
+    *("stack", "attention", "layer", "head", "corpus", "kind", "part", "group"),
+    *("share", "ci_low", "ci_high", "weight", "kl", "n", "documents"),
+]
+ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys that they see, at most
+LONGEST = 64  # words of a stretch of text that is read
+AS_UNIFORM = 0.05  # nats: of a head that is closer to uniform attention nothing is said
+UNIFORM, ALL = "uniform", "all"
+TAG_PAIR, FORM = "tag:", "word:"  # begin the names of properties of a key that are no rules: the logit alone has them
+_FREQUENT = 64  # of the pairs of tags, and of the forms, that are most frequent
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The rows of `tables/explained`, and what was read and left out.
+
+    One row a head, kind and part, all of the half of the documents that nothing was fitted on. `share` has a 95%
+    interval over groups of documents, the fit fixed. `kl` is KL(attention || uniform) a row, in nats.
+
+    mixture   the part of the head's attention that a rule of `rungs.NAMES`, or uniform attention, has; they add up to 1
+              but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside others
+              where it names a key
+    nested    the share of `kl` that a group explains beyond those before it; `all`: that all four do
+    unique    the share that is lost without the group
+    shapley   what the group adds, on average over all orders (Shapley 1953)
+    """
+
+    table: pd.DataFrame
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def explain(
+    model: Model,
+    corpus: Iterable[AnnotatedText],
+    *,
+    heads: Heads | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Explained:
+    """Fit both models to the attention of every head between the words of some stretches of text.
+
+    Args:
+        model: a transformer with a tokenizer.
+        corpus: any texts; what is not annotated has no rules.
+        heads: of which attention; by default that of a model of one stack.
+        seed: of which stretches are read, and of the intervals.
+        progress: called with the number of stretches read.
+
+    Raises:
+        InputError: the corpus is empty, has words of no more than one half of the documents, or words that the model
+            does not know.
+    """
+    heads, name = heads or Heads.of(model), getattr(corpus, "name", "texts")
+    reading = Reading(model, sample(corpus, causal=heads.causal, seed=seed), progress, heads=heads)
+    seen, names = _read(reading)
+    refuse_unread(reading.counts, name)
+    if len({*(seen.group % 2).tolist()}) < 2:
+        raise InputError(f"{name}: expected documents in both halves, to fit on one and report on the other")
+    table = explained(seen, names, heads, seed=seed)
+    return Explained(table.assign(corpus=name).reindex(columns=COLUMNS), dict(reading.counts))
+
+
+def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> list[AnnotatedText]:
+    """Stretches of at most 64 words, drawn at random: about 4,000 words of each half of the documents, or fewer.
+
+    A stretch begins where a sentence does, or the one before it ended. Of long ones fewer words are drawn, so that all
+    queries of a half see at most 131,072 keys.
+    """
+    rng = np.random.default_rng(seed)
+    drawn: list[list[tuple[float, AnnotatedText, int, int]]] = [[], []]
+    for text in corpus:
+        half = drawn[group_of(text.document) % 2]
+        half += [(rng.random(), text, *ends) for ends in _stretches(text)]
+        if len(half) > 2 * ROWS:
+            half[:] = _first_of(half, causal)
+    return [text.excerpt(*ends) for half in drawn for _, text, *ends in _first_of(half, causal)]
+
+
+def _stretches(text: AnnotatedText) -> Iterator[tuple[int, int]]:
+    begin, length = 0, len(text.words)
+    while begin < length:
+        ends = [at for at in (*text.sentence_starts, length) if begin < at <= begin + LONGEST]
+        end = max(ends, default=begin + LONGEST)
+        yield begin, end
+        begin = end
+
+
+def _first_of(half: list[tuple[float, AnnotatedText, int, int]], causal: bool) -> list:
+    """Those drawn first, as many as there is room for."""
+    half = sorted(half, key=lambda each: each[0])
+    length = np.array([end - begin for _, _, begin, end in half])
+    pairs = length * (length + 2) // (2 if causal else 1)
+    return half[: int(((length.cumsum() <= ROWS) & (pairs.cumsum() <= PAIRS)).sum())]
+
+
+def _read(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
+    """Attention between words, and which keys each rule names; the group of each mark, by name."""
+    forms: dict[str, int] = {}
+    parts = [part for batch in reading for part in [_words(batch, forms)] if len(part[0])]
+    if not parts:
+        raise InputError("no word of this text sees another: expected texts of several words")
+    first = np.cumsum([0, *(len(group) for _, group, *_ in parts)]).tolist()
+    row = torch.cat([part[0] + begin for part, begin in zip(parts, first, strict=False)])
+    group, uniform, attention, marks, tags, form = (torch.cat(each) for each in [*zip(*parts, strict=True)][1:])
+    spelled = [*forms]
+    tag_pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
+    words = {f"{FORM}{spelled[at]}": at for at in _frequent(form)}
+    more = [tags == at for at in tag_pairs.values()] + [form == at for at in words.values()]
+    marks = torch.cat([marks, torch.stack(more, 1)], 1) if more else marks
+    return VisibleKeys.of(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*tag_pairs, *words), TOKEN)
+
+
+def _frequent(numbers: Int[Tensor, " pair"]) -> list[int]:
+    """The most frequent ones of numbers from 0 on."""
+    count = torch.bincount(numbers[numbers >= 0])
+    return [at for at in count.argsort(descending=True, stable=True)[:_FREQUENT].tolist() if count[at]]
+
+
+def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
+    """Item, uniform attention, attention, marks, tags and form of each pair, and the group of each item; on the CPU."""
+    n_words, word_of = batch.pieces.shape[1], batch.word_of
+    worded = word_of != NO_WORD
+    before, behind = (~worded).cummin(1).values, (~worded).flip(1).cummin(1).values.flip(1)
+    to = torch.where(before, n_words, torch.where(behind, n_words + 1, torch.where(worded, word_of, n_words + 2)))
+    belongs = one_hot(to, n_words + 3).to(batch.pattern).transpose(1, 2)[:, :-1]  # a token between words is nobody's
+    pooled = pool(torch.cat([batch.pattern, batch.rows.uniform], 1), belongs[:, :n_words], belongs)
+    word = torch.arange(n_words, device=word_of.device)
+    begin = torch.tensor([window.scored_from - window.start for window in batch.windows], device=word_of.device)
+    asks = (word >= begin[:, None]) & (batch.pieces > 0) & ((pooled[:, -1] > 0).sum(-1) > 1)
+    prompt, query = asks.nonzero(as_tuple=True)
+    rows = pooled[prompt, :, query]
+    item, key = (rows[:, -1] > 0).nonzero(as_tuple=True)
+    given = rows[item, :, key]
+    ends = torch.where(key == n_words, BEFORE_ALL, BEHIND_ALL)
+    pairs = Pairs(batch, prompt, query, item, torch.where(key < n_words, key, ends))
+    marks = pairs.marks(), pairs.tag_pairs(), pairs.forms(forms)
+    found = item, batch.groups[prompt.cpu()], given[:, -1], given[:, :-1], *marks
+    return tuple(each.cpu() for each in found)
+
+
+def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
+    """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` but for the corpus.
+
+    Args:
+        seen: the rows of both halves.
+        groups: by the name of each of their marks, which of `GROUPS` it belongs to. What begins with `TAG_PAIR` or
+            `FORM` is in the logit alone.
+        heads: those of `seen`, layer by layer.
+        seed: of the intervals.
+    """
+    fitted, reported = seen.half(0), seen.half(1)
+    there = fitted.marks.any(0).tolist()
+    marks = {name: at for at, name in enumerate(groups) if there[at]}
+    rules = {name: at for name, at in marks.items() if not name.startswith((TAG_PAIR, FORM))}
+    named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL, ALL)]
+    members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
+    kl, rows = reported.below_uniform(), reported.rows()
+    own = kl.sum(0) / rows.sum()
+    kl = torch.where(own < AS_UNIFORM, torch.nan, kl)
+    ruled, read = (each.having([*rules.values()]) for each in (fitted, reported))
+    found = [_mixture(ruled, read, kl, named, heads, seed), *_by_group(fitted, reported, kl, members, heads, seed)]
+    table = pd.concat(found, ignore_index=True)
+    table["kl"] = own.numpy()[table["layer"] * heads.n_heads + table["head"]]
+    return table.assign(n=int(rows.sum()), documents=int((rows > 0).sum()))
+
+
+def _mixture(
+    fitted: VisibleKeys,
+    reported: VisibleKeys,
+    kl: Float[Tensor, "group head"],
+    parts: Sequence[tuple[str, str]],
+    heads: Heads,
+    seed: int,
+) -> pd.DataFrame:
+    """What part of each head's attention each rule has, and what the whole mixture explains."""
+    weights = mixtures.fit(fitted)
+    had = mixtures.shares(reported, weights)
+    totals = torch.cat([had, mixtures.closer(reported, weights)[:, None]], 1)
+    rows = reported.rows()[:, None] + 0 * kl  # NaN where nothing is said
+    of = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
+    weight = torch.cat([weights + 0 * kl[0], torch.full_like(weights[:1], torch.nan)]).T.flatten()
+    return _estimated(heads, "mixture", parts, totals, of, seed).assign(weight=weight.numpy())
+
+
+def _by_group(
+    fitted: VisibleKeys,
+    reported: VisibleKeys,
+    kl: Float[Tensor, "group head"],
+    members: Sequence[Sequence[int]],
+    heads: Heads,
+    seed: int,
+) -> list[pd.DataFrame]:
+    """What each group of marks explains, from a logit of every set of groups, each begun where a smaller one ended."""
+    every = range(len(GROUPS))
+    weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], heads.count)}
+    closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
+    for some in (some for size in every for some in combinations(every, size + 1)):
+        which = [at for group in some for at in members[group]]
+        fits, reads = (each.having(which) for each in (fitted, reported))
+        before = weights[some[:-1]].clone()
+        before[which] = choice_models.fit(fits, start=before[which])
+        weights[some], closer[some] = before, choice_models.closer(reads, before[which])
+
+    def adds(group: int, to: Sequence[int]) -> Float[Tensor, "group head"]:
+        return closer[tuple(sorted((*to, group)))] - closer[tuple(to)]
+
+    others = {group: tuple(each for each in every if each != group) for group in every}
+    shapley = [
+        sum(
+            adds(group, to) / (len(GROUPS) * comb(len(GROUPS) - 1, size))
+            for size in every
+            for to in combinations(others[group], size)
+        )
+        for group in every
+    ]
+    kinds = {
+        "nested": [*(adds(group, range(group)) for group in every), closer[tuple(every)]],
+        "unique": [adds(group, others[group]) for group in every],
+        "shapley": shapley,
+    }
+    named = [*((each, each) for each in GROUPS), (ALL, ALL)]
+    stacked = {kind: torch.stack(parts, 1) for kind, parts in kinds.items()}
+    return [
+        _estimated(heads, kind, named[: parts.shape[1]], parts, kl[:, None].expand_as(parts), seed)
+        for kind, parts in stacked.items()
+    ]
+
+
+def _estimated(
+    heads: Heads,
+    kind: str,
+    parts: Sequence[tuple[str, str]],
+    totals: Float[Tensor, "group part head"],
+    of: Float[Tensor, "group part head"],
+    seed: int,
+) -> pd.DataFrame:
+    """Totals over what they are shares of; `parts` has the name and the group of each."""
+    where, at = heads.columns(len(parts))
+    found = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, of)), seed=seed)
+    names, groups = (np.array(each, dtype=object)[at] for each in zip(*parts, strict=True))
+    intervals = {"share": found.value, "ci_low": found.low, "ci_high": found.high}
+    return pd.DataFrame({**where, "kind": kind, "part": names, "group": groups, **intervals})

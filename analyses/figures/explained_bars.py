@@ -1,0 +1,36 @@
+"""Of what is each head's attention made?"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analyses.figures.style import BLUE, GREEN, ORANGE, PURPLE, WIDTH, legend, panels, styled
+
+_COLOURS = ("#4d4d4d", BLUE, ORANGE, PURPLE, GREEN, "#d9d9d9")
+
+
+@styled
+def explained_bars(parts: Mapping[str, pd.DataFrame], title: str = "") -> Figure:
+    """A bar a head and a panel a layer: its attention, group by group of rules.
+
+    Args:
+        parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
+        title: the question; one about rules by default.
+    """
+    shape = next(iter(parts.values())).shape
+    columns = 1 if shape[1] > 16 else 2 if shape[1] > 8 or shape[0] < 6 else 3
+    title = title or "Of which simple rules is the attention of each head made?"
+    figure, axes = panels(title, shape[0], height=0.8, columns=columns, key=0.9)
+    figure.set_figwidth(WIDTH)
+    for layer, ax in enumerate(axes):
+        below = pd.Series(0.0, index=range(shape[1]))
+        for (group, shares), colour in zip(parts.items(), _COLOURS, strict=False):
+            own = shares.iloc[layer].fillna(0.0)
+            ax.bar(own.index, own, bottom=below, color=colour, width=0.85, label=group, linewidth=0)
+            below = below + own
+        ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, shape[1] - 0.4), ylabel=f"layer {layer}")
+        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=7)
+        ax.tick_params(axis="x", length=0)
+    legend(figure, axes, columns=3)
+    return figure

@@ -1,0 +1,180 @@
+"""Which keys does each simple rule name? From a fixed offset up to the parse and to chains of reference.
+
+A rule of one word names that word where there is one: the last verb. A rule of many names them all: every noun. The
+rules stand in four groups, the simplest first; each group is judged by what it adds to those before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from analyses import antecedents
+from analyses.antecedents import RIVALS, antecedent_items
+from analyses.part_of_speech import RELATIONS
+from analyses.reading.windows import Batch
+from analyses.relations import CLASSES, NEAREST, OFFSETS, WAYS, Items
+from interp.annotation import ROOT, AnnotatedText
+
+POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (
+    "position",
+    "token and class",
+    "nearest of a class",
+    "relation and reference",
+)
+FIRST, END, ITSELF = "first position", "end token", "itself"
+SAME_FORM, AFTER_SAME_FORM, SAME_CHAIN = "same form", "after the same form", "same chain"
+BEFORE_ALL, BEHIND_ALL = 1 << 20, (1 << 20) + 1  # in place of a word: the special tokens at either end
+TAGS = tuple(tags[0] for tags in CLASSES if len(tags) == 1)
+_FAR = {
+    f"{low} {upto} {side}": (sign, low, high)
+    for side, sign in (("before", -1), ("after", 1))
+    for low, high, upto in ((6, 8, "to 8"), (9, 16, "to 16"), (17, 1 << 20, "or more"))
+}  # words away, beyond `OFFSETS`
+_MENTIONS = [rival for rival in RIVALS if rival.looks is not antecedents.random]
+_EDGES = (*RELATIONS, "another relation")
+
+NAMES: dict[str, str] = {
+    **dict.fromkeys((FIRST, END, ITSELF, *(rule.name for rule in OFFSETS), *_FAR), POSITION),
+    **dict.fromkeys((SAME_FORM, AFTER_SAME_FORM, *(f"every {tag}" for tag in TAGS)), TOKEN),
+    **dict.fromkeys((rule.name for rule in NEAREST), CLOSEST),
+    **dict.fromkeys((f"mention: {rule.name}" for rule in _MENTIONS), CLOSEST),
+    **dict.fromkeys((f"{edge}:{way}" for way in WAYS for edge in _EDGES), RELATED),
+    SAME_CHAIN: RELATED,
+}
+"""The group of each rule, in the order of `Pairs.marks`."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Queries of a batch, and the keys that they see; words are counted in their window.
+
+    prompt, query  item
+    item, key      pair: `BEFORE_ALL` and `BEHIND_ALL` stand for special tokens
+    """
+
+    batch: Batch
+    prompt: Int[Tensor, " item"]
+    query: Int[Tensor, " item"]
+    item: Int[Tensor, " pair"]
+    key: Int[Tensor, " pair"]
+
+    @cached_property
+    def _at(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Prompt, query and key of each pair, the key 0 where it is no other word."""
+        prompt, query = self.prompt[self.item], self.query[self.item]
+        return prompt, query, torch.where(self.other, self.key, 0)
+
+    @cached_property
+    def other(self) -> Bool[Tensor, " pair"]:
+        """Whether the key is another word."""
+        return (self.key < BEFORE_ALL) & (self.key != self.query[self.item])
+
+    def marks(self) -> Bool[Tensor, "pair name"]:
+        """Which keys each of `NAMES` names."""
+        prompt, query, key = self._at
+        away = key - query
+        far = [self.other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
+        one = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
+        columns = [*one, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
+        columns += [self.other & (self.tags[prompt, key] == number) for number in range(len(TAGS))]
+        columns += [*self._chosen(self._by_rule(NEAREST)), *self._chosen(self._by_mention())]
+        return torch.stack([*columns, *self._related()], 1)
+
+    @property
+    def first_position(self) -> Bool[Tensor, " pair"]:
+        """What holds the first position: a start token, or else the first word."""
+        starts = self.batch.word_of[:, 0] < 0
+        first = torch.where(starts, BEFORE_ALL, self.batch.word_of[:, 0])
+        return self.key == first[self.prompt[self.item]]
+
+    @cached_property
+    def tags(self) -> Int[Tensor, "prompt word"]:
+        """Each word's number in `TAGS`; -1 for another tag or none."""
+        numbers = {tag: number for number, tag in enumerate(TAGS)}
+        return self._by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
+
+    def tag_pairs(self) -> Int[Tensor, " pair"]:
+        """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
+        prompt, query, key = self._at
+        of = self.tags[prompt, query], self.tags[prompt, key]
+        return torch.where(self.other & (of[0] >= 0) & (of[1] >= 0), of[0] * len(TAGS) + of[1], -1)
+
+    def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
+        """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
+        prompt, _, key = self._at
+        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        return torch.where(self.other, form[prompt, key], -1)
+
+    def _same_form(self) -> list[Bool[Tensor, " pair"]]:
+        """Other words of the query's form, and words behind one."""
+        prompt, query, key = self._at
+        numbers: dict[str, int] = {}
+        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        own, before = form[prompt, query], (key - 1).clamp(min=0)
+        after = (form[prompt, before] == own) & (key > 0) & (before != query)
+        return [self.other & (form[prompt, key] == own), self.other & after]
+
+    def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
+        """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
+        return [self.other & (each[self.item] == self.key) for each in words.unbind(1)]
+
+    def _by_rule(self, rules: Sequence[Callable[[Items], Tensor]]) -> Int[Tensor, "item rule"]:
+        items = Items(self.batch, self.prompt, self.query, self.query, torch.zeros_like(self.query))
+        return torch.stack([rule(items) for rule in rules], 1)
+
+    def _by_mention(self) -> Int[Tensor, "item rule"]:
+        """The mention that each rule of reference chooses for a pronoun."""
+        found = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
+        for prompt, window in enumerate(self.batch.windows):
+            for item in antecedent_items(window.text):
+                if window.scores(item.pronoun):
+                    words = [item.candidates[int(np.argmax(rule(item)))] for rule in _MENTIONS]
+                    found[prompt, item.pronoun - window.start] = np.array(words) - window.start
+        return torch.from_numpy(found).to(self.query.device)[self.prompt, self.query]
+
+    def _related(self) -> list[Bool[Tensor, " pair"]]:
+        """Heads and dependents by relation, and other mentions of the same chain."""
+        prompt, query, key = self._at
+        numbers = {name: number for number, name in enumerate(RELATIONS)}
+        heads = self._by_word(lambda text: text.heads, offset=True)
+        edges = self._by_word(
+            lambda text: (
+                text.heads
+                and text.relations
+                and [
+                    -1 if head == ROOT else numbers.get(name, len(RELATIONS))
+                    for head, name in zip(text.heads, text.relations, strict=True)
+                ]
+            )
+        )
+        up = self.other & (heads[prompt, query] == key), edges[prompt, query]
+        down = self.other & (heads[prompt, key] == query), edges[prompt, key]
+        found = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
+        chains = self._by_word(_chains)
+        same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
+        return [*found, self.other & same]
+
+    def _by_word(self, of: Callable[..., Sequence[int] | None], *, offset: bool = False) -> Int[Tensor, "prompt word"]:
+        """A number a shown word, -1 where there is none; with `offset` it is a word of the text."""
+        found = np.full(tuple(self.batch.pieces.shape), -1)
+        for prompt, window in enumerate(self.batch.windows):
+            if values := of(window.text):
+                own = np.array(values[window.start : window.stop])
+                found[prompt, : len(own)] = own - window.start if offset else own
+        return torch.from_numpy(found).to(self.query.device)
+
+
+def _chains(text: AnnotatedText) -> list[int] | None:
+    """The number of the chain that a word is the head of a mention of; -1 for others."""
+    if not text.mentions:
+        return None
+    numbers: dict[str, int] = {}
+    found = [-1] * len(text.words)
+    for mention in text.mentions:
+        found[mention.head] = numbers.setdefault(mention.chain, len(numbers))
+    return found
