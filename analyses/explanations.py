@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from analyses.head_tables import Heads
+from analyses.named_keys import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.rungs import BEFORE_ALL, BEHIND_ALL, GROUPS, NAMES, TAGS, TOKEN, Pairs
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import choice_models, group_of, mixtures, pool
 from interp.patterns.visible_keys import VisibleKeys
@@ -46,8 +46,8 @@ class Explained:
     One row a head, kind and part, all of the half of the documents that nothing was fitted on. `share` has a 95%
     interval over groups of documents, the fit fixed. `kl` is KL(attention || uniform) a row, in nats.
 
-    mixture   the part of the head's attention that a rule of `rungs.NAMES`, or uniform attention, has; they add up to 1
-              but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside others
+    mixture   the part of the head's attention that a rule of `named_keys.NAMES`, or uniform attention, has; they add
+              up to 1 but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside others
               where it names a key
     nested    the share of `kl` that a group explains beyond those before it; `all`: that all four do
     unique    the share that is lost without the group

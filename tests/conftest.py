@@ -16,7 +16,8 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
-from analyses.labels import null_bars  # noqa: E402 - its shapes are checked too
+from analyses import explanations  # noqa: E402 - its shapes are checked too
+from analyses.labels import null_bars  # noqa: E402
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 
@@ -41,8 +42,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_copies() -> None:
-    """Bars of labels come from 8 copies of the heads: 40 take five times as long and say the same of tiny models."""
+    """Bars of labels come from 8 copies of the heads, and explanations from few words, which are enough for small
+    models: 40 copies take five times as long."""
     null_bars.N_COPIES = 8
+    explanations.ROWS = 400
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

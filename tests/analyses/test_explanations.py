@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from analyses import explanations
-from analyses.explanations import ALL, LONGEST, ROWS, UNIFORM, explain, explained, sample
+from analyses.explanations import ALL, LONGEST, UNIFORM, explain, explained, sample
 from analyses.head_tables import Heads
+from analyses.named_keys import FIRST, GROUPS, NAMES
 from analyses.part_of_speech import UNIVERSAL_TAGS
 from analyses.reading.windows import Reading
 from analyses.report.explanation_section import SINKS, by_group
-from analyses.rungs import FIRST, GROUPS, NAMES
 from interp import AnnotatedText, InputError
 from interp.annotation import ROOT, Mention
 from interp.patterns.visible_keys import VisibleKeys
@@ -175,7 +175,8 @@ def test_heads_together_are_as_each_alone(seen):
         np.testing.assert_allclose(own["share"], alone["share"], atol=0.01)
 
 
-def test_a_sample_has_as_many_words_of_each_half_as_asked():
+def test_a_sample_has_as_many_words_of_each_half_as_asked(monkeypatch):
+    monkeypatch.setattr(explanations, "ROWS", 4_000)
     long = texts(400, length=150)
     for causal in (True, False):
         some = sample(long, causal=causal)
@@ -183,7 +184,7 @@ def test_a_sample_has_as_many_words_of_each_half_as_asked():
         half = np.array([explanations.group_of(text.document) % 2 for text in some])
         assert lengths.max() == LONGEST
         for which in (0, 1):
-            assert lengths[half == which].sum() <= ROWS
+            assert lengths[half == which].sum() <= explanations.ROWS
             seen = lengths[half == which] * (lengths[half == which] + 2) // (2 if causal else 1)
             assert explanations.PAIRS - 2 * LONGEST * (LONGEST + 2) < seen.sum() <= explanations.PAIRS or causal
     assert [text.words for text in sample(long, causal=True)] == [text.words for text in sample(long, causal=True)]
