@@ -47,8 +47,8 @@ class Explained:
     interval over groups of documents, the fit fixed. `kl` is KL(attention || uniform) a row, in nats.
 
     mixture   the part of the head's attention that a rule of `named_keys.NAMES`, or uniform attention, has; they add
-              up to 1 but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside others
-              where it names a key
+              up to 1 but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside
+              others where it names a key
     nested    the share of `kl` that a group explains beyond those before it; `all`: that all four do
     unique    the share that is lost without the group
     shapley   what the group adds, on average over all orders (Shapley 1953)
