@@ -45,7 +45,7 @@ def few_copies() -> None:
     """Bars of labels come from 8 copies of the heads, and explanations from few words, which are enough for small
     models: 40 copies take five times as long."""
     null_bars.N_COPIES = 8
-    explanations.ROWS = 400
+    explanations.ROWS = 150
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -318,7 +318,7 @@ def _with_all_heads(
         heads=labels.groupby(shared)["head"].transform("size"),
         **{name: labels[f"effect{part}"] for name, part in zip(_ALL, ("", "_low", "_high"), strict=True)},
     )
-    sets = [own for _, own in rows.groupby(shared) if len(own) > 1]
+    sets = [own for _, own in rows.groupby(shared) if len(own) > 1 and own["effect"].notna().any()]
     for each in found:
         about = each.reporting.heads[["stack", "attention"]].drop_duplicates().itertuples(index=False, name=None)
         of = {(*place, each.behaviour.name) for place in about}
