@@ -318,14 +318,15 @@ def _with_all_heads(
         heads=labels.groupby(shared)["head"].transform("size"),
         **{name: labels[f"effect{part}"] for name, part in zip(_ALL, ("", "_low", "_high"), strict=True)},
     )
-    sets = [own for _, own in rows.groupby(shared) if len(own) > 1 and own["effect"].notna().any()]
+    hidden = rows.loc[rows["effect"].notna()]  # `self` has no key that could be
+    sets = [own for _, own in hidden.groupby(shared) if len(own) > 1]
     for each in found:
         about = each.reporting.heads[["stack", "attention"]].drop_duplicates().itertuples(index=False, name=None)
         of = {(*place, each.behaviour.name) for place in about}
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
-        hidden = together(model, corpora[each.behaviour.name], each, pairs, seed)
-        for own, effect in zip(asked, hidden[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float), strict=True):
+        effects = together(model, corpora[each.behaviour.name], each, pairs, seed)
+        for own, effect in zip(asked, effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float), strict=True):
             rows.loc[own.index, _ALL] = effect
     return rows
 
