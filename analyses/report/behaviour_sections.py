@@ -48,7 +48,7 @@ _FOLLOWED = (
 )
 _AGAINST = {
     False: (
-        "relation beat every fixed offset. Where simple rules such as “the last verb” are wrong,",
+        "measure beat the baseline. Where simple rules such as “the last verb” or “the nearest name” are wrong,",
         ", where those rules hardly err",
     ),
     True: ("two tags have a lift above 1. Beside the same head’s lift from words of other tags,", ""),
