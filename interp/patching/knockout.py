@@ -232,15 +232,17 @@ def knock_out_together(
         raise InputError("keys are hidden from several heads at once: expected no claim that exchanges or removes them")
     own = batch.rows(torch.tensor([claim.prompt for claim in claims], device=batch.ids.device))
     masks: dict[int, Tensor] = {}
+    width = own.ids.shape[1]
     for at, (claim, named) in enumerate(zip(claims, heads, strict=True)):
         for layer, head in named:
             if not (0 <= layer < config.n_layers and 0 <= head < config.n_heads):
                 raise InputError(
                     f"no head {layer}.{head}: expected layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
                 )
-            shape = len(claims), config.n_heads, *(own.ids.shape[1],) * 2
-            mask = masks.setdefault(layer, torch.zeros(shape, dtype=torch.bool, device=own.ids.device))
-            mask[at, head, claim.queries, : claim.keys.shape[1]] = claim.keys[:, : shape[-1]].to(mask.device)
+            if layer not in masks:
+                shape = len(claims), config.n_heads, width, width
+                masks[layer] = torch.zeros(shape, dtype=torch.bool, device=own.ids.device)
+            masks[layer][at, head, claim.queries, : claim.keys.shape[1]] = claim.keys[:, :width].to(own.ids.device)
     edits = {
         texts.patch_site.name(layer): lambda scores, mask=mask: scores.masked_fill(mask, -torch.inf)
         for layer, mask in masks.items()

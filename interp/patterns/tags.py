@@ -324,22 +324,21 @@ class TagTotals:
         expected = sum((self._expected(source, y) for source in others), torch.zeros_like(observed))
         if not others:
             return observed, expected
+        looked, of_others = observed.sum(0), [self._even(source, y) for source in others]
         low, high = (observed.new_full(observed.shape[1:], sign * _MOST_ODDS) for sign in (-1, 1))
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            more = sum(self._at_odds(source, y, middle) for source in others) < observed.sum(0)
+            more = sum(_at_odds(*each, middle) for each in of_others) < looked
             low, high = torch.where(more, middle, low), torch.where(more, high, middle)
-        even = torch.zeros_like(low)
-        lift = self._at_odds(x, y, low) / self._at_odds(x, y, even)
-        scale = observed.sum(0) / expected.sum(0) / lift
+        own = self._even(x, y)
+        lift = _at_odds(*own, low) / _at_odds(*own, torch.zeros_like(low))
+        scale = looked / expected.sum(0) / lift
         return observed, expected * torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
-    def _at_odds(self, x: int, y: int, log_odds: Float[Tensor, " head"]) -> Float[Tensor, " head"]:
-        """The mass from one tag to another where each piece of it weighs e^log_odds as much as any other of its bin."""
+    def _even(self, x: int, y: int) -> tuple[Float[Tensor, "stratum head bin"], Float[Tensor, "stratum bin"]]:
+        """The mass of the words of one tag, and the share of the keys in each bin that are of another."""
         mass, counts = (each.sum(0) for each in self._by_source(x))
-        share = counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)  # stratum bin
-        tilted = share[:, None] * log_odds.exp()[:, None]  # stratum head bin
-        return (mass * tilted / (1 - share[:, None] + tilted).clamp(min=1e-30)).sum((0, 2))
+        return mass, counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)
 
     def _by_source(
         self, x: int
@@ -358,3 +357,11 @@ class TagTotals:
         drift = (of_tag - share * keys) / all_keys
         own = torch.einsum("gshb,sb->gh", mass, share)
         return own + torch.einsum("shb,gsb->gh", mass.sum(0), drift)
+
+
+def _at_odds(
+    mass: Float[Tensor, "stratum head bin"], share: Float[Tensor, "stratum bin"], log_odds: Float[Tensor, " head"]
+) -> Float[Tensor, " head"]:
+    """The mass that goes to keys each of which weighs e^log_odds as much as any other of its bin."""
+    tilted = share[:, None] * log_odds.exp()[:, None]  # stratum head bin
+    return (mass * tilted / (1 - share[:, None] + tilted).clamp(min=1e-30)).sum((0, 2))
