@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses import antecedents
-from analyses.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
 from analyses.gender_pairs import effects
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading, Window
-from analyses.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
+from analyses.rivals import antecedents
+from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
+from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
 from interp.patterns.rows import SINKS, rows_at

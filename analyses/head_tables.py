@@ -206,8 +206,8 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         heads: rows of `tables/heads`.
-        by_norm: such rows of the same heads, read of `interp.norm_weighted.NormWeighted`. Baselines have no norms, so
-            that `norm_gain` is over the same ones.
+        by_norm: such rows of the same heads, read of `interp.patterns.norm_weighted.NormWeighted`. Baselines have no
+            norms, so that `norm_gain` is over the same ones.
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}

@@ -3,8 +3,9 @@
     mine = Measure("verb->negation", "from a verb to its negation", pairs=negations, needs=("relations",))
     report.build(model, corpora, out, behaviours=["position", mine])
 
-A measure of word pairs is scored as relations are (`analyses.relations`): the word that a head looks at hardest is the
-one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the claimed keys.
+A measure of word pairs is scored as relations are (`analyses.rivals.relations`): the word that a head looks at hardest
+is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the claimed
+keys.
 """
 
 import runpy
@@ -24,7 +25,7 @@ from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
+from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Null, Rows, Totals
 from interp.patterns.nulls import on_set, spread

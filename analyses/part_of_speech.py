@@ -20,8 +20,8 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import measured, summary
 from analyses.reading.windows import Batch, Progress, Reading
-from analyses.relations import NEAREST, OFFSETS, WAYS, Choices, ChoiceTotals, Items, turned
-from analyses.rules import RELATION, Records, followed
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, turned
+from analyses.rivals.rules import RELATION, Records, followed
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
 from interp.patching import Pairs
@@ -36,7 +36,6 @@ UNIVERSAL_TAGS = frozenset(
         *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
     )
 )
-RELATIONS = ("det", "amod", "nsubj", "obj", "nmod:poss", "case", "aux", "cop", "advmod", "conj", "cc", "mark")
 TAG_PAIRS = (
     *(("NOUN", "ADJ"), ("NOUN", "DET"), ("NOUN", "VERB"), ("NOUN", "NOUN"), ("NOUN", "ADP")),
     *(("VERB", "NOUN"), ("VERB", "PRON"), ("VERB", "PROPN"), ("VERB", "AUX"), ("VERB", "ADV")),

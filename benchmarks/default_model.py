@@ -44,10 +44,11 @@ import torch
 from torch import Tensor
 
 from analyses import coreference, corpora, gender_pairs, part_of_speech, position
-from analyses.antecedents import RIVALS
 from analyses.head_tables import Collected
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.rivals.antecedents import RIVALS
+from analyses.rivals.relations import RELATIONS
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
 from interp.statistics import estimate
@@ -231,7 +232,7 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
     )
     read, chosen, reported = chosen.counts["texts"], chosen.heads, reported.heads
     found: dict[str, Line] = {}
-    for name in part_of_speech.RELATIONS:
+    for name in RELATIONS:
         ways = [f"relation:{name}:{way}" for way in ("dependent->head", "head->dependent")]
         enough = chosen["measure"].isin(ways) & (chosen["sink"] == "kept") & (chosen["n"] >= FEWEST)
         rows = chosen.loc[enough].dropna(subset=["gain"])

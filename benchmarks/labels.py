@@ -13,17 +13,17 @@ Eight questions, one JSON line each, after a line for every planted model that w
                             for the nearest noun, for the last pronoun of the same form (target 0)
     rungs       planted models with a head for every rule that a head may follow, and mixtures (`models.planted.rungs`),
                 on texts in which only a hidden code tells what belongs to what; a quarter of the count.
-                right       share of heads of which `analyses.rules` says the rule that they follow, and which carry no
-                            label of a higher rung and, where that is not what the rule is called, their own label
-                            (target .97); `missed` and `higher` say which do not
+                right       share of heads of which `analyses.rivals.rules` says the rule that they follow, and which
+                            carry no label of a higher rung and, where that is not what the rule is called, their own
+                            label (target .97); `missed` and `higher` say which do not
                 strictest   how often the best simple rule is right of the relation, and of antecedents
     sinks       planted decoders whose heads rest on the first position, from which nothing is read, while what little
                 they read elsewhere does harm. `effects`: their labels with evidence `effect` or `both` (target 0);
                 `hiding` is what hiding the position costs, in nats a row, over its control, were it believed
     untrained   models with random weights, labelled on generated stories.
                 any         share of models with any label of any evidence (target .05 plus two binomial errors)
-    copies      heads of the default whose W_Q and W_K were shuffled, as sharp as the trained ones (`interp.shuffled`;
-                others than those that set the bar), labelled on `--corpus`.
+    copies      heads of the default whose W_Q and W_K were shuffled, as sharp as the trained ones
+                (`interp.patterns.shuffled`; others than those that set the bar), labelled on `--corpus`.
                 named       share of heads with any label of a tag, a relation or reference (target at most .03)
     words       the default itself, on the same text with the words of each document in another order under their
                 annotation: `named` again (target at most .03)
@@ -68,7 +68,7 @@ from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
 from interp.initialisation import initialise
 from interp.patterns.nulls import distance_bin
-from interp.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled
 from models import load
 from models.planted import FORMS, Composed, compose, linked_texts
 from models.planted import planted_texts as texts

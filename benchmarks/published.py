@@ -18,11 +18,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyses import coreference, corpora, part_of_speech
-from analyses.antecedents import RIVALS
 from analyses.coreference_scores import REPORTING, RULES, coreference_scores
 from analyses.head_tables import Collected
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.rivals.antecedents import RIVALS
+from analyses.rivals.relations import RELATIONS
 from interp import InputError, Transformer
 from models import load
 
@@ -46,7 +47,7 @@ def relations(model: Transformer, choose: str, report: str) -> None:
     chosen, reported = (kept(part_of_speech.measure(model, corpora.read(spec))) for spec in (choose, report))
     print("| relation | head | accuracy | best offset | gain | 95% interval | q | n | BERT-base: head / offset |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for name in part_of_speech.RELATIONS:
+    for name in RELATIONS:
         for way in _WAYS:
             measure = f"relation:{name}:{way}"
             rows = chosen.loc[chosen["measure"] == measure].dropna(subset=["gain"])

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from analyses import corpora
-from analyses.part_of_speech import RELATIONS
 from analyses.reading.windows import Reading
-from analyses.relations import NEAREST, OFFSETS, WAYS, Items
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Items
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.annotation import AnnotatedText
 from models import load

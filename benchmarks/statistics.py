@@ -35,6 +35,7 @@ from torch import Tensor
 from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
+from analyses.rivals.relations import RELATIONS, Items
 from benchmarks.floor import GPT2, Shape
 from interp import AnnotatedText, InputError, Mention, TokenBatch, Tokenizer, Transformer, run
 from interp.annotation import ROOT
@@ -210,14 +211,14 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
     from collections import Counter
 
-    items = part_of_speech.Items.of(batch, part_of_speech.RELATIONS, True, Counter())
+    items = Items.of(batch, RELATIONS, True, Counter())
     if removed:
         items = items[items.target > 0]
     rows = pattern[items.prompt, :, items.query]
     rows = rows.scatter(-1, items.query[:, None, None].expand(-1, rows.shape[1], 1), -1.0)
     best, chosen = rows.max(-1)
     right = ((chosen == items.target[:, None]) & (best > 0)).to(pattern)
-    n_measures = 2 * len(part_of_speech.RELATIONS)
+    n_measures = 2 * len(RELATIONS)
     asked = torch.nn.functional.one_hot(items.column, n_measures).to(pattern)
     return torch.stack([right.T @ asked, asked.sum(0).expand(rows.shape[1], -1)])
 

@@ -27,7 +27,7 @@ from analyses.labels.tally import ARMS
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from analyses.rules import ANTECEDENT, NO_RULE, RELATION
+from analyses.rivals.rules import ANTECEDENT, NO_RULE, RELATION
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
@@ -96,9 +96,9 @@ def label(
     asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked:
     where its effect is read.
 
-    A relation, a lift or an antecedent must besides set the head apart from the simplest rules (`analyses.rules`):
-    where it does not, the label is the rule that the head's choices follow (`rule:last VERB`), or that it looks at a
-    class whoever asks (`rule:any->NOUN`), or none. `measure` names what was asked, `verdict` and `rule` say how it
+    A relation, a lift or an antecedent must besides set the head apart from the simplest rules
+    (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
+    VERB`), or that it looks at a class whoever asks (`rule:any->NOUN`), or none. `measure` names what was asked, `verdict` and `rule` say how it
     stands to the rules.
 
     Args:

@@ -1,8 +1,8 @@
 """What do heads reach that have learnt nothing? The bar that the gain of a label must pass.
 
 Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the trained ones
-(`interp.shuffled`); the trained heads read the words of a text in another order under its annotation. Models of
-weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly anything fails.
+(`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its annotation. Models
+of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly anything fails.
 """
 
 import random
@@ -20,7 +20,7 @@ from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
-from interp.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled
 
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from analyses.antecedents import AntecedentItem, antecedent_items
 from analyses.measures import Behaviour
 from analyses.reading.windows import Window, windows
+from analyses.rivals.antecedents import AntecedentItem, antecedent_items
 from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.knockout import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from analyses.antecedents import RIVALS, AntecedentItem, items_and_unasked
 from analyses.reading.windows import Window, windows
+from analyses.rivals.antecedents import RIVALS, AntecedentItem, items_and_unasked
 from interp import AnnotatedText, InputError, Model, StackConfig
 
 SPLITS = ("train", "test")

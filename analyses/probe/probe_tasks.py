@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.antecedents import RIVALS
 from analyses.probe.items import Asked
+from analyses.rivals.antecedents import RIVALS
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
 from interp.probes import commonest_labels, control_labels

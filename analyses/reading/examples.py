@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analyses.antecedents import antecedent_items
 from analyses.reading.inputs import least_target
+from analyses.rivals.antecedents import antecedent_items
 from interp import AnnotatedText, InputError, Model, TokenBatch, run
 from interp.patterns import membership, pool
 from interp.tokens import NO_WORD, align

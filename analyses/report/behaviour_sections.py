@@ -13,7 +13,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, n
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
-from analyses.rules import BEATS, FAILS, NO_RULE, OTHERS, RULE_COLUMNS, UNTESTED
+from analyses.rivals.rules import BEATS, FAILS, NO_RULE, OTHERS, RULE_COLUMNS, UNTESTED
 from analyses.sections import (
     BREAK,
     Block,

@@ -10,10 +10,10 @@ from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, Explained, explain
 from analyses.figures import head_name
 from analyses.findings import NOTABLE
 from analyses.head_tables import Heads
-from analyses.named_keys import END, FIRST, GROUPS
 from analyses.numerals import counted, interval, number
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run
+from analyses.rivals.named_keys import END, FIRST, GROUPS
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, counts_table, link
 from interp import InputError, Model
 

@@ -38,7 +38,7 @@ from analyses.sections import (
     remark,
 )
 from interp import InputError, Model, Transformer
-from interp.norm_weighted import NormWeighted
+from interp.patterns.norm_weighted import NormWeighted
 
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (

@@ -14,7 +14,7 @@ from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
 from analyses.measures import Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
-from analyses.rules import NO_RULE, RELATION
+from analyses.rivals.rules import NO_RULE, RELATION
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
 from interp import Model, Transformer
 

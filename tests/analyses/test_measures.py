@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from analyses import coreference, own_measures, part_of_speech, position
-from analyses.antecedents import PREDICTING_RIVALS, antecedent_items
 from analyses.behaviours import ACROSS, OURS, chosen
 from analyses.corpora import read
 from analyses.head_tables import Collected
@@ -16,7 +15,8 @@ from analyses.measures import UNITS, Behaviour, Measure
 from analyses.own_measures import own_behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Batch, Reading, Window
-from analyses.relations import Items
+from analyses.rivals.antecedents import PREDICTING_RIVALS, antecedent_items
+from analyses.rivals.relations import Items
 from interp import AnnotatedText, InputError, Transformer, run
 from interp.tokens import NO_WORD
 from models import load

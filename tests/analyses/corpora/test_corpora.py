@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items
 from analyses.corpora import litbank, read
 from analyses.corpora.mentions import GENDERED, gender, head_word, is_pronoun
+from analyses.rivals.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 from models.stories import GENERATORS

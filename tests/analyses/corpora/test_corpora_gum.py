@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analyses.antecedents import antecedent_items
 from analyses.corpora import gum, read
+from analyses.rivals.antecedents import antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 

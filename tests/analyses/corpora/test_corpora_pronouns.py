@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analyses.antecedents import antecedent_items, unasked
 from analyses.corpora import gap, read, winobias, winogender
 from analyses.corpora.marked import Mark, annotated
+from analyses.rivals.antecedents import antecedent_items, unasked
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 

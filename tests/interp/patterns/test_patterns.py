@@ -11,7 +11,7 @@ from worded import worded
 from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
 from analyses.reading.windows import Batch, Reading, Window
-from analyses.relations import WAYS
+from analyses.rivals.relations import WAYS
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
 from interp.patterns import Rows, positional
 from interp.patterns.tags import stratum_of

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.antecedents import RIVALS
 from analyses.head_tables import Measured
 from analyses.reading.collectors import measured
+from analyses.rivals.antecedents import RIVALS
 from interp import AnnotatedText, InputError, TokenBatch, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns import Rows, positional

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech
-from analyses.antecedents import RIVALS, antecedent_items
 from analyses.behaviours import OURS
 from analyses.head_tables import Collected
 from analyses.labels import knockouts
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.rivals.antecedents import RIVALS, antecedent_items
 from benchmarks.labels import repaired
 from benchmarks.simple_rules import strictest
 from interp import AnnotatedText, run

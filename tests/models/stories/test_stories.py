@@ -8,8 +8,8 @@ from itertools import islice, pairwise
 
 import pytest
 
-from analyses.antecedents import RIVALS, AntecedentItem, antecedent_items
 from analyses.corpora.mentions import PRONOUNS
+from analyses.rivals.antecedents import RIVALS, AntecedentItem, antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from models.stories import grammar, portrait, portraits, stories, story, tales
 from models.stories.grammar import HEAD, join, word

@@ -13,8 +13,19 @@ from analyses.head_tables import Heads
 from analyses.part_of_speech import relation_measure, tag_measure
 from analyses.reading.collectors import measured
 from analyses.reading.windows import Reading, Window
-from analyses.relations import CLASSES, NEAREST, OFFSETS, Items
-from analyses.rules import BEATS, FAILS, NO_CHOICE, NO_RULE, OTHERS, RELATION, UNTESTED, Chosen, Records, rules_table
+from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, Items
+from analyses.rivals.rules import (
+    BEATS,
+    FAILS,
+    NO_CHOICE,
+    NO_RULE,
+    OTHERS,
+    RELATION,
+    UNTESTED,
+    Chosen,
+    Records,
+    rules_table,
+)
 from interp.patterns.tags import TagRows, TagTotals
 from models.planted import Planted, noise
 from models.stories import stories

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from interp import TokenBatch, run
-from interp.norm_weighted import NormWeighted
+from interp.patterns.norm_weighted import NormWeighted
 from tests.tiny import TWO_STACKS, two_stacks, variant
 from tests.tiny import model as tiny_model
 

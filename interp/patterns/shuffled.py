@@ -5,7 +5,6 @@ head that prefers anything beats them. Here each head's own W_Q and W_K lose the
 they read is the trained model's stream, and their scores spread over a row as far as the trained head's do.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,54 +13,44 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.config import TransformerConfig
-from interp.model import Site
-from interp.places import sites_of
+from interp.patterns.one_attention import OneAttention
 from interp.running import run
 from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch
-from interp.transformer import Sublayer, Transformer
+from interp.transformer import Transformer
 
 _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
 
 
-class Shuffled:
-    """Copies of one kind of attention of a model, behind the interface of models (`interp.model.Model`): patterns only.
+class Shuffled(OneAttention):
+    """Copies of one kind of attention of a model.
 
     Every copy of a layer is a layer of its own, the copies of one layer next to each other. In each, the entries of
     every head's W_Q, of every key/value head's W_K, and of their biases have changed places within the matrix. Heads
     read the streams of the model itself, so one pass of it serves all copies. A head's content scores (scaled q·k) are
     multiplied by what makes their standard deviation within a row that of the trained head's, over the rows of the
     call; keys at the first position, where heads rest, do not count for it. A cap, what positions add and masks follow
-    as in the model. A call passes these patterns and nothing else, and has no logits.
+    as in the model.
     """
 
     def __init__(self, model: Transformer, copies: int, seed: int, stack: str | None = None, attention: str = "self"):
         """Copies of the attention of `stack` (by default the last), within it or to its source (`cross`)."""
-        self.model, self.copies, self.seed, self.attention = model, copies, seed, attention
-        self.stack = stack or [*model.config.stacks][-1]
-        self.tokenizer, self.target_tokenizer = model.tokenizer, model.target_tokenizer
-        self.device, self.dtype = model.device, model.dtype
+        super().__init__(model, stack, attention)
+        self.copies, self.seed = copies, seed
         of = model.config.stacks[self.stack]
         own = replace(of, n_layers=of.n_layers * copies, local=None)  # as many layers as there are copies of layers
-        self.config: TransformerConfig = replace(model.config, **{self.stack: own})
-
-    @property
-    def sites(self) -> Mapping[str, Site]:
-        """Those of a model of that configuration; a call passes the patterns of the copies alone."""
-        return sites_of(self.config)
+        self.config = replace(model.config, **{self.stack: own})
 
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every copy's pattern through `tap`."""
-        name = "attn" if self.attention == "self" else "cross_attn"
         within, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
         read, final = within + stream, [] if self.attention == "self" else ["encoder.resid_final"]
         seen = run(self.model, batch, target=target, capture=final, until=read)
         own = batch if target is None or self.stack == "encoder" else target
         sight = Sight.of(own, causal=self.model.config.stacks[self.stack].causal)
-        for layer, sublayer in enumerate(self._sublayers()):
+        for layer, sublayer in enumerate(self.sublayers()):
             x = keys = sublayer.read(seen[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
                 keys = seen[final[0]]
@@ -76,17 +65,13 @@ class Shuffled:
             bias = None if attn.bias is None else attn.bias(sight)
             patterns = attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]).softmax(-1)
             for copy in range(self.copies):
-                tap.at(self.stack).at(str(layer * self.copies + copy)).at(name)("pattern", patterns[:, copy])
-
-    def _sublayers(self) -> Iterator[Sublayer]:
-        for block in self.model.stack(self.stack).blocks:
-            yield block.attention if self.attention == "self" else block.cross
+                tap.at(self.stack).at(str(layer * self.copies + copy)).at(self.name)("pattern", patterns[:, copy])
 
     @cached_property
     def weights(self) -> list[_QK]:
         """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
         generator, found = torch.Generator().manual_seed(self.seed), []
-        for sublayer in self._sublayers():
+        for sublayer in self.sublayers():
             assert isinstance(sublayer.layer, Attention)
             own = _weights(sublayer.layer)
             found.append(tuple(None if each is None else self._shuffled(each[0], generator) for each in own))

@@ -6,7 +6,7 @@ import torch
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Alibi, Local, Rotary
 from interp.initialisation import initialise
-from interp.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled
 from interp.sight import Sight
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from analyses.measures import Measure, Rival
 from analyses.reading.windows import Batch
-from analyses.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen
+from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen
 from interp.annotation import ROOT
 from interp.patterns import N_GROUPS, Null, Totals, nulls, selection
 from interp.patterns.nulls import distance_bin
@@ -57,6 +57,8 @@ NEAREST = (
     *(nearest(tags, before=False, last_of_run=True) for tags in (("NOUN",), ("NOUN", "PROPN"), ("VERB", "AUX"))),
 )
 """Rules that look at the nearest word of a class on one side."""
+RELATIONS = ("det", "amod", "nsubj", "obj", "nmod:poss", "case", "aux", "cop", "advmod", "conj", "cc", "mark")
+"""The relations of Universal Dependencies that are asked of every text."""
 WAYS = ("dependent->head", "head->dependent")
 _NOT_VISIBLE = "relation ends left out: the other end is not visible"
 _OWN_HEAD = "relations left out: a word that is its own head"

@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from analyses import antecedents
-from analyses.antecedents import RIVALS, antecedent_items
-from analyses.part_of_speech import RELATIONS
 from analyses.reading.windows import Batch
-from analyses.relations import CLASSES, NEAREST, OFFSETS, WAYS, Items
+from analyses.rivals import antecedents
+from analyses.rivals.antecedents import RIVALS, antecedent_items
+from analyses.rivals.relations import CLASSES, NEAREST, OFFSETS, RELATIONS, WAYS, Items
 from interp.annotation import ROOT, AnnotatedText
 
 POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (

@@ -4,57 +4,38 @@ A head adds up values, each times its attention weight and through W_O. Much att
 small writes little (Kobayashi 2020): weights alone overrate sinks and punctuation.
 """
 
-from collections.abc import Mapping
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.config import TransformerConfig
-from interp.model import Site
-from interp.places import sites_of
+from interp.patterns.one_attention import OneAttention
 from interp.running import run
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch
-from interp.transformer import Transformer
 
 
-class NormWeighted:
-    """One kind of attention of a model, weighed by what it writes, behind the interface of models (`Model`).
+class NormWeighted(OneAttention):
+    """One kind of attention of a model, weighed by what it writes.
 
     What it passes as the pattern of a head is, of each query, the share of each key in the norms written: A_ij
     ||v_j W_O|| over its sum (Kobayashi 2020; W_O's own bias is left out: it belongs to no key). Every measure of
-    patterns can be read of it as of the model itself. A call passes these and nothing else, and has no logits.
+    patterns can be read of it as of the model itself.
     """
-
-    def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self"):
-        """The attention of `stack` (by default the last), within it or to its source (`cross`)."""
-        self.model, self.attention = model, attention
-        self.stack = stack or [*model.config.stacks][-1]
-        self.config: TransformerConfig = model.config
-        self.tokenizer, self.target_tokenizer = model.tokenizer, model.target_tokenizer
-        self.device, self.dtype = model.device, model.dtype
-
-    @property
-    def sites(self) -> Mapping[str, Site]:
-        """Those of the model; a call passes the patterns of one attention alone."""
-        return sites_of(self.config)
 
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every head's weighted pattern through `tap`."""
-        name = "attn" if self.attention == "self" else "cross_attn"
-        within = f"{self.stack}.*.{name}."
+        within = f"{self.stack}.*.{self.name}."
         seen = run(self.model, batch, target=target, capture=within + "v", until=within + "pattern")
-        for layer, block in enumerate(self.model.stack(self.stack).blocks):
-            attn = (block.attention if self.attention == "self" else block.cross).layer
+        for layer, sublayer in enumerate(self.sublayers()):
+            attn = sublayer.layer
             assert isinstance(attn, Attention)
-            place = f"{self.stack}.{layer}.{name}"
+            place = f"{self.stack}.{layer}.{self.name}"
             norms = written(attn, seen[f"{place}.v"])
             weighted = seen[f"{place}.pattern"].to(norms.dtype) * norms[:, :, None]
             weighted = weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
-            tap.at(self.stack).at(str(layer)).at(name)("pattern", weighted)
+            tap.at(self.stack).at(str(layer)).at(self.name)("pattern", weighted)
 
 
 def written(attn: Attention, values: Float[Tensor, "prompt key kv_head d_head"]) -> Float[Tensor, "prompt head key"]:

@@ -1,0 +1,37 @@
+"""What stands in for a model where a measure reads patterns that are not quite its own?"""
+
+from collections.abc import Iterator, Mapping
+
+from interp.config import TransformerConfig
+from interp.model import Site
+from interp.places import sites_of
+from interp.transformer import Sublayer, Transformer
+
+_NAMES = {"self": "attn", "cross": "cross_attn"}
+
+
+class OneAttention:
+    """One kind of attention of a model, behind the interface of models (`interp.model.Model`): patterns only.
+
+    A subclass's call passes the patterns of this attention and nothing else, and has no logits. Vocabulary, device and
+    number format are the model's.
+    """
+
+    def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self"):
+        """The attention of `stack` (by default the last), within it or to its source (`cross`)."""
+        self.model, self.attention = model, attention
+        self.stack = stack or [*model.config.stacks][-1]
+        self.name = _NAMES[attention]  # of the sublayer among the sites
+        self.config: TransformerConfig = model.config
+        self.tokenizer, self.target_tokenizer = model.tokenizer, model.target_tokenizer
+        self.device, self.dtype = model.device, model.dtype
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        """Those of a model of the configuration, of which a call passes the patterns alone."""
+        return sites_of(self.config)
+
+    def sublayers(self) -> Iterator[Sublayer]:
+        """This attention, block by block."""
+        for block in self.model.stack(self.stack).blocks:
+            yield block.attention if self.attention == "self" else block.cross
