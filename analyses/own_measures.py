@@ -4,8 +4,8 @@
     report.build(model, corpora, out, behaviours=["position", mine])
 
 A measure of word pairs is scored as relations are (`analyses.rivals.relations`): the word that a head looks at hardest
-is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the claimed
-keys.
+is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
+claimed keys.
 """
 
 import runpy

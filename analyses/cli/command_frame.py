@@ -91,7 +91,7 @@ def _shared(
 
 
 def corpora(specs: Sequence[str] | None) -> "list[Corpus]":
-    """The texts that `--corpus` names; generated stories where it names none."""
+    """The texts that `--corpus` names; generated tales where it names none."""
     from analyses.corpora import GENERATED, read
 
     return [read(spec) for spec in specs or [GENERATED]]

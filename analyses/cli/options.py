@@ -30,7 +30,7 @@ Corpora = Annotated[
     typer.Option(
         "--corpus",
         help="A file or directory of annotated text, KIND:PATH, or `stories:COUNT` or `tales:COUNT`; may be repeated.",
-        show_default="generated stories",
+        show_default="`tales:100`, generated",
     ),
 ]
 HeldOut = Annotated[

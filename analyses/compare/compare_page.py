@@ -280,7 +280,7 @@ def _read(used: Used) -> str:
 def _caveats(found: Comparison, used: Used, behaviour: str) -> list[str]:
     said = []
     if used.stands_in:
-        said.append("No given corpus has the annotations that this needs, so it was measured on generated stories.")
+        said.append("No given corpus has the annotations that this needs, so it was measured on generated tales.")
     if used.reporting < FEW_DOCUMENTS:
         said.append("Fewer than 20 documents report: intervals are rough, and a difference may be this text’s own.")
     for read in found.reads:

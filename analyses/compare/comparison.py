@@ -114,7 +114,7 @@ def compare(
 
     Args:
         models: by name, transformers with tokenizers; the first is the reference.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
+        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
         behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
         seed: of everything random.
         progress: called with what is being done and the number of texts read.

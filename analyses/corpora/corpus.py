@@ -20,7 +20,7 @@ from interp.errors import InputError
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
 
-GENERATED = "stories"  # of the kinds of corpora that no file holds (`GENERATORS`), the one that stands in for others
+GENERATED = "tales:100"  # generated text that stands in where no corpus is given, or none has the annotation
 _COUNT, _SEED = 300, 1
 _HASHED = 100  # so that the digest of a generated corpus changes with the grammar too
 
@@ -147,7 +147,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if kind in GENERATORS:
         return _generated(kind, rest, limit)
     if not colon:
-        raise InputError(f'no file or directory "{spec}": name an existing one, or "stories" for generated text')
+        raise InputError(f'no file or directory "{spec}": name an existing one, or "tales" for generated text')
     if kind not in FORMATS:
         known = ", ".join([*(f"{known}:PATH" for known in FORMATS), *(f"{known}:COUNT:SEED" for known in GENERATORS)])
         raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')

@@ -15,11 +15,11 @@ class Serving:
 
     corpus: Corpus
     asked: Sequence[str]
-    stands_in: bool  # generated stories, since no given corpus has the annotations
+    stands_in: bool  # generated tales, since no given corpus has the annotations
 
 
 def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
-    """Every question with the first corpus that annotates what it needs, or with generated stories where none does.
+    """Every question with the first corpus that annotates what it needs, or with generated tales where none does.
 
     Args:
         needs: by question, some of what `Corpus.annotates` may hold.

@@ -98,8 +98,8 @@ def label(
 
     A relation, a lift or an antecedent must besides set the head apart from the simplest rules
     (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
-    VERB`), or that it looks at a class whoever asks (`rule:any->NOUN`), or none. `measure` names what was asked, `verdict` and `rule` say how it
-    stands to the rules.
+    VERB`), or that it looks at a class whoever asks (`rule:any->NOUN`), or none. `measure` names what was asked,
+    `verdict` and `rule` say how it stands to the rules.
 
     Args:
         model: a transformer with a tokenizer.

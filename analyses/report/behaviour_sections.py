@@ -69,7 +69,7 @@ class Result:
     behaviour: Behaviour
     kind: Heads
     corpus: Corpus
-    generated: bool  # no given corpus annotates it, so it was measured on generated stories
+    generated: bool  # no given corpus annotates it, so it was measured on generated tales
     measured: Measured
     tested: Effects
     left_out: str | None = None
@@ -127,7 +127,7 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
     if several and result.kind.stack == "decoder" and "targets" not in result.corpus.annotates:
         found.append("The texts have no targets: the decoder read each text as its own target.")
     if result.generated:
-        found.append("No given corpus has the annotations that this needs, so it was measured on generated stories.")
+        found.append("No given corpus has the annotations that this needs, so it was measured on generated tales.")
     if result.left_out:
         return found
     if result.measured.documents is not None and result.measured.documents < FEW_DOCUMENTS:

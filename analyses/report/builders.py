@@ -64,7 +64,7 @@ def build(
 
     Args:
         model: a transformer with a tokenizer.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated stories.
+        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
         out: the output directory.
         behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
         pairs: minimal pairs of each causal test.

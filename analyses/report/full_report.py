@@ -343,7 +343,7 @@ def _facts(model: Model, results: Sequence[Result]) -> dict[str, Any]:
     several = len(model.config.stacks) > 1
     named = {result.behaviour.name + (f": {result.kind.title}" if several else ""): result for result in results}
     return {
-        "on_generated_stories": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
+        "on_generated_text": list(dict.fromkeys(result.behaviour.name for result in results if result.generated)),
         "left_out": {name: result.counts for name, result in named.items()},
         "not_measured": {name: result.left_out for name, result in named.items() if result.left_out},
         "measures_without_items": {

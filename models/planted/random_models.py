@@ -32,6 +32,7 @@ class Behaviour:
     label: str | None = None  # what an analysis is to call it; None for impostors and noise
     synonyms: tuple[str, ...] = ()  # labels (globs) that are as right, on texts where they come to the same
     never: tuple[str, ...] = ()  # beginnings of labels that would be wrong on any text
+    common: bool = False  # heads as sharp that ask at random do it too, so that it need not be named
 
     def is_called(self, label: str) -> bool:
         """Whether a label is its own, or as right."""
@@ -147,7 +148,7 @@ BEHAVIOURS: dict[str, Maker] = {
     "nearest-noun": _nearest_noun,
     "same-form": _same_form,
     "first-token": lambda rng, causal: Behaviour(
-        "first-token", heads.first_token, "first-token", never=(_SYNTAX, _REFERENCE)
+        "first-token", heads.first_token, "first-token", never=(_SYNTAX, _REFERENCE), common=True
     ),
 }
 """What can be planted; besides, `offset:K` is a fixed offset of one's choice."""

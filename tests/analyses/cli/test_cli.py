@@ -162,7 +162,7 @@ def test_how_threads_wait_is_set_where_the_user_has_not(given, expected, monkeyp
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """The three analyses replaced by quick ones, and the generated stories by a corpus of our own."""
+    """The three analyses replaced by quick ones, and the generated tales by a corpus of our own."""
     modules = [
         fake("position"),
         fake("part-of-speech", frozenset({"tags"})),
@@ -361,12 +361,12 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
     tagged = corpus("tagged", frozenset({"tags"}))
     out = report.build(model, [tagged], tmp_path / "out")
     facts = json.loads((out / "run.json").read_text())
-    assert facts["on_generated_stories"] == ["coreference"]
+    assert facts["on_generated_text"] == ["coreference"]
     assert {each["name"]: each["measured"] for each in facts["corpora"]} == {
         "tagged": ["position", "part-of-speech"],
-        "generated stories": ["coreference"],
+        "generated tales": ["coreference"],
     }
-    assert page_of(out).text.count("measured on generated stories") == 1
+    assert page_of(out).text.count("measured on generated tales") == 1
     out = report.build(model, [corpus("bare", frozenset())], tmp_path / "bare")
     facts = json.loads((out / "run.json").read_text())
     assert [each["measured"] for each in facts["corpora"]] == [["position"], ["part-of-speech", "coreference"]]

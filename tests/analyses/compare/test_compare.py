@@ -219,7 +219,7 @@ def test_where_the_reference_has_no_number_the_others_stand_without_a_difference
     assert np.isnan([only["difference"], only["p"], only["q"]]).all()
 
 
-def test_a_corpus_without_the_annotation_gives_way_to_generated_stories(met, monkeypatch):
+def test_a_corpus_without_the_annotation_gives_way_to_generated_tales(met, monkeypatch):
     lexicon, text = met
     monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: text)
     plain = corpus(meetings(lexicon, 24), name="plain")
