@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from interp.errors import InputError
@@ -191,7 +191,7 @@ class _Race:
         own = np.square(np.divide(errors, self.doubt, where=known, out=np.zeros_like(errors))).sum(1)
         count = known.sum(1)
         scale = np.sqrt((_PRIOR * _DF * variance + own) / (_PRIOR * _DF + count))
-        tail = stats.t.isf((1 - confidence) / (2 * len(errors)), _DF + count)
+        tail = -special.stdtrit(_DF + count, (1 - confidence) / (2 * len(errors)))
         return tail * scale * np.where(self.open, self.doubt, 0.0).mean(1)
 
 

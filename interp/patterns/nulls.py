@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from interp.patterns.totals import N_GROUPS
@@ -57,7 +57,7 @@ class Null:
         variance = self.variance.sum(0).numpy()
         excess = (scores - self.mean).sum(0).numpy()
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(variance > 0, stats.norm.sf(excess / np.sqrt(variance)), np.nan)
+            return np.where(variance > 0, special.ndtr(-excess / np.sqrt(variance)), np.nan)
 
 
 def spread(

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from interp.errors import InputError
 from interp.training.plan import Plan
 from interp.transformer import Block, Transformer
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Parallel = Literal["ddp", "fsdp"]
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -68,11 +69,13 @@ class Processes:
         """What is called in place of `learning`, so that gradients meet."""
         if self.kind != "ddp":
             return learning
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 (slow to import, and rarely wanted)
+
         return DistributedDataParallel(learning)
 
-    def alone(self, calling: Callable[..., Any]) -> AbstractContextManager:
+    def alone(self, calling: Any) -> AbstractContextManager:
         """Within, gradients are added up in each process and do not meet yet."""
-        return calling.no_sync() if isinstance(calling, DistributedDataParallel) else nullcontext()
+        return calling.no_sync() if self.kind == "ddp" else nullcontext()
 
     def summed(self, values: Tensor) -> Tensor:
         """Each process's `values`, added up in place, in every process."""
@@ -90,14 +93,21 @@ class Processes:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor that may be shared out, put together in every process, all of which have to call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_shared(tensor) else tensor
 
 
 def shared_as(value: Tensor, weight: Tensor) -> Tensor:
     """`value`, whole in every process, shared out as `weight` is."""
-    if not isinstance(weight, DTensor):
+    if not _is_shared(weight):
         return value
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 (slow to import, and rarely wanted)
+
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
+
+
+def _is_shared(tensor: Tensor) -> TypeGuard["DTensor"]:
+    """Whether it is a DTensor, which is asked without importing them: that takes a second."""
+    return hasattr(tensor, "placements")
 
 
 def _shared_out(model: Transformer) -> Transformer:
