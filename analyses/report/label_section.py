@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analyses import figures
@@ -64,17 +63,18 @@ def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) 
         "the keys that the label speaks of are hidden from the head, less what controls lose, and must be at least "
         "0.01 nats a row; exchanging and removing them must cost something too. A relation, tag or antecedent is named "
         "only where simple rules do not do as well; else the label is the rule that the head follows. Heads that do "
-        "the same stand in for each other, so one head’s effect is a lower bound: beside it stands what it costs to "
-        "hide the keys from all heads that have the label.",
+        "the same stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
         *_figures(labelled, model, {name: each.colour for name, each in behaviours.items()}),
     ]
+    if several := together(labels):
+        blocks.append(Details("What it costs to hide the keys from all heads of a label at once", [several], open=True))
     for evidence, title in _EVIDENCE.items():
         rows = labels.loc[labels["evidence"] == evidence].to_dict("records")
         if not rows:
             blocks.append(f"{title}: no head.")
             continue
         shown = evidence != "attention" or len(rows) <= _FEW
-        blocks.append(Details(f"{title}: {len(rows)} labels", [_table(rows, labels)], shown))
+        blocks.append(Details(f"{title}: {counted(len(rows), 'label')}", [_table(rows, labels)], shown))
     if labelled.nameless:
         what = counted(labelled.nameless, "candidate")
         blocks.append(soft(f"{what} showed a measure, did not beat the simplest rules and followed none: no label."))
@@ -104,11 +104,31 @@ def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> li
 
 
 def _table(rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> Table:
-    beside = {"all heads at once": _all_heads, "minimal pairs, share": _task, "against simple rules": _rule}
+    beside = {"minimal pairs, share": _task, "against simple rules": _rule}
     said = {name: [tell(row) for row in rows] for name, tell in beside.items()}
     more = {name: cells for name, cells in said.items() if any(cells)}
     shown = [[*_shown(row, labels), *cells] for row, *cells in zip(rows, *more.values(), strict=True)]
     return Table([*_COLUMNS, *more], shown, "llllrr" + "w" * len(more))
+
+
+def together(labels: pd.DataFrame) -> Table | None:
+    """The effects of labels that several heads have: of the head that is missed most, and of all at once."""
+    several = labels.loc[(labels["heads"] > 1) & labels["all_effect"].notna()].sort_values("effect", ascending=False)
+    largest = several.drop_duplicates(["stack", "attention", "behaviour", "label", "measure"])
+    rows = largest.sort_values("all_effect", ascending=False).to_dict("records")
+    if not rows:
+        return None
+    signed = partial(number, sign=True)
+    shown: list[list[Text]] = [
+        [
+            measure_name(str(row["label"])),
+            number(row["heads"]),
+            [f"{signed(row['effect'])} (", bold(_place(row, labels)), ")"],
+            [f"{signed(row['all_effect'])} ", soft(interval(row["all_low"], row["all_high"], sign=True))],
+        ]
+        for row in rows
+    ]
+    return Table(["label", "heads", "the largest effect of one", "all at once, 95% interval"], shown, "lrll")
 
 
 def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
@@ -120,14 +140,6 @@ def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
     ]
     name, q = measure_name(str(row["label"])), false_discovery_rate(row["q"])
     return [bold(_place(row, labels)), name, *sizes, q, number(row["n"])]
-
-
-def _all_heads(row: Mapping[str, Any]) -> str:
-    """What hiding the keys from all heads with the label costs."""
-    if not row["heads"] > 1 or np.isnan(row["all_effect"]):
-        return ""
-    spread = interval(row["all_low"], row["all_high"], sign=True)
-    return f"{number(row['heads'])} heads: {number(row['all_effect'], sign=True)} {spread}"
 
 
 def _task(row: Mapping[str, Any]) -> str:

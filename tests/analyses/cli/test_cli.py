@@ -313,6 +313,18 @@ def test_few_labelled_heads_are_named_and_many_counted():
     assert label_section.readouts(labels) == "a probe of the word’s tag"
 
 
+def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
+    where = {"stack": "decoder", "attention": "self", "layer": 1, "behaviour": "position"}
+    shared = {"label": "induction", "measure": "induction", "heads": 2, "all_low": 11.0, "all_high": 13.0}
+    rows = [{**where, **shared, "head": head, "effect": 0.1 * head, "all_effect": 12.5} for head in (1, 2)]
+    alone = {**where, **shared, "head": 3, "label": "self", "heads": 1, "effect": 0.3, "all_effect": 0.3}
+    (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
+    assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
+        "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000"
+    )
+    assert label_section.together(pd.DataFrame([alone])) is None
+
+
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
     (found,) = collect(Reading(model, corpus()), [behaviours.OURS["position"].collector(model)])
     assert isinstance(found, Collected)
