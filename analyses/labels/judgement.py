@@ -27,7 +27,7 @@ from analyses.labels.tally import ARMS
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from analyses.rivals.rules import ANTECEDENT, NO_RULE, RELATION
+from analyses.rivals.rules import ANTECEDENT, BEATS, NO_RULE, RELATION
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
@@ -301,7 +301,8 @@ def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.D
     known = [table for table in rules if len(table)]
     if not known:
         return candidates.assign(p_rule=np.nan, verdict=None, rule=None)
-    found = pd.concat(known, ignore_index=True).rename(columns={"p_both": "p_rule"})
+    found = pd.concat(known, ignore_index=True)
+    found = found.assign(p_rule=found["p_both"].where(found["verdict"] == BEATS))  # held to their own rate, too
     return candidates.merge(found[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
