@@ -9,6 +9,7 @@ measure's claimed keys costs what the model says (`analyses.labels.knockouts`). 
     effect      hiding costs what the model says, though attention does not stand out from its baseline
 """
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,10 +34,11 @@ from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
 
 _ALL = ["all_effect", "all_low", "all_high"]
+_OTHERS = ["others_effect", "others_low", "others_high"]
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within", "agreement"),
-    *("n", "heads", *_ALL),
+    *("n", "heads", *_ALL, "others", *_OTHERS),
     *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
@@ -92,7 +94,8 @@ def label(
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
     head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
     `all_effect` is the effect of hiding the keys from all `heads` that have the label by this measure at once: heads
-    that do the same stand in for each other, so that single effects are lower bounds. Of models that fill masks, `both`
+    that do the same stand in for each other, so that single effects are lower bounds. `others_effect` is that of as
+    many `others`, heads without the label drawn at random. Of models that fill masks, `both`
     asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked:
     where its effect is read.
 
@@ -313,11 +316,15 @@ def _with_all_heads(
     found: Sequence[Evidence],
     seed: int,
 ) -> pd.DataFrame:
-    """The labels, beside the cost of hiding the keys from all heads at once that have the label by one measure."""
+    """The labels, beside the cost of hiding the keys from all heads at once that have the label by one measure.
+
+    Their rival are as many heads without it, drawn at random; all of them where they are fewer.
+    """
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),
         **{name: labels[f"effect{part}"] for name, part in zip(_ALL, ("", "_low", "_high"), strict=True)},
+        **dict.fromkeys(("others", *_OTHERS), np.nan),
     )
     hidden = rows.loc[rows["effect"].notna()]  # `self` has no key that could be
     sets = [own for _, own in hidden.groupby(shared) if len(own) > 1]
@@ -326,10 +333,21 @@ def _with_all_heads(
         of = {(*place, each.behaviour.name) for place in about}
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
-        effects = together(model, corpora[each.behaviour.name], each, pairs, seed)
-        for own, effect in zip(asked, effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float), strict=True):
+        others = [(measure, _others(each, heads, seed)) for measure, heads in pairs]
+        effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed)
+        found = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
+        for own, effect, rival, (_, heads) in zip(asked, found, found[len(asked) :], others, strict=False):
             rows.loc[own.index, _ALL] = effect
+            rows.loc[own.index, _OTHERS] = rival
+            rows.loc[own.index, "others"] = len(heads)
     return rows
+
+
+def _others(evidence: Evidence, labelled: Sequence[tuple[int, int]], seed: int) -> list[tuple[int, int]]:
+    """Heads without a label, as many as have it where there are."""
+    every = evidence.reporting.heads[["layer", "head"]].drop_duplicates().itertuples(index=False, name=None)
+    rest = sorted({*every} - {*labelled})
+    return random.Random(seed).sample(rest, min(len(labelled), len(rest)))
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:

@@ -47,7 +47,8 @@ DEFINITIONS = {
         "keys’ values and their removal, with all weights as they are, cost something too."
     ),
     "all heads at once": (
-        "The same effect where the keys are hidden from every head that has the label by the same measure, in one pass."
+        "The same effect where the keys are hidden from every head that has the label by the same measure, in one "
+        "pass; and, as their rival, from as many others drawn at random (from all others where they are fewer)."
     ),
 }
 
@@ -125,10 +126,14 @@ def together(labels: pd.DataFrame) -> Table | None:
             number(row["heads"]),
             [f"{signed(row['effect'])} (", bold(_place(row, labels)), ")"],
             [f"{signed(row['all_effect'])} ", soft(interval(row["all_low"], row["all_high"], sign=True))],
+            number(row["others"]),
+            [f"{signed(row['others_effect'])} ", soft(interval(row["others_low"], row["others_high"], sign=True))],
         ]
         for row in rows
     ]
-    return Table(["label", "heads", "the largest effect of one", "all at once, 95% interval"], shown, "lrll")
+    return Table(
+        ["label", "heads", "the largest effect of one", "all at once", "others", "these at once"], shown, "lrllrl"
+    )
 
 
 def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:

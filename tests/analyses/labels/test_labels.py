@@ -79,6 +79,20 @@ def test_a_label_without_keys_that_can_be_hidden_is_shared_all_the_same():
     assert rows["all_effect"].isna().all()
 
 
+def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_others_are_not():
+    layers = [
+        [planted.offset(-1, remember=True), planted.uniform, planted.uniform],
+        [planted.induction(10.0), planted.uniform, planted.induction(10.0)],
+    ]
+    model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+    found = label(model, {"position": repeating_texts(24)}, documents=12).labels
+    rows = found.loc[found["label"] == "induction"]
+    assert [*rows["heads"], *rows["others"]] == [2] * 4
+    assert (rows["all_low"] > 2 * rows["effect"]).all()
+    assert rows["all_effect"].nunique() == 1
+    assert (rows["others_high"] < rows["all_low"] / 4).all()
+
+
 def test_samples_of_the_two_halves_share_no_document_and_read_the_beginnings():
     texts = repeating_texts(30)
     samples = [[*Sample(texts, half, 4, 20)] for half in HALVES]
