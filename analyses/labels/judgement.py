@@ -335,8 +335,8 @@ def _with_all_heads(
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
         others = [(measure, _others(each, heads, seed)) for measure, heads in pairs]
         effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed)
-        found = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
-        for own, effect, rival, (_, heads) in zip(asked, found, found[len(asked) :], others, strict=False):
+        drops = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
+        for own, effect, rival, (_, heads) in zip(asked, drops, drops[len(asked) :], others, strict=False):
             rows.loc[own.index, _ALL] = effect
             rows.loc[own.index, _OTHERS] = rival
             rows.loc[own.index, "others"] = len(heads)
