@@ -45,7 +45,7 @@ from torch import Tensor
 
 from analyses import coreference, corpora, gender_pairs, part_of_speech, position
 from analyses.head_tables import Collected
-from analyses.reading.collectors import collect
+from analyses.reading.collectors import collect, measured
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS
 from analyses.rivals.relations import RELATIONS
@@ -160,7 +160,7 @@ def books(litbank: Path, share: float) -> tuple[list[AnnotatedText], list[Annota
     return halves
 
 
-def measured(model: Transformer, litbank: Path, share: float) -> Measured:
+def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
     """Position and coreference on both halves, each read once; random repeats are drawn anew for each."""
     found = []
     for seed, half in enumerate(books(litbank, share)):
@@ -298,7 +298,7 @@ def main() -> None:
     try:
         model = load(options.model)
         tokenizer_of(model)
-        both = cache(lambda: measured(model, options.litbank, options.held_out))
+        both = cache(lambda: by_novel(model, options.litbank, options.held_out))
         asked: dict[str, Callable[[], Line]] = {
             "reading": lambda: reading(model, options.novels, options.held_out, options.tokens),
             "position": lambda: by_position(model, both(), options.pairs),
