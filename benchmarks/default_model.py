@@ -23,7 +23,8 @@ another. One JSON line a question, with whether its target was met and processor
                  target: .10 over it in two relations
     coreference  the head that finds most antecedents, chosen on LitBank's excerpts from novels that were trained on,
                  reported on the others beside each baseline through the same scorer, with intervals over books.
-                 target: its gain over the nearest mention has an interval above 0; `misses_by` is what it lacks
+                 Both from the pronoun and from the token that predicts it, each with the head that is best there.
+                 target: from the pronoun, a gain over the nearest mention with an interval above 0; `misses_by`
     gender       of pairs of prompts that differ in a name's gender, how many have the right pronoun's logit above the
                  wrong one's (target .9)
 """
@@ -45,9 +46,9 @@ from torch import Tensor
 
 from analyses import coreference, corpora, gender_pairs, part_of_speech, position
 from analyses.head_tables import Collected
+from analyses.measures import Measure
 from analyses.reading.collectors import collect, measured
 from analyses.reading.windows import Reading
-from analyses.rivals.antecedents import RIVALS
 from analyses.rivals.relations import RELATIONS
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
@@ -248,28 +249,36 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
 
 
 def antecedents(both: Measured) -> Line:
-    """The best head on books that were trained on, on those that were not, beside every baseline."""
+    """The best head on books that were trained on, on those that were not, beside every baseline, in both readings."""
+    found = {
+        measures[0].name: _antecedents(both, measures) for measures in (coreference.MEASURES, coreference.PREDICTING)
+    }
+    low = found["antecedent"]["antecedent"]["gains"]["nearest"][1]
+    if low is None:
+        raise InputError("the books left out of training are too few for an interval: expected three or more")
+    return {"books": both[1][1].documents, **found, "misses_by": max(0.0, -low), "met": low > 0}
+
+
+def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
+    """From pronouns, or from the tokens that predict them."""
     (_, trained), (_, held) = both
-    layer, head = best(trained.table(), "antecedent")
-    totals = next(each for each in held.scored if each.sink == "kept").totals.finish()
-    own = layer * held.heads.n_heads + head
-    found: Line = {"head": f"L{layer}.H{head}", "books": held.documents}
-    for at, measure in enumerate(each.name for each in coreference.MEASURES[:2]):
+    layer, head = best(trained.table(), measures[0].name)
+    scored = next(each for each in held.scored if each.sink == "kept" and measures[0] in each.measures)
+    totals, own = scored.totals.finish(), layer * held.heads.n_heads + head
+    found: Line = {"head": f"L{layer}.H{head}"}
+    for at, measure in enumerate(measures[:2]):
         scores, weights = (each[:, :, at].numpy() for each in (totals.scores, totals.weights))
         against = {
             name: estimate(*(each[:, [row]] for row in (own, held.heads.count + number) for each in (scores, weights)))
-            for number, name in enumerate(rival.name for rival in RIVALS)
+            for number, name in enumerate(scored.baselines)
         }
-        found[measure] = {
+        found[measure.name] = {
             "value": round(float(against["nearest"].value[0]), 4),
             "n": int(weights[:, own].sum()),
             "baselines": {name: round(float(each.baseline[0]), 4) for name, each in against.items()},
             "gains": {name: numbers(each.gain[0], each.low[0], each.high[0]) for name, each in against.items()},
         }
-    low = found["antecedent"]["gains"]["nearest"][1]
-    if low is None:
-        raise InputError("the books left out of training are too few for an interval: expected three or more")
-    return {**found, "misses_by": max(0.0, -low), "met": low > 0}
+    return found
 
 
 def gender(model: Transformer, pairs: int = NAMED) -> Line:

@@ -48,10 +48,11 @@ _FOLLOWED = (
 )
 _AGAINST = {
     False: (
-        "measure beat the baseline. Where simple rules such as “the last verb” or “the nearest name” are wrong,",
+        "measure above the baseline",
+        "where simple rules such as “the last verb” or “the nearest name” are wrong",
         ", where those rules hardly err",
     ),
-    True: ("two tags have a lift above 1. Beside the same head’s lift from words of other tags,", ""),
+    True: ("two tags with a lift above 1", "beside the same head’s lift from words of other tags", ""),
 }
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
@@ -173,10 +174,10 @@ def _against_rules(result: Result) -> list[Text]:
     shown, said = _beside_rules(result), []
     for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
         count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
-        begins, ends = _AGAINST[bool(of_tags)]
+        found, beside, ends = _AGAINST[bool(of_tags)]
         said.append(
-            f"{counted(len(rows), 'pair')} of head and {begins} {count[BEATS]} still hold, {count[FAILS]} do not, and "
-            f"{count[UNTESTED]} cannot be tested on this text{ends}."
+            f"Pairs of head and {found}: {number(len(rows))}. Of these, {beside}, {number(count[BEATS])} still hold, "
+            f"{number(count[FAILS])} do not, and {number(count[UNTESTED])} cannot be tested on this text{ends}."
         )
     return said
 
