@@ -126,7 +126,7 @@ def together(labels: pd.DataFrame) -> Table | None:
             number(row["heads"]),
             [f"{signed(row['effect'])} (", bold(_place(row, labels)), ")"],
             [f"{signed(row['all_effect'])} ", soft(interval(row["all_low"], row["all_high"], sign=True))],
-            number(row["others"]),
+            number(int(row["others"])),
             [f"{signed(row['others_effect'])} ", soft(interval(row["others_low"], row["others_high"], sign=True))],
         ]
         for row in rows
