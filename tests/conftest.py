@@ -1,6 +1,6 @@
-"""Shapes are checked in one case of eight; nothing is downloaded; data that is not there is skipped, and said.
+"""Shapes are checked in one case of sixteen; nothing is downloaded; data that is not there is skipped, and said.
 
-A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every eighth;
+A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every sixteenth;
 `SHAPES=all` gives it to all.
 """
 
@@ -21,7 +21,7 @@ from analyses.labels import null_bars  # noqa: E402
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
 
-_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 8
+_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 16
 _UNCHECKED = pytest.StashKey[bool]()
 
 

@@ -377,7 +377,7 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
     assert facts["on_generated_text"] == ["coreference"]
     assert {each["name"]: each["measured"] for each in facts["corpora"]} == {
         "tagged": ["position", "part-of-speech"],
-        "generated tales": ["coreference"],
+        "generated tales:100": ["coreference"],
     }
     assert page_of(out).text.count("measured on generated tales") == 1
     out = report.build(model, [corpus("bare", frozenset())], tmp_path / "bare")
