@@ -1,7 +1,7 @@
 """Shapes are checked in one case of sixteen; nothing is downloaded; data that is not there is skipped, and said.
 
-A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then every sixteenth;
-`SHAPES=all` gives it to all.
+A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then one in
+sixteen; `SHAPES=all` gives it to all.
 """
 
 import os
