@@ -13,7 +13,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, n
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
-from analyses.rivals.rules import BEATS, FAILS, NO_RULE, OTHERS, RULE_COLUMNS, UNTESTED
+from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, RELATION, RULE_COLUMNS, UNTESTED
 from analyses.sections import (
     BREAK,
     Block,
@@ -53,6 +53,16 @@ _AGAINST = {
         ", where those rules hardly err",
     ),
     True: ("two tags with a lift above 1", "beside the same head’s lift from words of other tags", ""),
+}
+_BESIDE_RULES = {
+    BEATS: "where rules are wrong, the head is right more often than it follows them",
+    FAILS: "that the head does more is not shown",
+    UNTESTED: "this text cannot tell the head from a rule",
+}
+_BESIDE_OTHERS = {
+    BEATS: "{} words give {} words more than words of other tags do.",
+    FAILS: "That {} words give {} words more than words of other tags do is not shown.",
+    UNTESTED: "Whether {} words give {} words more than words of other tags do cannot be told from this text.",
 }
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
@@ -156,12 +166,16 @@ def _found(result: Result) -> list[Text]:
     """What attention shows: for each headline measure that any head shows, the best head and how many others."""
     heads, rows = result.measured.heads, notable(result.measured.heads)
     n_heads = len(heads[["stack", "attention", "layer", "head"]].drop_duplicates())
+    beside = {tuple(row[column] for column in _CELL): row for row in _beside_rules(result).to_dict("records")}
     said: list[Text] = []
     for measure in result.behaviour.headline:
         if top := best(rows, [measure], len(rows)).to_dict("records"):
             next_ones = ", ".join(map(_head, top[1:4]))
             others = f"; {len(top)} heads of {n_heads} show it, next {next_ones}" if next_ones else ""
-            said.append([*_finding(top[0]), f"{others}."])
+            rule = beside.get(tuple(top[0][column] for column in _CELL))
+            said.append(
+                [*_finding(top[0]), f"{others}.", *([] if rule is None else [" ", emphasis(said_of_rule(rule))])]
+            )
     if said:
         return [*said, *_against_rules(result)]
     closest = best(heads.loc[heads["unit"] == "share"], result.behaviour.headline, 1).to_dict("records")
@@ -180,6 +194,24 @@ def _against_rules(result: Result) -> list[Text]:
             f"{number(count[FAILS])} do not, and {number(count[UNTESTED])} cannot be tested on this text{ends}."
         )
     return said
+
+
+def said_of_rule(row: Mapping[str, Any]) -> str:
+    """Which simple rule a head goes by, how often that is right, and whether the head does more, in a sentence."""
+    if row["rival"] == OTHERS:
+        return _BESIDE_OTHERS[row["verdict"]].format(*row["measure"].removeprefix("tag:").split("->"))
+    right = f"{row['rival_value']:.0%}"
+    strictest = f"; the rule “{row['rival']}” is right in {right}"
+    match row["rule"]:
+        case rule if rule == NO_RULE:
+            goes = f"It goes by no simple rule{strictest}"
+        case rule if rule in (RELATION, ANTECEDENT):
+            goes = f"Nothing simpler predicts its choices than {rule}{strictest}"
+        case rule if rule == row["rival"]:
+            goes = f"It goes to “{rule}” ({row['predicts']:.0%} of its choices), which is right in {right}"
+        case rule:
+            goes = f"It goes to “{rule}” ({row['predicts']:.0%} of its choices){strictest}"
+    return f"{goes}: {_BESIDE_RULES[row['verdict']]}."
 
 
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
