@@ -60,6 +60,8 @@ def train(
         InputError: as `models.recipes.read` and `Recipe.train`.
     """
     recipe = read(name, dict(map(assignment, changes)))
+    if recipe.fitted and leads():
+        print(f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}")
     with _told(recipe.plan) as (say, tell):
         trained = recipe.train(
             out,
@@ -91,7 +93,9 @@ def interrupted(out: Path, command: str) -> str:
     except InputError:
         return "interrupted before a state was saved: start it again"
     again = command if "--resume" in command.split() else f"{command} --resume"
-    return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}: go on with {again}"
+    model = out / "steps" / f"{step:06d}"
+    lies = f", and the model {model}" if model.is_dir() else ""
+    return f"interrupted; the last good state is {out / state.FILE}, after step {step:,}{lies}: go on with {again}"
 
 
 def _measures(recipe: Recipe) -> Callable[[Model], Mapping[str, float]]:

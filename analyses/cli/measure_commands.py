@@ -22,7 +22,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         corpus: Corpora = None,
         over_training: OverTraining = None,
         pairs: Pairs = N_PAIRS,
-        labels: Labels = True,
+        labels: Labels = behaviours is None,
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
         measures: Measures = None,

@@ -1,9 +1,11 @@
 """The loop: step after step, and at chosen ones a look at what has formed."""
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ def train(
     model: Transformer,
     sources: Mapping[str, Source],
     plan: Plan,
-    out: Path,
+    out: str | Path,
     *,
     save: Save,
     held_out: Mapping[str, Sequence[Examples]] | None = None,
@@ -57,6 +59,9 @@ def train(
     Under torchrun every process calls this with the same arguments, and all share the work. The weights are then those
     of one process up to rounding, but for dropout, whose draws are each process's own; so are those of a run that is
     resumed with another number of processes. The first process alone writes, measures and tells.
+
+    Ctrl-C ends a run of one process after the step that it is at, and keeps its state and the model as it is then
+    (`steps/`); a second one ends it at once. Several processes end at once, and keep the last state.
 
     Args:
         model: freshly initialised weights; where a run is resumed, a model of the same shape.
@@ -75,8 +80,9 @@ def train(
     Raises:
         InputError: a directory that holds another run, a loss that is not finite, a full disk. The last good state
             is named, and stays.
+        KeyboardInterrupt: Ctrl-C, when all is kept.
     """
-    directory = Directory(out, save, {"plan": asdict(plan), **(made_of or {})})
+    directory = Directory(Path(out), save, {"plan": asdict(plan), **(made_of or {})})
     devices = [model.device] if model.device.type == "cuda" else []
     with joined(parallel, model) as processes, torch.random.fork_rng(devices):
         processes.check(plan)
@@ -117,10 +123,13 @@ class _Run:
             state.restore(self.learner.learning, self.learner.optimizer, found.tensors, shared_as)
             begun = int(found.facts["step"])
             self.tally.restore(found.facts.get("tally"))
-        with self._record(begun) as record:
+        with self._record(begun) as record, _interruptible(self.processes) as interrupted:
             for step in range(begun, self.plan.steps):
                 self.tally.add(step, self.learner.step(step))
-                self._pause(step + 1, record)
+                stops = bool(interrupted) and step + 1 < self.plan.steps
+                self._pause(step + 1, record, stops=stops)
+                if stops:
+                    raise KeyboardInterrupt
         self.processes.publish(self.learner.learning, self.model)
         self.model.eval()
         if self.processes.leads:
@@ -133,12 +142,12 @@ class _Run:
         with self.directory.writing(self.directory.out / METRICS):
             return closing(Record(self.directory.out, begun))
 
-    def _pause(self, done: int, record: Record | None) -> None:
-        """Tell, look and keep what is due after so many steps."""
+    def _pause(self, done: int, record: Record | None, *, stops: bool) -> None:
+        """Tell, look and keep what is due after so many steps; all is kept where it `stops` here."""
         plan, last = self.plan, done == self.plan.steps
         snapshot = done in plan.snapshot_at
         looks = last or snapshot or bool(plan.evaluate_every and done % plan.evaluate_every == 0)
-        keeps = last or bool(plan.save_every and done % plan.save_every == 0)
+        keeps = last or stops or bool(plan.save_every and done % plan.save_every == 0)
         tells = looks or done % _TOLD_EVERY == 0
         if tells or keeps:
             self._settle()  # nothing is kept of a model that is broken
@@ -148,7 +157,7 @@ class _Run:
             if record is not None:
                 self._tell(done, looks, record)
             self.tally.clear()
-        if snapshot and record is not None:
+        if (snapshot or stops) and record is not None:
             self.directory.snapshot(self.model, done)
         if keeps:
             tensors = state.gather(self.learner.learning, self.learner.optimizer, whole)
@@ -173,6 +182,30 @@ class _Run:
         with self.directory.writing(record.path):
             record(done, numbers, sample)
         self.tell(Progress(done, self.plan.steps, numbers["loss"], rate, speed, numbers, sample))
+
+
+@contextmanager
+def _interruptible(processes: Processes) -> Iterator[list[int]]:
+    """Within, the first Ctrl-C waits in the list, so that the step that is being taken ends; the next is as ever.
+
+    Several processes would not all stop after the same step, and signals reach a program's first thread alone: there
+    it is as ever from the first.
+    """
+    caught: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if processes.kind is not None or before is None or threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def wait(number: int, _: object) -> None:
+        caught.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield caught
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Tally:

@@ -20,7 +20,7 @@ from models.huggingface.model_files import CONFIG, GENERATION, TARGET_TOKENIZER,
 from models.tensor_files import write
 
 
-def save(model: Model, directory: Path, family: str | None = None) -> None:
+def save(model: Model, directory: str | Path, family: str | None = None) -> None:
     """Write `model` as a directory that `transformers` reads too; `read` is the inverse.
 
     Files are written beside and moved, so no reader sees half of one; other files in `directory` stay. Without a
@@ -34,6 +34,7 @@ def save(model: Model, directory: Path, family: str | None = None) -> None:
         raise InputError(f"another library runs this model: copy the directory that it was read from, {source}")
     if any(isinstance(module, quantizing.Int8) for module in model.modules()):
         raise InputError("a quantized model cannot be saved: its weights are rounded; load it without quantize")
+    directory = Path(directory)
     kind, raw = _expression(model, directory, family)
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file: give a directory to write the model to")

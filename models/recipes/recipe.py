@@ -43,6 +43,7 @@ class Recipe:
     data: Mapping[str, Kind]
     plan: Plan
     hidden: float  # the share of hidden tokens, of a masked-word model
+    fitted: tuple[str, ...] = ()  # what was made to fit other steps than the file's
 
     def train(
         self,

@@ -1,6 +1,7 @@
 """From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -28,16 +29,20 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
     Args:
         name: a file, or one of `shipped()`.
         overrides: values to set in place of the file's, by key: "model.n_layers", "data.novels.path",
-            "phases.0.steps", "phases.*.mix.repeats".
+            "phases.0.steps", "phases.*.mix.repeats". Where these are steps, warm-up, hold and snapshots that no longer
+            fit are made to (`Recipe.fitted` says how), unless they are set too.
 
     Raises:
         InputError: no such recipe, an unknown key, a wrong value, or values that do not fit together.
     """
     file = files.file_of(name)
     found = files.load(file)
-    for key, value in (overrides or {}).items():
+    before, given = files.steps_of(found), overrides or {}
+    for key, value in given.items():
         files.put(found, key, value)
-    return named(file.name if file == Path(name) else str(name), found)
+    steps_set = any(key.startswith("phases.") and key.endswith(".steps") for key in given)
+    fitted = files.fit_steps(found, before, given) if steps_set else []
+    return replace(named(file.name if file == Path(name) else str(name), found), fitted=tuple(fitted))
 
 
 def named(name: str, tables: Mapping[str, Any]) -> Recipe:

@@ -1,7 +1,7 @@
 """A recipe as the tables of a TOML file: which file, and what of it is put in another way for one run."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,48 @@ def _chosen(entries: list[Any], step: str, key: str) -> list[int]:
         numbers = ", ".join(map(str, range(len(entries))))
         raise InputError(f"cannot set {key}: expected one of {numbers}, or * for all of them, got {step}")
     return [int(step)]
+
+
+def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection[str]) -> list[str]:
+    """Have what counts steps fit phases that were given other steps; what was `given` itself stays.
+
+    Snapshots beyond the end are left out, and the end is one where it was; where warm-up and hold leave nothing of the
+    steps up to the first phase that begins the schedule anew, they shrink in proportion.
+
+    Args:
+        tables: a recipe's, changed in place.
+        before: `steps_of` them before.
+        given: the keys that were set.
+
+    Returns:
+        What was changed, each as a person reads it.
+    """
+    training, (whole, first), (end, leg) = tables.get("training", {}), before, steps_of(tables)
+    fitted: dict[str, Any] = {}
+    snapshots = training.get("snapshot_at", [])
+    if isinstance(snapshots, list) and any(isinstance(each, int) and each > end for each in snapshots):
+        fitted["snapshot_at"] = [each for each in snapshots if each < end] + [end] * (whole in snapshots)
+    rises = {name: training.get(name, default) for name, default in (("warmup", 100), ("hold", 0))}
+    if all(isinstance(steps, int) for steps in rises.values()) and sum(rises.values()) >= leg:
+        fitted |= {name: steps * leg // max(first, 1) for name, steps in rises.items() if steps}
+    fitted = {name: value for name, value in fitted.items() if f"training.{name}" not in given}
+    told = [f"{name} is {_short(now)} instead of {_short(training.get(name, rises.get(name)))}" for name, now in fitted.items()]
+    tables["training"] = training | fitted
+    return told
+
+
+def steps_of(tables: Mapping[str, Any]) -> tuple[int, int]:
+    """Steps of all phases, and of those before the schedule begins anew; 0 where they are not numbers."""
+    phases = tables.get("phases")
+    listed = [each for each in phases if isinstance(each, dict)] if isinstance(phases, list) else []
+    steps = [each["steps"] if isinstance(each.get("steps"), int) else 0 for each in listed]
+    anew = (at for at, each in enumerate(listed) if at and "learning_rate" in each)
+    return sum(steps), sum(steps[: next(anew, len(steps))])
+
+
+def _short(value: Any) -> str:
+    """A number, or how many there are in a list."""
+    return f"a list of {len(value)}" if isinstance(value, list) else f"{value:,}"
 
 
 def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:

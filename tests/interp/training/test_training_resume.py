@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from interp import InputError
 from interp.training import record, state, train
 from interp.training import whole_files as files
-from models import save
+from models import load, save
 
 
 def go(out, ours, *, resume=False, **more):
@@ -69,6 +69,36 @@ def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(t
     for line in [*lines[0], *lines[1]]:
         line.pop("tokens_per_second")
     assert lines[0] == lines[1]
+
+
+def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path):
+    ours = plan(30, save_every=0, snapshot_at=())
+    expected = go(tmp_path / "whole", ours)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "parts", ours, tell=lambda progress: os.kill(os.getpid(), signal.SIGINT))
+    assert signal.getsignal(signal.SIGINT) is before
+    step = state.read(tmp_path / "parts" / state.FILE).facts["step"]
+    assert 0 < step < 30
+    same(weights(load(tmp_path / "parts" / "steps" / f"{step:06d}")), weights_in(tmp_path / "parts"))
+    same(go(tmp_path / "parts", ours, resume=True), expected)
+
+
+def test_a_second_interruption_ends_a_run_at_once(tmp_path):
+    def twice(progress):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, plan(30, save_every=0, snapshot_at=()), tell=twice)
+    assert not (tmp_path / state.FILE).exists()
+
+
+def test_directories_are_named_by_texts(tmp_path):
+    made = model()
+    train(made, sources(), plan(2, warmup=1, snapshot_at=()), str(tmp_path / "run"), save=save)
+    save(made, str(tmp_path / "again"))
+    same(weights(load(str(tmp_path / "again"))), weights(load(tmp_path / "run")))
 
 
 def test_a_run_killed_at_random_moments_loses_nothing(tmp_path):

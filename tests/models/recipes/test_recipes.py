@@ -117,6 +117,21 @@ def test_every_slip_is_one_line_that_says_where_it_is(changes, message, tmp_path
     assert "\n" not in str(caught.value)
 
 
+def test_what_depends_on_steps_fits_those_that_are_set():
+    def read(*changes: str) -> recipes.Recipe:
+        return recipes.read("default", {"data.novels.path": "novels", **dict(map(assignment, changes))})
+
+    whole, short = read(), read("phases.*.steps=20")
+    assert not whole.fitted
+    assert short.plan.snapshot_at == (50, 80)
+    assert (short.plan.warmup, short.plan.hold) == (100 * 60 // 7200, 1200 * 60 // 7200)
+    assert len(short.fitted) == 3
+    assert read("phases.0.steps=700").plan.warmup == 100
+    assert read("phases.*.steps=20", "training.warmup=7").plan.warmup == 7
+    with pytest.raises(InputError, match="snapshots are taken after step 1 to 80, got 90"):
+        read("phases.*.steps=20", "training.snapshot_at=[90]")
+
+
 @pytest.mark.parametrize("lacking", ["model", "tokenizer", "data", "phases"])
 def test_a_table_that_is_not_there_is_named(lacking, tmp_path):
     file = written(tmp_path, {name: table for name, table in TINY.items() if name != lacking})
