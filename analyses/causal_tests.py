@@ -104,13 +104,13 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     if task.neutral is not None:
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
-    if reason := _guessed(clean) or unreliable(clean - corrupt):
+    if reason := guessed(clean) or unreliable(clean - corrupt):
         return facts | {"refused": reason}, []
     return facts, [_effect_rows(model, sweep, [*task.clusters.values()], seed) for sweep in sweeps]
 
 
-def _guessed(clean: Tensor) -> str | None:
-    """Why the model cannot do a task: it answers no more of the prompts right than a coin would."""
+def guessed(clean: Tensor) -> str | None:
+    """Why the model cannot do a task: it answers no more of the clean prompts right than a coin would."""
     right, n = int((clean > 0).sum()), len(clean)
     if binom.sf(right - 1, n, 0.5) < _SURE:
         return None

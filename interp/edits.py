@@ -3,33 +3,38 @@
 Any function from tensor to tensor is an edit too; these know the axes of the site they are used at.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, inside
 from interp.model import Site
 from interp.tap import Edit
+from interp.tokens import TokenBatch
 
-Index = int | slice | list[int]
+Index = int | slice | list[int] | Tensor
 Region = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class SelectiveEdit:
-    """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`)."""
+    """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`).
+
+    Positions (`position`, `query`, `key`) are each text's own, as receivers and lenses count them: negative ones from
+    its end, whatever padding stands there. A tensor gives one a text.
+    """
 
     change: Callable[[Tensor, Region], Tensor]  # the part, and how it is indexed
     where: dict[str, Index]
 
-    def bind(self, site: Site) -> Edit:
-        """The edit for `site`.
+    def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
+        """The edit for `site`, of whose axes some count positions of `texts`.
 
         Raises:
-            InputError: an axis that the site lacks, or an index outside it.
+            InputError: an axis that the site lacks, or an index outside it or outside a text.
         """
         for axis, index in self.where.items():
             if axis not in site.axes:
@@ -37,30 +42,81 @@ class SelectiveEdit:
             size = site.sizes[site.axes.index(axis)]
             if size is not None:
                 _check(site, axis, index, size)
-        region = self._region(site)
+        ragged = {axis: texts[axis] for axis in self.where if axis in texts and self._is_ragged(axis, texts[axis])}
+        columns = {axis: self._columns(site, axis, text) for axis, text in ragged.items() if not self._is_slice(axis)}
+        kept = {axis: _inside(text, self.where[axis]) for axis, text in ragged.items() if self._is_slice(axis)}
 
         def edit(value: Tensor) -> Tensor:
             changed = value.clone()
             try:
+                region = self._each_own(site, value.shape, columns, {*kept}) if columns else self._region(site, {*kept})
                 changed[region] = self.change(value[region], region)
             except (IndexError, RuntimeError) as error:
                 shape = tuple(value.shape)
                 raise InputError(f"cannot edit {site.name}, of shape {shape}, at {self.where}: {error}") from error
+            for axis, own in kept.items():
+                behind = [1] * len(site.axes)
+                behind[site.axes.index(axis)] = own.shape[1]
+                changed = torch.where(own.view(-1, *behind), changed, value)
             return changed
 
         return edit
 
-    def _region(self, site: Site) -> Region:
+    def _is_slice(self, axis: str) -> bool:
+        return isinstance(self.where[axis], slice)
+
+    def _is_ragged(self, axis: str, text: TokenBatch) -> bool:
+        """Whether the axis stands at other columns in one text than in another."""
+        return isinstance(self.where[axis], Tensor) or text.padded
+
+    def _columns(self, site: Site, axis: str, text: TokenBatch) -> Tensor:
+        index = self.where[axis]
+        assert not isinstance(index, slice)
+        with inside(f"cannot edit {site.name} at {axis}={index}"):
+            found = text.columns(index)
+        return found if isinstance(index, list) else found[:, 0]
+
+    def _region(self, site: Site, kept: Collection[str]) -> Region:
         """Indices for `...` and the site's axes; lists of several axes are crossed, not paired."""
         lists = [axis for axis in site.axes if isinstance(self.where.get(axis), list)]
 
         def index(axis: str) -> Any:
-            wanted = self.where.get(axis, slice(None))
+            wanted = slice(None) if axis in kept else self.where.get(axis, slice(None))
             if not isinstance(wanted, list):
                 return wanted
             return torch.tensor(wanted, dtype=torch.long).reshape(-1, *[1] * (len(lists) - 1 - lists.index(axis)))
 
         return (..., *map(index, site.axes))
+
+    def _each_own(self, site: Site, shape: torch.Size, columns: Mapping[str, Tensor], kept: Collection[str]) -> Region:
+        """The same where `columns` differ from text to text: all axes are crossed with the texts."""
+        sizes = dict(zip(site.axes, shape[-len(site.axes) :], strict=True))
+        named: dict[str, Tensor] = {}
+        for axis, size in sizes.items():
+            index = slice(None) if axis in kept else self.where.get(axis, slice(None))
+            named[axis] = (
+                columns[axis]
+                if axis in columns
+                else torch.tensor(range(size)[index] if isinstance(index, slice) else index)
+            )
+        # of each axis with several entries a dimension after that of the texts
+        several = [axis for axis, index in named.items() if index.ndim - (axis in columns)]
+        texts = len(next(iter(columns.values())))
+
+        def placed(axis: str) -> Tensor:
+            width = [named[axis].shape[-1] if each == axis else 1 for each in several]
+            return named[axis].reshape(texts if axis in columns else 1, *width)
+
+        first = torch.arange(texts, device=next(iter(columns.values())).device).reshape(-1, *[1] * len(several))
+        return (..., first, *(placed(axis).to(first.device) for axis in sizes))
+
+
+def _inside(text: TokenBatch, index: Any) -> Tensor:
+    """Which columns a slice of each text's own positions takes, `prompt position`."""
+    found = torch.zeros_like(text.mask)
+    for row, own in zip(found, text.mask, strict=True):
+        row[own.nonzero()[:, 0][index]] = True
+    return found
 
 
 def _check(site: Site, axis: str, index: Index, size: int) -> None:
@@ -71,7 +127,7 @@ def _check(site: Site, axis: str, index: Index, size: int) -> None:
 
 
 def zero(**where: Index) -> SelectiveEdit:
-    """Put zeros at `where` (`head=5`, `position=[3, 4]`); everywhere without it."""
+    """Put zeros at `where` (`head=5`, `position=[3, -1]`); everywhere without it."""
     return SelectiveEdit(lambda part, _: torch.zeros_like(part), where)
 
 
@@ -86,5 +142,8 @@ def scale(factor: float, **where: Index) -> SelectiveEdit:
 
 
 def patch(value: Tensor, **where: Index) -> SelectiveEdit:
-    """Put what another run had at `where`: `value` is that run's whole activation at the same site."""
+    """Put what another run had at `where`: `value` is that run's whole activation at the same site.
+
+    Where texts are padded, that run's have to be as long as those that are edited.
+    """
     return SelectiveEdit(lambda _, region: value[region], where)

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class InputWarning(UserWarning):
+    """Something that came from outside is usable, and probably not what was meant; the message is one line."""
+
+
 @contextmanager
 def inside(place: str) -> Iterator[None]:
     """Say where it is that something is not usable: a file, a line of it, a table."""

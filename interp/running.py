@@ -91,7 +91,11 @@ def run(
     edits: dict[str, Edit] = {}
     for pattern, change in (edit or {}).items():
         for name in matching(model, pattern):
-            edits[name] = change.bind(known[name]) if isinstance(change, SelectiveEdit) else change
+            edits[name] = (
+                change.bind(known[name], counted(model, name, batch, decoded))
+                if isinstance(change, SelectiveEdit)
+                else change
+            )
     wanted, last = matching(model, capture), [] if until is None else matching(model, until)
     tap = Tap(frozenset([*wanted, *last]), edits, frozenset(last))
     logits = None
@@ -103,6 +107,14 @@ def run(
     if missed := tap.capture - tap.seen.keys():
         raise InputError(f"these sites were not passed{ended}: {', '.join(sorted(missed))}")
     return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until)
+
+
+def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:
+    """The text whose positions each axis of a site counts; keys of cross-attention are the encoder's."""
+    first = next(iter(model.config.stacks))
+    own = batch if decoded is None or site.startswith(f"{first}.") else decoded
+    keys = batch if ".cross_attn." in site else own
+    return {"position": keys if site.endswith((".k", ".v")) else own, "query": own, "key": keys}
 
 
 def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from interp.errors import InputError
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
+Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
 
@@ -209,6 +210,31 @@ class TokenBatch:
     def lengths(self) -> Int[Tensor, " prompt"]:
         """Real tokens of each row."""
         return self.mask.sum(1)
+
+    def columns(self, position: Positions = None) -> Int[Tensor, "prompt position"]:
+        """Columns at which each text's own positions stand, whichever side it is padded on.
+
+        Negative positions count from each text's own end.
+
+        Raises:
+            InputError: a text has no such position, or there is not one position for each text.
+        """
+        if isinstance(position, Tensor):
+            wanted = position.to(self.ids.device).reshape(-1, 1)
+            if len(wanted) != len(self.ids):
+                raise InputError(f"expected one position for each of {len(self.ids)} prompts, got {len(wanted)}")
+        else:
+            several = [-1] if position is None else [position] if isinstance(position, int) else position
+            wanted = torch.tensor(several, dtype=torch.long, device=self.ids.device).expand(len(self.ids), -1)
+        lengths = self.lengths[:, None]
+        outside = (wanted < -lengths) | (wanted >= lengths)
+        if bool(outside.any()) or not wanted.numel():
+            prompt = int(outside.any(1).int().argmax())
+            raise InputError(
+                f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
+            )
+        first = self.mask.int().argmax(1, keepdim=True)
+        return first + torch.where(wanted < 0, wanted + lengths, wanted)
 
     def repeated(self, n_texts: int) -> "TokenBatch":
         """A batch of one text, as so many."""

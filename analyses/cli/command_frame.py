@@ -121,12 +121,26 @@ def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What the user got wrong, and an interruption, end the command with one line and no traceback."""
+    """What the user got wrong, and an interruption, end the command with one line and no traceback.
+
+    What is probably not what was meant is a line too.
+    """
+    import warnings
+
     try:
         from interp import InputError
+        from interp.errors import InputWarning
+
+        def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, InputWarning):
+                typer.echo(f"interp: {message}", err=True)
+            else:
+                shown(message, category, *where, **more)
 
         try:
-            yield
+            with warnings.catch_warnings():
+                shown, warnings.showwarning = warnings.showwarning, in_a_line
+                yield
         except InputError as error:
             end(str(error), USAGE)
     except KeyboardInterrupt:

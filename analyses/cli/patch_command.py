@@ -31,10 +31,14 @@ def patch(
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="A CSV file with columns clean, corrupt, answer, wrong instead, and maybe target or source."),
+        typer.Option(
+            help="A CSV file with columns clean, corrupt, answer, wrong instead, maybe target, source, position:NAME."
+        ),
     ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not align, and count them.")] = False,
-    as_typed: Annotated[bool, typer.Option("--as-typed", help="Put no space before answers.")] = False,
+    as_typed: Annotated[
+        bool, typer.Option("--as-typed", help="Put no space before answers, and read no braces.")
+    ] = False,
     site: Annotated[
         str,
         typer.Option(
@@ -49,8 +53,21 @@ def patch(
         Attention, typer.Option(help="Whose z, q, k, v, pattern or scores: that to the own text, or to the source.")
     ] = Attention.SELF,
     by_position: Annotated[
-        bool, typer.Option("--by-position", help="Patch positions one by one; of patterns, query and key.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--by-position/--whole-prompts",
+            help="Patch positions one by one; of patterns, query and key. Where some have names, these alone.",
+            show_default="by position where positions have names",
+        ),
+    ] = None,
+    position: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="Name a token of every prompt: END=-1, or VERB=was, a word that occurs once. {NAME:words} in a clean "
+            "prompt and columns position:NAME of the file name tokens too. May be repeated.",
+        ),
+    ] = None,
     direction: Annotated[
         Directions, typer.Option(help="denoise: clean into corrupted; noise: corrupted into clean.")
     ] = Directions.BOTH,
@@ -83,7 +100,10 @@ def patch(
         estimates=estimates,
         drop=drop,
         as_typed=as_typed,
+        positions=patching.read_places(position or ()),
         source=pairs,
         **asked.named,
     )
-    return patching.agreement_lines(written.correlations)
+    answers = written.answers
+    said = [] if answers is None else [answers.said, *([f"no shares: {answers.refused}"] if answers.refused else [])]
+    return [*said, *patching.agreement_lines(written.correlations)]

@@ -250,7 +250,7 @@ def _map(
 
 
 def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
-    """What to write at each position: its token, the corrupted one below it where they differ, else its number."""
+    """What to write at each position: its name, or token with the corrupted one below where they differ, or number."""
     prefix = "key_" if axis == "key" else ""
     where = group.drop_duplicates(axis).set_index(axis)
     names = []
@@ -258,7 +258,9 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
         clean, corrupt = (
             where.loc[place, f"{prefix}{name}"] if place in where.index else None for name in ("token", "corrupt_token")
         )
-        names.append(literal(_token_name(clean, corrupt) or str(place), 2 * _TOKEN + 1))
+        named = where[f"{prefix}name"].get(place) if f"{prefix}name" in where else None
+        shown = named if isinstance(named, str) else _token_name(clean, corrupt) or str(place)
+        names.append(literal(shown, 2 * _TOKEN + 1))
     return names
 
 
@@ -283,7 +285,9 @@ def cell_name(row: Mapping[Any, Any]) -> str:
     for axis, says, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
         if axis in row and not pd.isna(row[axis]):
             token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
-            places.append(f"{says} {row[axis]}" + (f" ({token.replace(chr(10), '/')})" if token else ""))
+            named = row.get(f"{prefix}name")
+            place = named if isinstance(named, str) else row[axis]
+            places.append(f"{says} {place}" + (f" ({token.replace(chr(10), '/')})" if token else ""))
     return " ".join([name, *places])
 
 

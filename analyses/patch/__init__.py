@@ -8,13 +8,15 @@ from analyses.patch.cell_estimates import agreement_lines, correlations
 from analyses.patch.cells import DIRECTIONS, METRICS, NO_OUTPUT, measure
 from analyses.patch.patch_page import page
 from analyses.patch.patch_run import Found, find
-from analyses.patch.prompt_pairs import COLUMNS, make_pairs, read_pairs, read_prompts, with_space
+from analyses.patch.prompt_pairs import COLUMNS, make_pairs, read_pairs, read_places, read_prompts
+from analyses.patch.task_answers import Answers
 
 __all__ = [
     "COLUMNS",
     "DIRECTIONS",
     "METRICS",
     "NO_OUTPUT",
+    "Answers",
     "Found",
     "agreement_lines",
     "correlations",
@@ -23,6 +25,6 @@ __all__ = [
     "measure",
     "page",
     "read_pairs",
+    "read_places",
     "read_prompts",
-    "with_space",
 ]

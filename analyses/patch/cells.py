@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from analyses.patch.task_answers import Answers, refusal
 from interp import InputError, Model
 from interp.patching import (
     Metric,
@@ -20,7 +21,6 @@ from interp.patching import (
     probability,
     rank,
     sweep,
-    unreliable,
 )
 from interp.patching.pairs import Inputs, answers_in
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
@@ -92,13 +92,16 @@ class Cells:
     In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
     interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
     corrupted prompts, with `share_low` and `share_high`. Shares are missing where the difference is too small for them
-    to mean anything; so are intervals of fewer than three pairs, p of a single one, and p of cells that change nothing.
-    `q` is over all rows.
+    to mean anything or has the wrong sign, and where the model does the task no better than a coin; missing are also
+    intervals of fewer than three pairs, p of a single one, and p of cells that change nothing.
+    `q` is over all rows. Where the pairs name positions, `name` (of patterns also `key_name`) is the cell's, and
+    `position` the name's place among them.
     """
 
     table: pd.DataFrame
     share_refused: Mapping[str, str]  # by metric, why there are no shares
     prompts: Mapping[str, Sequence[float]]  # `clean_METRIC` and `corrupt_METRIC` of every pair, unpatched
+    answers: Answers | None  # whether the model does the task
     place: str | None  # what figures call the site, in a model of several stacks
 
 
@@ -107,26 +110,32 @@ def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
     patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
-    rows = pd.concat([_rows(each, name, seed) for each in found for name in each.values], ignore_index=True)
+    answers = Answers.of(model, pairs)
+    reasons = {name: refusal(first, name, answers) for name in first.values}
+    rows = [_rows(each, name, seed, shared=reasons[name] is None) for each in found for name in each.values]
+    rows = pd.concat(rows, ignore_index=True)
     where = [axis for axis in patch_site.axes if axis in POSITIONS]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
     cells = pd.DataFrame(place, index=rows.index)
     for axis in ("layer", "head", *where):
         cells[axis] = rows[axis].astype("Int64") if axis in rows else pd.array([pd.NA] * len(rows), dtype="Int64")
     for prefix, axis in zip(("", "key_"), where, strict=False):
+        named = bool(first.positions) and axis in rows
+        names = [None if not named or pd.isna(at) else first.positions[at] for at in cells[axis].tolist()]
+        cells[f"{prefix}name"] = pd.Series(names, index=cells.index, dtype=object)
         for name, inputs in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
-            labels = _shared_labels(model, inputs, patch_site.counted(axis))
+            columns = [*pairs.positions.values()] if named else None
+            labels = _shared_labels(model, inputs, patch_site.counted(axis), columns)
             cells[prefix + name] = [None if pd.isna(at) else labels[at] for at in cells[axis].tolist()]
     table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    reasons = {name: unreliable(first.difference(name)) for name in first.values}
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
     prompts |= {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
     attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
     named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
     refused = {name: reason for name, reason in reasons.items() if reason}
-    return Cells(table.loc[:, [*order, "share_low", "share_high"]], refused, prompts, named)
+    return Cells(table.loc[:, [*order, "share_low", "share_high"]], refused, prompts, answers, named)
 
 
 def dust(found: Sweep, metric: str) -> Float[torch.Tensor, " prompt"]:
@@ -142,8 +151,8 @@ def all_idle(
     return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
 
 
-def _rows(found: Sweep, metric: str, seed: int) -> pd.DataFrame:
-    """The cells of one sweep and metric, those that lie in no prompt left out."""
+def _rows(found: Sweep, metric: str, seed: int, *, shared: bool) -> pd.DataFrame:
+    """The cells of one sweep and metric, with their shares, those that lie in no prompt left out."""
     effect = found.effect(metric)
     sizes = effect.shape[:-1]
     values = effect.double().cpu().flatten(0, -2).T.numpy()  # prompt cell
@@ -155,8 +164,7 @@ def _rows(found: Sweep, metric: str, seed: int) -> pd.DataFrame:
         if not kind.any():
             continue
         some = (there == kind[:, None]).all(0)
-        reliable = unreliable(found.difference(metric)) is None
-        part = _estimates(values[kind][:, some], least[kind], whole[kind] if reliable else None, seed)
+        part = _estimates(values[kind][:, some], least[kind], whole[kind] if shared else None, seed)
         for name, value in part.items():
             columns[name][some] = value
     places = np.unravel_index(np.arange(values.shape[1]), sizes)
@@ -182,15 +190,19 @@ def _estimates(
     return found | {"share": share.value, "share_low": share.low, "share_high": share.high}
 
 
-def _shared_labels(model: Model, inputs: Inputs, stack: str) -> list[str | None]:
-    """At each position of what a stack reads the token that all prompts have there; None where they differ."""
+def _shared_labels(
+    model: Model, inputs: Inputs, stack: str, named: Sequence[Int[torch.Tensor, " prompt"]] | None = None
+) -> list[str | None]:
+    """At each position of what a stack reads, or at each `named` one, the token of all prompts; None if they differ."""
     batch, target = inputs
     tokenizer = model.tokenizer
     if target is not None and stack == "decoder":
         batch, tokenizer = target, answers_in(model)
     labels: list[str | None] = []
-    for position in range(batch.ids.shape[1]):
-        present = batch.ids[batch.lengths > position, position].unique().tolist()
+    for position in range(batch.ids.shape[1]) if named is None else named:
+        own = isinstance(position, torch.Tensor)
+        there = batch.ids.gather(1, position[:, None]) if own else batch.ids[batch.lengths > position, position]
+        present = there.unique().tolist()
         one = len(present) == 1 and tokenizer is not None
         labels.append(tokenizer.label(present[0]) if one and tokenizer is not None else None)
     return labels

@@ -1,6 +1,7 @@
 """What did patching find? Turns one run of `interp patch` into the sections of its page."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.edge_estimates import EAP, EAP_IG
 from analyses.patch.patch_run import Found
+from analyses.patch.task_answers import Answers
 from analyses.sections import (
     Block,
     Bullets,
@@ -86,8 +88,9 @@ DEFINITIONS: dict[str, Text] = {
         "several cells need not add up to 1."
     ),
     "refused": (
-        "Where the difference lies within three standard errors of 0 over the pairs, a share of it would mean nothing, "
-        "and none is given."
+        "Where the difference lies within three standard errors of 0 over the pairs, has the wrong sign, or the model "
+        "prefers the right answer no more often than a coin would (asked from five pairs on), a share of it would mean "
+        "nothing, and none is given."
     ),
     "95% interval, q": [
         "Studentised bootstrap over pairs; false discovery rate (Benjamini & Hochberg 1995) over all rows of ",
@@ -141,7 +144,9 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
         made=[("prompts", file), ("site", f"{found.site}{by_position}")],
         tables=tables,
         facts={
+            "answers": _answered(found.cells.answers),
             "prompts": prompts,
+            "positions": found.positions,
             "site": found.site,
             "place": found.cells.place,
             **found.how,
@@ -149,6 +154,13 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
             "estimates": estimates and {"left_out": estimates.left_out, "edges": estimates.edges},
         },
     )
+
+
+def _answered(answers: Answers | None) -> dict[str, Any] | None:
+    """Whether the model does the task, for run.json."""
+    if answers is None:
+        return None
+    return {"share_right": answers.share, "sign": "right" if answers.difference > 0 else "wrong", **asdict(answers)}
 
 
 def _site(found: Found, *, several: bool) -> str:
@@ -195,11 +207,21 @@ def _summary(found: Found, site: str) -> list[Block]:
     one = caveat("One pair tells nothing of other prompts, so nothing here has an interval.")
     few = [caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     same = "Cells are chosen and reported on the same prompts, so the largest look a little larger than they are."
+    answers = found.cells.answers
+    first = [] if answers is None else [(caveat if answers.refused else _plain)(answers.said)]
+    failed = answers is not None and answers.refused
+    no_circuit = [caveat(f"So nothing here shows a circuit of this task, and no shares are given: {failed}.")]
     return [
+        *first,
+        *(no_circuit if failed else []),
         f"Patched was {site}, one {_unit(found.cells.table)} at a time, on {counted(count, 'pair')} of prompts.",
         Definitions([_short(found, metric) for metric in found.how["metrics"]]),
         *([one] if count == 1 else [*few, remark(same)]),
     ]
+
+
+def _plain(text: str) -> str:
+    return text
 
 
 def _short(found: Found, metric: str) -> tuple[Block, ...]:
@@ -209,11 +231,6 @@ def _short(found: Found, metric: str) -> tuple[Block, ...]:
     means = [number(float(values.mean())) for values in (clean, corrupt)]
     average = ", on average" if len(clean) > 1 else ""
     said = f"{means[0]} on clean prompts and {means[1]} on corrupted ones, {unit}{average}."
-    if metric == "logit_difference":
-        said += (
-            f" The model prefers the right answer on {(clean > 0).sum()} of {counted(len(clean), 'clean prompt')}, "
-            f"and the wrong one on {(corrupt < 0).sum()} of the corrupted."
-        )
     counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
     ways = [_way(direction, rows, counts) for direction, rows in _tops(found.cells.table, metric, _NAMED)]
     refused = _refused(found, metric, f" Effects are given {unit} instead.")

@@ -27,6 +27,7 @@ class Found:
     pairs: pd.DataFrame
     tokens: Sequence[PromptTokens]
     cells: Cells
+    positions: Mapping[str, Sequence[int]]  # of each pair, by name
     estimates: Estimates | None = None
     correlations: pd.DataFrame | None = None
 
@@ -39,6 +40,8 @@ def find(
     estimates: bool = False,
     drop: bool = False,
     as_typed: bool = False,
+    positions: Mapping[str, int | str] | None = None,
+    by_position: bool | None = None,
     source: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -52,7 +55,9 @@ def find(
         site: what is patched.
         estimates: set gradient estimates beside the exact effects.
         drop: leave out and count pairs that cannot be used.
-        as_typed: put no space before answers.
+        as_typed: take texts as they are: put no space before answers, and read no braces.
+        positions: names for tokens of all prompts, as in `Pairs.from_texts`.
+        by_position: whether positions are patched one by one; by default where some have names.
         source: the file that the prompts come from.
         seed: of everything random.
         progress: called with what is being done.
@@ -69,7 +74,8 @@ def find(
     if estimates:
         check_metrics(asked["metrics"])
     named = None if source is None else source.name
-    pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, source=named)
+    pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=named)
+    asked["by_position"] = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
     asked["stack"] = asked["stack"] or last_stack(model)
     exact = sweeps(model, pairs, site, **asked)
@@ -81,8 +87,9 @@ def find(
         "left_out": pairs.left_out,
     }
     used = pairs_table(model, prompts, pairs, cells.prompts), prompt_tokens(model, pairs)
+    places = {name: at.tolist() for name, at in pairs.positions.items()}
     if not estimates:
-        return Found(site, asked, read, *used, cells)
+        return Found(site, asked, read, *used, cells, places)
     say("estimating", 0)
     beside = estimates_of(model, pairs, exact, seed=seed, progress=say)
-    return Found(site, asked, read, *used, cells, beside, correlations(beside.table))
+    return Found(site, asked, read, *used, cells, places, beside, correlations(beside.table))

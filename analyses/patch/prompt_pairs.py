@@ -8,10 +8,8 @@ import pandas as pd
 
 from interp import InputError, Model, Tokenizer
 from interp.patching import Pairs
+from interp.patching.pair_files import BESIDE, COLUMNS, place, read_columns
 from interp.patching.pairs import answers_in
-
-COLUMNS = ("clean", "corrupt", "answer", "wrong")
-BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
 
 
 class PromptTokens(NamedTuple):
@@ -24,26 +22,12 @@ class PromptTokens(NamedTuple):
 
 
 def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a CSV file: columns clean, corrupt, answer and wrong, and maybe target or source: texts.
+    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it.
 
     Raises:
         InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
     """
-    try:
-        table = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError as error:
-        raise InputError(f"{file} is empty: expected columns {', '.join(COLUMNS)}") from error
-    except (OSError, ValueError) as error:  # what pandas cannot parse or decode is a ValueError too
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot read {file} as CSV: {reason}") from error
-    if missing := [name for name in COLUMNS if name not in table.columns]:
-        have = ", ".join(map(str, table.columns))
-        raise InputError(f"{file} lacks the column {', '.join(missing)}: it has {have}")
-    if not isinstance(table.index, pd.RangeIndex):  # pandas takes a surplus field for a name of the row
-        raise InputError(f"the rows of {file} have more fields than its header: put quotes around texts with commas")
-    if table.empty:
-        raise InputError(f"{file} has a header and no rows: expected one pair a row")
-    return table.loc[:, [*COLUMNS, *(name for name in BESIDE if name in table.columns)]].fillna("")
+    return pd.DataFrame(read_columns(file))
 
 
 def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataFrame:
@@ -65,40 +49,33 @@ def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataF
     return pd.DataFrame([given], columns=[*COLUMNS, *(name for name in BESIDE if name in given)])
 
 
-def with_space(prompt: str, answer: str) -> str:
-    """The answer as it continues the prompt: a bare word gets the space that a shell strips."""
-    return f" {answer}" if answer[:1].isalpha() and not prompt[-1:].isspace() else answer
+def read_places(typed: Sequence[str]) -> dict[str, int | str]:
+    """Places by name, each typed as NAME=PLACE.
+
+    Raises:
+        InputError: there is no `=`, no name or no place, or a name twice.
+    """
+    found: dict[str, int | str] = {}
+    for each in typed:
+        name, _, at = each.partition("=")
+        if not name or not at or name in found:
+            raise InputError(f"expected --position NAME=PLACE, as END=-1, each name once; got {each!r}")
+        found[name] = place(at)
+    return found
 
 
 def make_pairs(
-    model: Model, prompts: pd.DataFrame, *, drop: bool = False, as_typed: bool = False, source: str | None = None
+    model: Model,
+    prompts: pd.DataFrame,
+    *,
+    drop: bool = False,
+    as_typed: bool = False,
+    positions: Mapping[str, int | str] | None = None,
+    source: str | None = None,
 ) -> Pairs:
-    """Pairs from a table of prompts and answers.
-
-    Args:
-        model: a transformer with a tokenizer.
-        prompts: columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
-        drop: leave out and count pairs that cannot be used, instead of raising.
-        as_typed: put no space before answers.
-        source: the file that they come from; errors then name the row, the first after the header being row 1.
-
-    Raises:
-        InputError: a pair that does not align, is identical, or whose answers do not differ.
-    """
-    clean, corrupt, right, wrong = (prompts[name].tolist() for name in COLUMNS)
-    beside: dict[str, list[str]] = {name: prompts[name].tolist() for name in BESIDE if name in prompts}
-    if not as_typed:
-        alone = len(model.config.stacks) == 1 or "source" in beside
-        continued = clean if alone else beside.get("target", [""] * len(clean))
-        right, wrong = ([*map(with_space, continued, answers)] for answers in (right, wrong))
-    if source is not None and not drop:
-        for row, texts in enumerate(zip(clean, corrupt, right, wrong, strict=True), 1):
-            own = {name: [given[row - 1]] for name, given in beside.items()}
-            try:
-                Pairs.from_texts(model, *([text] for text in texts), **own)
-            except InputError as error:
-                raise InputError(f"row {row} of {source}: {error}; --drop leaves such rows out") from error
-    return Pairs.from_texts(model, clean, corrupt, right, wrong, **beside, drop=drop)
+    """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the file that they come from."""
+    columns = {str(name): prompts[name].tolist() for name in prompts}
+    return Pairs.from_columns(model, columns, drop=drop, as_typed=as_typed, positions=positions, file=source)
 
 
 def pairs_table(

@@ -33,10 +33,11 @@ _PROBE_INTERVAL = (
 
 
 class Written(NamedTuple):
-    """Where the directory lies, and how estimates agreed with exact effects, where they were asked for."""
+    """Where the directory lies, how estimates agreed with exact effects, and whether the model does the task."""
 
     folder: Path
-    correlations: pd.DataFrame | None
+    correlations: pd.DataFrame | None  # where estimates were asked for
+    answers: patching.Answers | None  # where the pairs bring answers
 
 
 class Record(TypedDict, total=False):
@@ -200,12 +201,15 @@ def patch(
 ) -> Written:
     """Patch one site. `how`, and what is raised, as of `analyses.patch.find`; `name` is the model's, for the record."""
 
+    answers: list[patching.Answers | None] = []
+
     def measure(run: Run) -> Page:
         found = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **how)
+        answers.append(found.cells.answers)
         return patching.page(found, run.models[0])
 
     page = write(out, measure, {name or UNNAMED: model}, seed=seed, command=command, progress=progress)
-    return Written(Path(out), page.tables.get("correlations"))
+    return Written(Path(out), page.tables.get("correlations"), answers[-1])
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:

@@ -14,11 +14,10 @@ from interp.parts import Output
 from interp.patching.pairs import Inputs, answers_in
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches
-from interp.tokens import TokenBatch
+from interp.tokens import Positions
 from interp.transformer import Transformer
 
 Answer = str | Sequence[str] | int | Int[Tensor, "*prompt"]
-Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Reading:
                     f"got {tuple(read.shape)}"
                 )
             read = read.expand(n_prompts, -1)
-        columns = columns_of(inputs[1] or inputs[0], position)
+        columns = (inputs[1] or inputs[0]).columns(position)
         if columns.shape[1] != 1:
             raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
         return Reading(inputs, columns[:, 0], read, last_stack(model), bias)
@@ -111,23 +110,3 @@ def answer_ids(model: Transformer, answer: Answer, n_prompts: int) -> Int[Tensor
             f"answers must lie in 0-{model.config.d_vocab - 1}, the model's vocabulary; got {ids.tolist()}"
         )
     return ids.long().expand(n_prompts).to(model.device)
-
-
-def columns_of(batch: TokenBatch, position: Positions) -> Int[Tensor, "prompt position"]:
-    """Columns of the batch at which each prompt's own positions stand, whichever side it is padded on."""
-    if isinstance(position, Tensor):
-        wanted = position.to(batch.ids.device).reshape(-1, 1)
-        if len(wanted) != len(batch.ids):
-            raise InputError(f"expected one position for each of {len(batch.ids)} prompts, got {len(wanted)}")
-    else:
-        several = [-1 if position is None else position] if position is None or isinstance(position, int) else position
-        wanted = torch.tensor(several, dtype=torch.long, device=batch.ids.device).expand(len(batch.ids), -1)
-    lengths = batch.lengths[:, None]
-    outside = (wanted < -lengths) | (wanted >= lengths)
-    if bool(outside.any()) or not wanted.numel():
-        prompt = int(outside.any(1).int().argmax())
-        raise InputError(
-            f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
-        )
-    first = batch.mask.int().argmax(1, keepdim=True)
-    return first + torch.where(wanted < 0, wanted + lengths, wanted)

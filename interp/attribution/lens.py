@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.attribution.answers import Answer, Positions, answer_ids, columns_of
+from interp.attribution.answers import Answer, answer_ids
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches, run
+from interp.tokens import Positions
 from interp.transformer import Transformer, with_parts
 
 
@@ -61,7 +62,7 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
     if model.output is None:
         raise InputError("a logit lens needs an output layer: this model has none")
     batch, decoded = as_batches(model, tokens, target)
-    columns = columns_of(decoded or batch, position)
+    columns = (decoded or batch).columns(position)
     rows = torch.arange(len(columns), device=columns.device)[:, None]
     sites = [f"{last_stack(model)}.{layer}.resid_pre" for layer in range(model.config.n_layers)]
     out = run(model, batch, capture=sites, target=decoded)

@@ -21,6 +21,7 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.named_positions import by_name, check_names
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
@@ -105,6 +106,7 @@ def ablate(
     model = with_parts(model, "an ablation")
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
     asked = _Asked.of(model, prompts, metrics, PatchSite.of(model, site, by, stack, attention), kind, options)
+    check_names(asked.alone, asked.patch_site, by)
     if site == "z" or (asked.patch_site.in_engine and not asked.patch_site.units):  # the plain run has these
         runs = asked.plain, asked.replaced()
         how = asked.readouts, asked.values, site, by, asked.budget
@@ -114,6 +116,7 @@ def ablate(
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
+        values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
     return Ablation(site, kind, by, values, asked.values)
 
 

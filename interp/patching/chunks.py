@@ -63,19 +63,27 @@ class Group:
 
 
 def groups(
-    model: Transformer, pairs: Pairs, patch_site: PatchSite, most: int, *, alone: bool = False
+    model: Transformer,
+    pairs: Pairs,
+    patch_site: PatchSite,
+    most: int,
+    *,
+    alone: bool = False,
+    alike: Int[Tensor, "prompt _"] | None = None,
 ) -> Iterator[Group]:
     """Prompts by length, and in a causal stack by first changed position: nothing is computed that cannot change.
 
-    A group's changed positions fill one pass at most; or each prompt is a group `alone`.
+    A group's changed positions fill one pass at most; or each prompt is a group `alone`. Prompts whose rows of `alike`
+    differ share no group.
     """
     own = pairs.read_by(patch_site.stack).lengths
     first = pairs.first_reached(patch_site.stack) if patch_site.causal else torch.zeros_like(own)
     lengths = {stack: pairs.read_by(stack).lengths for stack in model.config.stacks}
     onward = 0 if patch_site.stack == last_stack(model) else pairs.read_by(last_stack(model)).ids.shape[1]
     keys = torch.stack([first, own], 1)
+    keys = keys if alike is None else torch.cat([keys, alike], 1)
     for key in keys.unique(dim=0):
-        start, length = key.tolist()
+        start, length = key.tolist()[:2]
         together = (keys == key).all(1).nonzero()[:, 0]
         for prompts in together.split(1 if alone else max(1, most // (length - start + onward))):
             yield Group(patch_site, prompts, start, {name: int(each[prompts].max()) for name, each in lengths.items()})

@@ -1,17 +1,30 @@
 """Minimal pairs: a clean prompt, a corrupted one that differs in a few tokens, and the answers that tell them apart."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, inside
 from interp.model import Model
-from interp.running import as_batch, as_target
-from interp.tokens import TokenBatch, Tokenizer
+from interp.patching.named_positions import Place, Places, each_place, position_of
+from interp.patching.pair_files import (
+    BESIDE,
+    COLUMNS,
+    POSITION,
+    Columns,
+    place,
+    read_columns,
+    unmarked,
+    warn_of_glued,
+    with_space,
+)
+from interp.running import as_batch, as_target, target_tokenizer
+from interp.tokens import Span, TokenBatch, Tokenizer
 
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
@@ -26,6 +39,9 @@ class Pairs:
 
     A model with an encoder and a decoder reads two texts, of which one differs and the other is the same for both
     prompts: `target`, where clean and corrupted are what the encoder reads, or `source`, where the decoder does.
+
+    `positions` are names for tokens of the texts that differ, each with one position a prompt. Where pairs have them,
+    whatever goes by position (sweeps, searches, paths, ablations, estimates) goes by these, in their order.
     """
 
     clean: TokenBatch
@@ -36,6 +52,7 @@ class Pairs:
     kept: tuple[int, ...] = ()
     target: TokenBatch | None = None
     source: TokenBatch | None = None
+    positions: Mapping[str, Int[Tensor, " prompt"]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.clean.ids.shape != self.corrupt.ids.shape or not torch.equal(self.clean.mask, self.corrupt.mask):
@@ -51,6 +68,9 @@ class Pairs:
                 f"clean and corrupted prompt {int(same.nonzero()[0])} are identical: nothing can be patched"
             )
         self._check_other()
+        for name, at in self.positions.items():
+            if at.shape != self.last.shape or bool((at < 0).any()) or bool((at >= self.clean.lengths).any()):
+                raise InputError(f"expected one position {name} within each prompt's tokens, got {at.tolist()}")
 
     def _check_other(self) -> None:
         """Whether the text that does not differ fits."""
@@ -92,6 +112,10 @@ class Pairs:
         first, second = self.inputs[0]
         return first if second is None or stack == "encoder" else second
 
+    def differing(self, stack: str) -> str:
+        """The stack that reads what differs; of models of one stack that stack."""
+        return stack if self.target is None and self.source is None else "encoder" if self.source is None else "decoder"
+
     def reaches(self, stack: str) -> bool:
         """Whether the prompts differ in what a stack reads or, in a decoder, sees of the encoder."""
         return self.source is None or stack == "decoder"
@@ -105,7 +129,9 @@ class Pairs:
         right, wrong = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
         clean, corrupt = self.clean.to(device), self.corrupt.to(device)
         target, source = (None if other is None else other.to(device) for other in (self.target, self.source))
-        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, target=target, source=source)
+        positions = {name: at.to(device) for name, at in self.positions.items()}
+        same = {"target": target, "source": source, "positions": positions}
+        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, **same)
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Pairs":
         """Some of the pairs."""
@@ -114,6 +140,7 @@ class Pairs:
         right, wrong = (None if answer is None else answer[prompts] for answer in (self.right, self.wrong))
         kept = tuple(self.kept[at] for at in prompts.tolist()) if self.kept else ()
         answers = {"right": right, "wrong": wrong, "kept": kept}
+        answers |= {"positions": {name: at[prompts] for name, at in self.positions.items()}}
         return replace(self, clean=clean, corrupt=corrupt, target=target, source=source, **answers)
 
     def swapped(self) -> "Pairs":
@@ -130,10 +157,11 @@ class Pairs:
         *,
         target: Tensor | None = None,
         source: Tensor | None = None,
+        positions: Places | None = None,
     ) -> "Pairs":
         """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id a prompt.
 
-        `target` and `source` are those of `Pairs`: one for each pair, or one for all.
+        `target` and `source` are those of `Pairs`: one for each pair, or one for all; so are `positions`, in numbers.
         """
         stack = _differing(model, target, source)
         batches = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
@@ -142,7 +170,12 @@ class Pairs:
             name: None if ids is None else as_batch(model, ids.reshape(-1, ids.shape[-1]).expand(len(clean), -1), read)
             for (name, ids), read in zip(others.items(), ("decoder", "encoder"), strict=True)
         }
-        return replace(Pairs(*batches, right, wrong), **made).to(model.device)
+        listed = each_place(positions or {}, len(clean))
+        named = {
+            name: torch.tensor([position_of(name, at, "these ids", (), 0, clean.shape[1]) for at in places])
+            for name, places in listed.items()
+        }
+        return replace(Pairs(*batches, right, wrong), **made).to(model.device)._naming(named)
 
     @staticmethod
     def from_texts(
@@ -154,6 +187,7 @@ class Pairs:
         *,
         target: Sequence[str] | None = None,
         source: Sequence[str] | None = None,
+        positions: Places | None = None,
         drop: bool = False,
     ) -> "Pairs":
         """Pairs from texts with one right and one wrong answer each, given as they continue the prompt (`" he"`).
@@ -161,10 +195,12 @@ class Pairs:
         An answer is scored at the first piece in which the two differ: the pieces they share are put behind both
         prompts. With `drop`, pairs that cannot be used are left out and counted instead of raising. In a model with an
         encoder and a decoder clean and corrupted texts are sources, answers continue `target` (by default nothing); or
-        they are targets, and `source` is what the encoder reads.
+        they are targets, and `source` is what the encoder reads. `positions` name tokens of the clean prompts, each by
+        one `Place` for all, or a list with one a prompt: `{"S2": ["John", "Mary"], "END": -1}`.
 
         Raises:
-            InputError: prompts of unequal length or identical, answers without a differing piece, too long a prompt.
+            InputError: prompts of unequal length or identical, answers without a differing piece, too long a prompt, a
+                place that a prompt has not.
         """
         if not len(clean) == len(corrupt) == len(right) == len(wrong):
             sizes = len(clean), len(corrupt), len(right), len(wrong)
@@ -177,26 +213,112 @@ class Pairs:
         kind, others = ("source", source) if source is not None else ("target", target)
         if others is not None and len(others) != len(clean):
             raise InputError(f"expected one {kind} for each of {len(clean)} pairs, got {len(others)}")
-        left_out: Counter[str] = Counter()
-        usable: list[_Rows] = []
-        kept: list[int] = []
-        for place, texts in enumerate(zip(clean, corrupt, right, wrong, strict=True)):
-            found = _pair(model, *texts, **({} if others is None else {kind: others[place]}))
-            if isinstance(found, str):
-                if not drop:
-                    raise InputError(f"pair {texts[0]!r} / {texts[1]!r}: {found}")
-                left_out[found.split(":")[0]] += 1
-            else:
-                usable.append(found)
-                kept.append(place)
-        if not usable:
-            reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
-            raise InputError(f"none of the {len(clean)} pairs can be used: {reasons}")
-        cleans, corrupts, rights, wrongs, beside = zip(*usable, strict=True)
-        batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
-        other = {} if others is None else {kind: TokenBatch.from_rows(beside)}
-        found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept))
-        return replace(found, **other).to(model.device)
+        if (answering := answers_in(model)) is not None:
+            warn_of_glued(answering, clean if target is None else target, right, wrong)
+        return _made(model, (clean, corrupt, right, wrong), kind, others, each_place(positions or {}, len(clean)), drop)
+
+    @staticmethod
+    def from_csv(model: Model, file: str | Path, *, drop: bool = False, as_typed: bool = False) -> "Pairs":
+        """Pairs from a CSV file, as `interp patch --pairs FILE` reads it; `from_columns` says how.
+
+        Raises:
+            InputError: no such file, not the columns of pairs, and as `from_columns`, naming the row.
+        """
+        return Pairs.from_columns(model, read_columns(file), drop=drop, as_typed=as_typed, file=Path(file).name)
+
+    @staticmethod
+    def from_columns(
+        model: Model,
+        columns: Columns,
+        *,
+        positions: Places | None = None,
+        drop: bool = False,
+        as_typed: bool = False,
+        file: str | None = None,
+    ) -> "Pairs":
+        """Pairs from columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
+
+        An answer that is a bare word gets the space before it that tables and shells strip, but where the prompt ends
+        in one. Tokens are named by `{NAME:words}` in the clean prompt, or by a column `position:NAME` of numbers and of
+        words that occur there once. `as_typed` takes texts as they are: no space is added, no braces are read.
+
+        Args:
+            model: what the pairs are for.
+            columns: texts by column; others are not read.
+            positions: names beside those in the columns, as in `from_texts`.
+            drop: leave out and count pairs that cannot be used, instead of raising.
+            as_typed: as said.
+            file: what errors call the table; its first row after the header is row 1.
+
+        Raises:
+            InputError: as `from_texts`.
+        """
+        texts = {name: [*columns[name]] for name in (*COLUMNS, *BESIDE) if name in columns}
+        places = each_place(positions or {}, len(texts["clean"]))
+        marks: list[dict[str, Span]] = []
+        for at in range(0 if as_typed else len(texts["clean"])):
+            with inside("this pair" if file is None else f"row {at + 1} of {file}"):
+                texts["clean"][at], found = unmarked(texts["clean"][at])
+                marks.append(found)
+                if unmarked(texts["corrupt"][at])[1]:
+                    raise InputError("mark the clean prompt alone: the corrupted one aligns with it token for token")
+        clean, corrupt, right, wrong = (texts[name] for name in COLUMNS)
+        two = len(model.config.stacks) > 1
+        kind = next((name for name in reversed(BESIDE) if name in texts), "target")
+        others = texts.get(kind, [""] * len(clean) if two else None)
+        _differing(model, others if kind == "target" else None, others if kind == "source" else None)
+        if not as_typed:
+            continued = others if kind == "target" and others is not None else clean
+            right, wrong = ([*map(with_space, continued, each)] for each in (right, wrong))
+            if (answering := answers_in(model)) is not None:
+                warn_of_glued(answering, continued, right, wrong)
+        for name in columns:
+            if str(name).startswith(POSITION):
+                places[str(name).removeprefix(POSITION)] = [*map(place, columns[name])]
+        for name in dict.fromkeys(name for each in marks for name in each):
+            places[name] = [each.get(name) for each in marks]
+        return _made(model, (clean, corrupt, right, wrong), kind, others, places, drop, file)
+
+    def _naming(self, positions: Mapping[str, Tensor]) -> "Pairs":
+        return replace(self, positions={name: at.to(self.last.device) for name, at in positions.items()})
+
+
+def _made(
+    model: Model,
+    texts: tuple[Sequence[str], ...],
+    kind: str,
+    others: Sequence[str] | None,
+    places: Mapping[str, Sequence[Place | None]],
+    drop: bool,
+    file: str | None = None,
+) -> Pairs:
+    """Pairs of texts, their answers and their named places; `others` are targets or sources, as `kind` says."""
+    left_out: Counter[str] = Counter()
+    usable: list[tuple[list[int], list[int], int, int, list[int], list[int]]] = []  # and named positions
+    kept: list[int] = []
+    for at, each in enumerate(zip(*texts, strict=True)):
+        found = _pair(model, *each, **({} if others is None else {kind: others[at]}))
+        if not isinstance(found, str):
+            named = _named(model, each[0], kind, len(found[0]), {name: own[at] for name, own in places.items()})
+            found = named if isinstance(named, str) else (*found, named)
+        if isinstance(found, str):
+            if not drop:
+                if file is not None:
+                    raise InputError(f"row {at + 1} of {file}: {found}; --drop (drop=True) leaves such rows out")
+                raise InputError(f"pair {each[0]!r} / {each[1]!r}: {found}")
+            left_out[found.split(":")[0]] += 1
+        else:
+            usable.append(found)
+            kept.append(at)
+    if not usable:
+        reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
+        raise InputError(f"none of the {len(texts[0])} pairs can be used: {reasons}")
+    cleans, corrupts, rights, wrongs, beside, positions = zip(*usable, strict=True)
+    batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
+    other = {} if others is None else {kind: TokenBatch.from_rows(beside)}
+    found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept))
+    at = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places))
+    return replace(found, **other).to(model.device)._naming(dict(zip(places, at.unbind(1), strict=True)))
 
 
 # ids of both prompts, of the differing answer pieces, and of the text that does not differ
@@ -270,6 +392,17 @@ def _pair(
         if each.unknown_id is not None and each.unknown_id in ids:
             return "the prompts hold words that the vocabulary lacks"
     return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
+
+
+def _named(model: Model, clean: str, kind: str, length: int, places: Mapping[str, Place | None]) -> list[int] | str:
+    """The positions of named places in a clean prompt, or why it has not all of them."""
+    tokenizer = model.tokenizer if kind == "target" else target_tokenizer(model)
+    assert tokenizer is not None
+    try:
+        of = clean, tokenizer.pieces(clean).spans, len(tokenizer.prefix), length
+        return [position_of(name, at, *of) for name, at in places.items()]
+    except InputError as error:
+        return f"a named position is missing: {error}"
 
 
 def _too_long(model: Model, encoded: list[int], decoded: list[int]) -> str | None:

@@ -19,6 +19,7 @@ from interp.patching.attention_patches import Where
 from interp.patching.chunks import GroupSweep, groups, passes
 from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared
+from interp.patching.named_positions import by_name, columns_named, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
 from interp.patching.plain_paths import Moment, Receiver, check_paths, path_name, written
@@ -85,15 +86,22 @@ def path_patch(
     values = {name: value.expand(*patch_site.shape(pairs, by), -1).clone() for name, value in base_values.items()}
     config = model.config.stacks[patch_site.stack]
     most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
-    for group in groups(model, pairs, patch_site, most):
-        paths = _Paths(GroupSweep.of(model, (base, other), group, readouts, by), receivers, through)
+    lengths = pairs.read_by(patch_site.stack).lengths
+    at = [receiver.columns(pairs, lengths) for receiver in receivers]
+    together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
+    for group in groups(model, pairs, patch_site, most, alike=together):
+        own = GroupSweep.of(model, (base, other), group, readouts, by)
+        places = [None if each is None else int(each[group.prompts[0]]) for each in at]
+        paths = _Paths(own, receivers, places, through)
+        named = columns_named(pairs)[:, group.prompts].unique().tolist() if names_of(pairs, by) else None
         for where in group.wheres(by):
-            paths.fill(values, where, most)
+            if named is None or where.position in named:
+                paths.fill(values, where, most)
     blank_beyond(values, by, pairs, patch_site)
+    values = {name: by_name(table, by, pairs) for name, table in values.items()}
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    return Sweep(
-        path_name(sender, receivers), direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention
-    )
+    where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class _Paths:
 
     sweep: GroupSweep
     receivers: Sequence[Receiver]
+    places: Sequence[int | None]  # of each receiver, its position in these prompts
     through: str
 
     def fill(self, values: dict[str, Tensor], where: Where, most: int) -> None:
@@ -143,10 +152,10 @@ class _Paths:
         read = torch.zeros_like(changed)
         read[torch.cat([readout.positions.flatten() for readout in self.sweep.readouts])] = True
         masks: dict[Moment, dict[str, Tensor]] = defaultdict(dict)
-        for receiver in self.receivers:
+        for receiver, place in zip(self.receivers, self.places, strict=True):
             moment, part = receiver.moment(config), receiver.part
             mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=read.device)
-            at = slice(None) if receiver.position is None else receiver.position % length
+            at = slice(None) if place is None else place
             mask[at, slice(None) if receiver.head is None else receiver.head] = True
             moved_on = moment[0] < read_layer(model, base.stack) or part in {"k", "v"}
             mask &= (changed if moved_on else changed & read)[:, None]

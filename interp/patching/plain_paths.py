@@ -20,9 +20,10 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
 from interp.patching.metrics import Metric, prepared
+from interp.patching.named_positions import POSITIONAL, check_names, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack, site_name
-from interp.patching.plain_sweep import run_inputs, within
+from interp.patching.plain_sweep import patched, run_inputs, within
 from interp.patching.results import Direction, Sweep
 from interp.running import Run
 from interp.tap import Edit
@@ -38,7 +39,7 @@ Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or aft
 
 @dataclass(frozen=True)
 class Receiver:
-    """What a path ends at, everywhere or at one position of each prompt's own tokens (negative: from its end).
+    """What a path ends at, everywhere or at one position of each prompt's own tokens (negative: from its end; a name).
 
     `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all heads of a layer, `mlp`: what the
     feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
@@ -47,11 +48,17 @@ class Receiver:
     part: str
     layer: int | None = None
     head: int | None = None
-    position: int | None = None
+    position: int | str | None = None
 
     def __str__(self) -> str:
         place = ".".join(str(each) for each in (self.layer, self.head, self.part) if each is not None)
         return place if self.position is None else f"{place}@{self.position}"
+
+    def columns(self, pairs: Pairs, lengths: Int[Tensor, " prompt"]) -> Int[Tensor, " prompt"] | None:
+        """Its position in each prompt; None where it is everywhere."""
+        if self.position is None:
+            return None
+        return pairs.positions[self.position] if isinstance(self.position, str) else self.position % lengths
 
     def moment(self, config: StackConfig) -> Moment:
         """When it reads; in parallel blocks feed-forwards read what attention reads."""
@@ -83,6 +90,7 @@ def check_paths(
     if sender not in SENDERS:
         raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
     patch_site = PatchSite.of(model, sender, by, stack, attention)
+    check_names(pairs, patch_site, by)
     if through not in THROUGH:
         raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
@@ -119,7 +127,12 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
         raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
     at, shortest = receiver.position, int(pairs.read_by(stack).lengths.min())
-    if at is not None and not -shortest <= at < shortest:
+    if isinstance(at, str) and at not in pairs.positions:
+        named = ", ".join(pairs.positions) or "no position"
+        raise InputError(f"no position {at!r} for receiver {receiver}: the pairs name {named}")
+    if isinstance(at, str) and stack != pairs.differing(stack):
+        raise InputError(f"{at} is a position of what the {pairs.differing(stack)} reads: expected a number")
+    if isinstance(at, int) and not -shortest <= at < shortest:
         raise InputError(
             f"receiver {receiver} lies beyond the shortest prompt's {shortest} tokens: "
             f"expected a position in {-shortest} to {shortest - 1}"
@@ -155,23 +168,26 @@ def path_patch_by_forward(
     inputs, theirs = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     base, other = run_inputs(model, inputs, capture="*"), run_inputs(model, theirs, capture="*")
     read = {_site_read(model, patch_site.stack, receiver) for receiver in receivers}
-    sizes, lengths = patch_site.shape(pairs, by), pairs.read_by(patch_site.stack).lengths
+    sizes, names = patch_site.shape(pairs, by), names_of(pairs, by)
+    sizes = [len(names) if names and axis in POSITIONAL else size for axis, size in zip(by, sizes, strict=True)]
     values = {r.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=base.logits.dtype) for r in readouts}
     for layer, *rest in product(*map(range, sizes)):
         where = dict(zip(by[1:], rest, strict=True))
         site = patch_site.name(layer)
-        sent: dict[str, Edit | SelectiveEdit] = {site: patch(other[site], **where)}
+        sent: dict[str, Edit | SelectiveEdit] = {site: patched(other[site], model.sites[site], where)}
+        if names:
+            each = {axis: pairs.positions[names[at]] if axis in POSITIONAL else at for axis, at in where.items()}
+            sent = {site: patch(other[site], **each)}
         first = run_inputs(model, inputs, edit=_frozen(base, patch_site, layer, through) | sent, capture=read)
-        second = run_inputs(model, inputs, edit=_received(model, patch_site.stack, first, receivers, lengths))
-        real = within(pairs, patch_site, where)
+        second = run_inputs(model, inputs, edit=_received(model, patch_site.stack, first, receivers, pairs))
+        real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             value = readout.of_logits(second.logits).cpu()
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
     plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
-    return Sweep(
-        path_name(sender, receivers), direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention
-    )
+    where = patch_site.stack, patch_site.attention, names
+    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 
 def _frozen(base: Run, patch_site: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
@@ -190,7 +206,7 @@ def _frozen(base: Run, patch_site: PatchSite, layer: int, through: str) -> dict[
 
 
 def _received(
-    model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], lengths: Int[Tensor, " prompt"]
+    model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], pairs: Pairs
 ) -> dict[str, Edit | SelectiveEdit]:
     """Edits that give all receivers what they got in the first pass."""
     places: dict[str, list[tuple[Receiver, Tensor]]] = defaultdict(list)
@@ -202,7 +218,7 @@ def _received(
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
         places[site].append((receiver, value))
-    return {site: _putting(values, lengths.tolist()) for site, values in places.items()}
+    return {site: _putting(values, pairs, pairs.read_by(stack).lengths) for site, values in places.items()}
 
 
 def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
@@ -214,13 +230,14 @@ def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
     return site_name(stack, receiver.layer, stream if receiver.part == "mlp" else receiver.part)
 
 
-def _putting(values: list[tuple[Receiver, Tensor]], lengths: list[int]) -> Edit:
+def _putting(values: list[tuple[Receiver, Tensor]], pairs: Pairs, lengths: Int[Tensor, " prompt"]) -> Edit:
     def edit(plain: Tensor) -> Tensor:
         changed = plain.clone()
         for receiver, value in values:
             head = slice(None) if receiver.head is None else receiver.head
-            for prompt, length in enumerate(lengths):
-                at = slice(length) if receiver.position is None else receiver.position % length
+            columns = receiver.columns(pairs, lengths)
+            for prompt, length in enumerate(lengths.tolist()):
+                at = slice(length) if columns is None else int(columns[prompt])
                 changed[prompt, at, head] = value[prompt, at, head]
         return changed
 

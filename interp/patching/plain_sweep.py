@@ -1,6 +1,6 @@
 """The plain way: one whole forward pass a cell. Slow, obvious, and what every fast path is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from interp.edits import patch
-from interp.model import Model
+from interp.model import Model, Site
 from interp.patching.metrics import Metric, prepared
+from interp.patching.named_positions import POSITIONAL, check_names, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction, Sweep
 from interp.running import Run, run
+from interp.tap import Edit
 
 
 def sweep_by_forward(
@@ -35,22 +37,40 @@ def sweep_by_forward(
     readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     healthy = run_inputs(model, source, capture=patch_site.names)
-    sizes = patch_site.shape(pairs, by)
+    check_names(pairs, patch_site, by)
+    sizes, names = patch_site.shape(pairs, by), names_of(pairs, by)
+    sizes = [len(names) if names and axis in POSITIONAL else size for axis, size in zip(by, sizes, strict=True)]
     values = {
         readout.name: torch.full((*sizes, len(pairs)), torch.nan, dtype=healthy.logits.dtype) for readout in readouts
     }
     for cell in product(*map(range, sizes)):
         where, name = dict(zip(by[1:], cell[1:], strict=True)), patch_site.name(cell[0])
         part = {patch_site.own_axis(axis): at for axis, at in where.items()}
-        out = run_inputs(model, base, edit={name: patch(healthy[name], **part)})
-        real = within(pairs, patch_site, where)
+        edit = patched(healthy[name], model.sites[name], part)
+        if names:
+            each = {axis: pairs.positions[names[at]] if axis in POSITIONAL else at for axis, at in part.items()}
+            edit = patch(healthy[name], **each)
+        out = run_inputs(model, base, edit={name: edit})
+        real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
     plain = [
         [{r.name: r.of_logits(run_inputs(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs
     ]
     clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
-    return Sweep(site, direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention)
+    return Sweep(site, direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention, names)
+
+
+def patched(value: Tensor, site: Site, part: Mapping[str, int]) -> Edit:
+    """Puts what another run had at a cell, in padding too: what a prompt lacks is left out afterwards (`within`)."""
+    region = (..., *(part.get(axis, slice(None)) for axis in site.axes))
+
+    def edit(own: Tensor) -> Tensor:
+        changed = own.clone()
+        changed[region] = value[region]
+        return changed
+
+    return edit
 
 
 def run_inputs(model: Model, inputs: Inputs, **how: Any) -> Run:

@@ -43,7 +43,7 @@ class Alone(Pairs):
         batch, decoded = pairs.inputs[0]
         if (decoded is None) != (len(model.config.stacks) == 1):
             raise InputError("expected pairs with a target or source where the model reads two texts, and only there")
-        return Alone(batch, batch, pairs.right, pairs.wrong, target=decoded)
+        return Alone(batch, batch, pairs.right, pairs.wrong, target=decoded, positions=pairs.positions)
 
 
 @torch.no_grad()

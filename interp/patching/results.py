@@ -19,7 +19,8 @@ class Sweep:
     """Values of each metric, one a cell and prompt; cells lie on `axes` (layer, head, position, query, key).
 
     `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's text are NaN.
-    `stack` and `attention` (self, cross) say where the site lies.
+    `stack` and `attention` (self, cross) say where the site lies. `positions` are the names that position axes count,
+    where the pairs have some.
     """
 
     site: str
@@ -30,6 +31,7 @@ class Sweep:
     corrupt: dict[str, Float[Tensor, " prompt"]]
     stack: str = "decoder"
     attention: str = "self"
+    positions: tuple[str, ...] = ()
 
     def effect(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
         """How far a cell moves the metric towards the other prompt's value, in the metric's unit.

@@ -22,6 +22,7 @@ from interp.patching.cell_effects import CellEffects
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric
+from interp.patching.named_positions import by_name, names_of, of_names
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction
@@ -39,11 +40,12 @@ class TopCells:
 
     Attributes:
         site, direction, axes: as in a `Sweep`.
-        cells: the cells' places on `axes`, the strongest first.
+        cells: the cells' places on `axes`, the strongest first; of named positions, the name's place in `positions`.
         effect: their effects in the metric's unit, one a cell and prompt; NaN where a prompt has no such position.
         limit: with the confidence asked for, no other cell's mean effect is larger than this, in either direction.
         paid: how many (cell, prompt) were measured exactly.
         total: how many there are that a patch can change.
+        positions: the names that position axes count, where the pairs have some.
     """
 
     site: str
@@ -54,6 +56,7 @@ class TopCells:
     limit: float
     paid: int
     total: int
+    positions: tuple[str, ...] = ()
 
     @property
     def mean(self) -> Float[Tensor, " cell"]:
@@ -112,18 +115,19 @@ def top_cells(
         for way in (direction, "noise" if direction == "denoise" else "denoise")
     )
     estimate, second = (_flat(found.effect()) for found in (own, other))
-    exists, live = ~np.isnan(estimate), _flat(exact.live())
+    exists, live = ~np.isnan(estimate), _flat(by_name(exact.live(), by, pairs))
+    shape = own.values[next(iter(own.values))].shape
     if not 1 <= k <= len(estimate):
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
 
     def measure(wanted: Array) -> Array:
-        return _flat(exact.effects(wanted.reshape(exact.shape)))
+        return _flat(by_name(exact.effects(of_names(wanted.reshape(shape), by, pairs, exact.shape)), by, pairs))
 
     race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    cells = [tuple(int(at) for at in np.unravel_index(cell, exact.shape[:-1])) for cell in top]
-    return TopCells(site, direction, by, cells, effect, limit, race.paid, int(live.sum()))
+    cells = [tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top]
+    return TopCells(site, direction, by, cells, effect, limit, race.paid, int(live.sum()), names_of(pairs, by))
 
 
 class _Race:

@@ -8,7 +8,6 @@ plain way; both give the same numbers.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout
+from interp.patching.named_positions import by_name, check_names, names_of, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
@@ -49,7 +49,8 @@ def sweep(
             (`embed`, `resid_final`, `logits`: a single layer, 0).
         by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, for `pattern`
             and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count in each prompt's own
-            tokens; those of keys and values of cross-attention are the source's.
+            tokens; those of keys and values of cross-attention are the source's. Where the pairs name positions, an
+            axis has an entry a name, and nothing else is patched.
         direction: `denoise` puts clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
         stack: `encoder` or `decoder`; by default that which the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
@@ -78,7 +79,8 @@ def sweep(
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, patch_site.stack, patch_site.attention)
+    where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
 
 
 def swept(
@@ -100,16 +102,18 @@ def swept(
     plain run's value.
     """
     patch_site = PatchSite.of(model, site, by, stack, attention)
+    check_names(pairs, patch_site, by)
     shape = patch_site.shape(pairs, by)
     values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
     if patch_site.in_engine:
         most = most_rows(model, pairs, budget, patch_site)
         each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, patch_site, most)]
-        fill(model, values, [chunk for own in each for chunk in own.chunks(most, np.ones(shape, dtype=bool))], most)
+        asked = [(own, wanted(pairs, own.group.prompts, by, shape)) for own in each]
+        fill(model, values, [chunk for own, cells in asked for chunk in own.chunks(most, cells)], most)
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
     blank_beyond(values, by, pairs, patch_site)
-    return values
+    return {name: by_name(table, by, pairs) for name, table in values.items()}
 
 
 def check_reach(model: Transformer, pairs: Pairs, patch_site: PatchSite) -> None:

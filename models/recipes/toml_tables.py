@@ -118,7 +118,10 @@ def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection
     if all(isinstance(steps, int) for steps in rises.values()) and sum(rises.values()) >= leg:
         fitted |= {name: steps * leg // max(first, 1) for name, steps in rises.items() if steps}
     fitted = {name: value for name, value in fitted.items() if f"training.{name}" not in given}
-    told = [f"{name} is {_short(now)} instead of {_short(training.get(name, rises.get(name)))}" for name, now in fitted.items()]
+    told = [
+        f"{name} is {_short(now)} instead of {_short(training.get(name, rises.get(name)))}"
+        for name, now in fitted.items()
+    ]
     tables["training"] = training | fitted
     return told
 

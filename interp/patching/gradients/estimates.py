@@ -19,6 +19,7 @@ from interp.model import Model
 from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
+from interp.patching.named_positions import by_name, check_names, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite, site_name
 from interp.patching.results import Direction, Sweep, chosen
@@ -91,10 +92,10 @@ def attribution_patching(
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
     found = {}
     for site, tables in estimates.items():
-        values, patch_site = {name: own[name] + value for name, value in tables.items()}, plan.patch_sites[site]
-        found[site] = Sweep(
-            site, direction, plan.by[site], values, clean, corrupt, patch_site.stack, patch_site.attention
-        )
+        patch_site, by = plan.patch_sites[site], plan.by[site]
+        values = {name: by_name(own[name] + value, by, pairs) for name, value in tables.items()}
+        where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+        found[site] = Sweep(site, direction, by, values, clean, corrupt, *where)
     return found
 
 
@@ -134,7 +135,7 @@ def atp_star(
     found = {}
     for site, tables in totals.items():
         passes = n_layers if site.startswith("resid") else n_layers - 1
-        values = {name: total / passes for name, total in tables.items()}
+        values = {name: by_name(total / passes, plan.by[site], pairs) for name, total in tables.items()}
         found[site] = Magnitudes(site, direction, plan.by[site], values)
     return found
 
@@ -171,6 +172,7 @@ class _Plan:
         patch_sites = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
         for patch_site in patch_sites.values():
             check_reach(model, pairs, patch_site)
+            check_names(pairs, patch_site, sites[patch_site.site])
             if patch_site.site == "logits":
                 raise InputError("the logits are what metrics read: expected sites before them")
         if qk_fix := qk_fix and bool({"q", "k"} & {*patch_sites}):

@@ -20,6 +20,7 @@ from analyses.cli.options import Metric
 from analyses.patch.cells import _estimates, cells_of, sweeps
 from interp import InputError, Transformer, TransformerConfig
 from interp.patching import Pairs, logit_difference, sweep
+from interp.patching.pair_files import with_space
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +128,10 @@ def test_a_share_of_noise_is_refused_and_said(model):
 
 
 def test_a_bare_word_gets_its_space():
-    assert patching.with_space("Lily was sad because", "she") == " she"
-    assert patching.with_space("Lily was sad because ", "she") == "she"
-    assert patching.with_space("Lily was sad because", " she") == " she"
-    assert patching.with_space("Lily was sad", ", she") == ", she"
+    assert with_space("Lily was sad because", "she") == " she"
+    assert with_space("Lily was sad because ", "she") == "she"
+    assert with_space("Lily was sad because", " she") == " she"
+    assert with_space("Lily was sad", ", she") == ", she"
 
 
 # Figures.
@@ -409,3 +410,32 @@ def test_what_does_not_fit_the_stacks_is_refused(two, here, capsys):
 def test_a_target_for_a_model_of_one_stack_is_refused(here, capsys):
     assert "reads one text" in refusal(capsys, *ONE, "--target", "He")
     assert "no stack 'encoder'" in refusal(capsys, *ONE, "--stack", "encoder")
+
+
+def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(here, capsys, model, pairs):
+    clean = sweep(model, pairs, logit_difference()).difference("logit_difference")
+    good = int(clean.argmax() if clean.max() > -clean.min() else clean.argmin())
+    (a, b, right, wrong) = ROWS[good]
+    failing = (right, wrong) if clean[good] < 0 else (wrong, right)
+    typed = ["--clean", a, "--corrupt", b, "--answer", failing[0], "--wrong", failing[1]]
+    assert not command(*typed)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert "of the wrong sign" in first
+    assert second.startswith("no shares: the sign is wrong")
+    facts = json.loads((here / "patch/run.json").read_text())
+    assert facts["answers"]["sign"] == "wrong"
+    assert pd.read_parquet(here / "patch/tables/cells.parquet")["share"].isna().all()
+    shown = " ".join(page_of(here / "patch").text.split())
+    assert shown.index("of the wrong sign") < shown.index("Patched was")
+
+
+def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here):
+    rows = [("{S:Tim} saw", "Sue saw", "He", "She"), ("the dog saw {S:Tim}", "the dog saw Sue", "He", "She")]
+    table(rows).to_csv("pairs.csv", index=False)
+    assert not command("--pairs", "pairs.csv", "--position", "END=-1")
+    cells = pd.read_parquet(here / "patch/tables/cells.parquet")
+    assert set(cells["name"]) == {"S", "END"}
+    assert json.loads((here / "patch/run.json").read_text())["positions"] == {"END": [1, 3], "S": [0, 3]}
+    assert cells.loc[cells["name"] == "S", "token"].unique().tolist() == ["Tim"]
+    assert not command("--pairs", "pairs.csv", "--whole-prompts", "--out", "whole")
+    assert pd.read_parquet(here / "whole/tables/cells.parquet")["position"].isna().all()

@@ -1,0 +1,102 @@
+"""How are minimal pairs written down? Columns of texts, of a CSV file or typed, and the one rule for their answers."""
+
+import csv
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from interp.errors import InputError, InputWarning
+from interp.tokens import Span, Tokenizer
+
+COLUMNS = ("clean", "corrupt", "answer", "wrong")
+BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
+POSITION = "position:"  # begins the name of a column of named positions
+_MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
+Columns = Mapping[str, Sequence[str]]
+
+
+def read_columns(file: str | Path) -> dict[str, list[str]]:
+    """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, maybe target or source, and `position:NAME`.
+
+    Raises:
+        InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
+    """
+    try:
+        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
+            rows = [row for row in csv.reader(lines, strict=True) if row]
+    except (OSError, ValueError, csv.Error) as error:  # what cannot be decoded is a ValueError
+        raise InputError(f"cannot read {file} as CSV: {getattr(error, 'strerror', None) or error}") from error
+    if not rows:
+        raise InputError(f"{file} is empty: expected columns {', '.join(COLUMNS)}")
+    header, *rows = rows
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise InputError(f"{file} lacks the column {', '.join(missing)}: it has {', '.join(header)}")
+    if long := [at for at, row in enumerate(rows, 1) if len(row) > len(header)]:
+        raise InputError(
+            f"row {long[0]} of {file} has more fields than the CSV's header: put quotes around texts with commas"
+        )
+    if not rows:
+        raise InputError(f"{file} has a header and no rows: expected one pair a row")
+    full = [row + [""] * (len(header) - len(row)) for row in rows]
+    found = {name: [row[at] for row in full] for at, name in enumerate(header)}
+    return {
+        name: texts
+        for name, texts in found.items()
+        if name in (*COLUMNS, *BESIDE) or (name.startswith(POSITION) and name != POSITION)
+    }
+
+
+def with_space(prompt: str, answer: str) -> str:
+    """The answer as it continues the prompt: a bare word gets the space that a shell, or a cell of a table, strips."""
+    return f" {answer}" if answer[:1].isalpha() and not prompt[-1:].isspace() else answer
+
+
+def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequence[str]) -> None:
+    """Warn where an answer without a space before it follows a word, and would be another token with one."""
+    glued = [
+        (prompt, answer)
+        for each in answers
+        for prompt, answer in zip(prompts, each, strict=True)
+        if answer[:1].isalnum()
+        and prompt[-1:].isalnum()
+        and tokenizer.continuation(answer) != tokenizer.continuation(f" {answer}")
+    ]
+    if glued:
+        prompt, answer = glued[0]
+        word = prompt.split()[-1]
+        more = f" (and {len(glued) - 1} more)" if len(glued) > 1 else ""
+        warnings.warn(
+            f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{more}: if it is a word of "
+            f"its own, write {' ' + answer!r}",
+            InputWarning,
+            stacklevel=3,
+        )
+
+
+def unmarked(text: str) -> tuple[str, dict[str, Span]]:
+    """A text without its braces, and the characters that each `{NAME:words}` marked.
+
+    Raises:
+        InputError: a name twice.
+    """
+    found: dict[str, Span] = {}
+    parts, end, length = [], 0, 0
+    for mark in _MARK.finditer(text):
+        name, words = mark.groups()
+        if name in found:
+            raise InputError(f"{text!r} marks {name} twice: expected one place a name")
+        before = text[end : mark.start()]
+        start = length + len(before)
+        found[name] = (start, start + len(words))
+        parts += [before, words]
+        end, length = mark.end(), start + len(words)
+    return "".join([*parts, text[end:]]), found
+
+
+def place(text: str) -> int | str:
+    """What a cell of a column of positions says: a number, or a word of the clean prompt."""
+    try:
+        return int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,119 @@
+"""One file, one set of numbers; and cells that have names are those of a whole sweep, prompt by prompt."""
+
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+from torch.testing import assert_close
+from worded import ROWS, table, worded
+
+from interp import InputError
+from interp.errors import InputWarning
+from interp.patching import (
+    Pairs,
+    Receiver,
+    ablate,
+    attribution_patching,
+    logit_difference,
+    path_patch,
+    path_patch_by_forward,
+    sweep,
+    sweep_by_forward,
+    top_cells,
+)
+from models import load
+
+AXES = ("layer", "head", "position")
+COLUMNS = [[row[at] for row in ROWS] for at in range(4)]
+
+
+def named(**positions) -> tuple:
+    model = worded()
+    places = {"NAME": [0, 3, 1, 1], "END": -1, **positions}
+    return model, Pairs.from_texts(model, *COLUMNS, positions=places)
+
+
+def of_names(values, pairs):
+    """Of a table by position each prompt's own columns."""
+    each = [torch.stack([values[..., int(at), i] for i, at in enumerate(own)], -1) for own in pairs.positions.values()]
+    return torch.stack(each, -2)
+
+
+def test_one_file_gives_one_set_of_pairs(tmp_path):
+    model, file = load("default"), tmp_path / "pairs.csv"
+    pd.DataFrame(
+        [("Lily was sad because", "Tim was sad because", "she", "he")], columns=["clean", "corrupt", "answer", "wrong"]
+    ).to_csv(file, index=False)
+    read = Pairs.from_csv(model, file)
+    typed = [["Lily was sad because"], ["Tim was sad because"]]
+    assert_close(read.right, Pairs.from_texts(model, *typed, [" she"], [" he"]).right)
+    with pytest.warns(InputWarning, match="'she' follows 'because' without a space, as 'becauseshe'"):
+        glued = Pairs.from_texts(model, *typed, ["she"], ["he"])
+    assert not torch.equal(glued.right, read.right)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(Pairs.from_csv(model, file, as_typed=True).right, glued.right)
+
+
+def test_words_spans_and_functions_name_tokens_of_each_prompt():
+    places = {"WORD": ["Tim"] * 4, "ALL": "saw", "SPAN": [(0, 3), (4, 7), (0, 3), (8, 11)], "F": lambda text: (0, 1)}
+    _, pairs = named(**places)
+    found = {name: at.tolist() for name, at in pairs.positions.items()}
+    assert found == {
+        "NAME": [0, 3, 1, 1],
+        "END": [1, 3, 2, 3],
+        "WORD": [0, 3, 1, 1],
+        "ALL": [1, 2, 0, 2],
+        "SPAN": [0, 1, 0, 2],
+        "F": [0, 0, 0, 0],
+    }
+
+
+def test_named_cells_are_those_of_a_whole_sweep():
+    model, pairs = named()
+    whole = Pairs.from_texts(model, *COLUMNS)
+    for site, by in (("z", AXES), ("resid_pre", ("layer", "position")), ("mlp.pre", ("layer", "position"))):
+        found = sweep(model, pairs, logit_difference(), site, by)
+        expected = sweep(model, whole, logit_difference(), site, by).values["logit_difference"]
+        assert found.positions == ("NAME", "END")
+        assert_close(found.values["logit_difference"], of_names(expected, pairs))
+        assert_close(sweep_by_forward(model, pairs, logit_difference(), site, by).values, found.values)
+    lost = ablate(model, pairs, logit_difference(), "z", AXES, "zero").drop()
+    assert_close(lost, of_names(ablate(model, whole, logit_difference(), "z", AXES, "zero").drop(), pairs))
+    guess, every = (attribution_patching(model, each, logit_difference(), {"z": AXES})["z"] for each in (pairs, whole))
+    assert_close(guess.effect(), of_names(every.effect(), pairs))
+    top = top_cells(model, pairs, logit_difference(), "z", 1, by=AXES)
+    effects = sweep(model, pairs, logit_difference(), "z", AXES).effect().mean(-1)
+    assert effects[top.cells[0]].abs() == effects.abs().max()
+
+
+def test_paths_lead_to_named_positions():
+    model, pairs = named()
+    asked = [Receiver("k", 1, 0, position="NAME"), Receiver("q", 1, 1, position="END")]
+    for by in (AXES, ("layer", "head")):
+        fast, plain = (
+            way(model, pairs, logit_difference(), asked, by=by) for way in (path_patch, path_patch_by_forward)
+        )
+        assert_close(fast.values, plain.values)
+    with pytest.raises(InputError, match="the pairs name NAME, END"):
+        path_patch(model, pairs, logit_difference(), [Receiver("k", 1, 0, position="S2")])
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("dog", "is no word of"), (9, "no position 9"), ([1, 2], "got 2"), ((50, 60), "no token of")],
+)
+def test_a_place_that_a_prompt_has_not_is_one_line(place, says):
+    with pytest.raises(InputError, match=says):
+        named(X=place)
+
+
+def test_braces_in_a_column_name_tokens_and_every_row_has_them():
+    model = worded()
+    rows = [("{S:Tim} saw", "Sue saw", "He", "She"), ("the dog saw {S:Tim}", "the dog saw Sue", "He", "She")]
+    assert Pairs.from_columns(model, table(rows).to_dict("list")).positions["S"].tolist() == [0, 3]
+    with pytest.raises(InputError, match="no S is marked in 'Tim saw'"):
+        Pairs.from_columns(model, table([*rows, ("Tim saw", "Sue saw", "He", "She")]).to_dict("list"))
+    with pytest.raises(InputError, match="mark the clean prompt alone"):
+        Pairs.from_columns(model, table([("Tim saw", "{S:Sue} saw", "He", "She")]).to_dict("list"))
