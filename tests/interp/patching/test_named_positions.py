@@ -65,7 +65,7 @@ def test_words_spans_and_functions_name_tokens_of_each_prompt():
         "END": [1, 3, 2, 3],
         "WORD": [0, 3, 1, 1],
         "ALL": [1, 2, 0, 2],
-        "SPAN": [0, 1, 0, 2],
+        "SPAN": [0, 1, 0, 1],
         "F": [0, 0, 0, 0],
     }
 
