@@ -37,8 +37,8 @@ class Answers:
         each = [last_logits(model, *inputs) for inputs in pairs.inputs]
         clean, corrupt = (logits[at, ids[0]] - logits[at, ids[1]] for logits in each)
         whole = float((clean - corrupt).mean())
-        refused = guessed(clean) if len(clean) >= _ENOUGH else None
-        if whole <= 0:
+        refused = unreliable(clean - corrupt) or (guessed(clean) if len(clean) >= _ENOUGH else None)
+        if not refused and whole < 0:
             refused = f"the sign is wrong: clean less corrupted, the logit difference is {whole:+.3g}"
         return Answers(len(clean), int((clean > 0).sum()), int((corrupt < 0).sum()), whole, refused)
 

@@ -1,7 +1,6 @@
-"""Which token is S2? Positions by name, one a prompt: prompts of unequal length align where they say the same."""
+"""Prompts of unequal length align where they say the same: cells that go by the names of positions."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,81 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.tokens import Span
+from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import PatchSite
 
-if TYPE_CHECKING:
-    from interp.patching.pairs import Pairs
-    from interp.patching.patch_sites import PatchSite
-
-Place = int | str | Span | Callable[[str], int | str | Span]
-"""A token of a prompt: its position (negative from the end), a word or words that occur once, (first character, the one
-after the last), or a function of the prompt's text that gives one of these. Several tokens stand for their last."""
-Places = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, " prompt"]]
-"""By name, one place for all prompts, or a list or tensor with one a prompt."""
 POSITIONAL = ("position", "query", "key")
 
 
-def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
-    """The places of each prompt.
-
-    Raises:
-        InputError: not one for all, or one for each.
-    """
-    found: dict[str, list[Place | None]] = {}
-    for name, place in places.items():
-        if isinstance(place, int | str | tuple) or callable(place):
-            listed: list[Place | None] = [place] * n_prompts
-        else:
-            listed = []
-            listed.extend(place.tolist() if isinstance(place, Tensor) else place)
-        if len(listed) != n_prompts:
-            raise InputError(f"expected one position {name} for each of {n_prompts} prompts, got {len(listed)}")
-        found[name] = listed
-    return found
-
-
-def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span], before: int, length: int) -> int:
-    """The position of a place in a prompt of `length` tokens: `before` are special, then come the text's, its `spans`.
-
-    Raises:
-        InputError: there is no such place, or several.
-    """
-    if place is None:
-        raise InputError(f"no {name} is marked in {text!r}: expected {{{name}:words}}")
-    if callable(place):
-        place = place(text)
-    if isinstance(place, str):
-        place = _words(name, place, text)
-    if isinstance(place, tuple):
-        start, end = place
-        pieces = [at for at, (first, last) in enumerate(spans) if first < end and last > start]
-        if not pieces:
-            raise InputError(f"no token of {text!r} lies in characters {start} to {end}, the place of {name}")
-        return before + pieces[-1]
-    if not -length <= place < length:
-        raise InputError(f"no position {place} for {name} in {text!r}, which has {length} tokens")
-    return place % length
-
-
-def _words(name: str, words: str, text: str) -> Span:
-    """The characters of words that occur once."""
-    words = words.strip()
-    starts = [at for at in range(len(text)) if words and text.startswith(words, at)]
-    ends = [at + len(words) for at in starts]
-    around = [(text[at - 1 : at], text[end : end + 1]) for at, end in zip(starts, ends, strict=True)]
-    whole = [
-        at for at, (before, after) in zip(starts, around, strict=True) if not (before.isalnum() or after.isalnum())
-    ]
-    if len(whole) != 1:
-        how = f"occurs {len(whole)} times in" if whole else "is no word of"
-        raise InputError(
-            f"{words!r}, the place of {name}, {how} {text!r}: give its (first character, end), or in a table of pairs "
-            f"mark it as {{{name}:{words}}}"
-        )
-    return whole[0], whole[0] + len(words)
-
-
-def check_names(pairs: "Pairs", patch_site: "PatchSite", by: Sequence[str]) -> None:
+def check_names(pairs: Pairs, patch_site: PatchSite, by: Sequence[str]) -> None:
     """Whether the axes that are asked for count the text whose positions have names.
 
     Raises:
@@ -98,17 +29,17 @@ def check_names(pairs: "Pairs", patch_site: "PatchSite", by: Sequence[str]) -> N
             )
 
 
-def names_of(pairs: "Pairs", by: Sequence[str]) -> tuple[str, ...]:
+def names_of(pairs: Pairs, by: Sequence[str]) -> tuple[str, ...]:
     """The names that a table's position axes count, where they do."""
     return (*pairs.positions,) if {*POSITIONAL} & {*by} else ()
 
 
-def columns_named(pairs: "Pairs") -> Int[Tensor, "name prompt"]:
+def columns_named(pairs: Pairs) -> Int[Tensor, "name prompt"]:
     """The position of each name in each prompt."""
     return torch.stack([*pairs.positions.values()])
 
 
-def wanted(pairs: "Pairs", prompts: Int[Tensor, " some"], by: Sequence[str], shape: Sequence[int]) -> np.ndarray:
+def wanted(pairs: Pairs, prompts: Int[Tensor, " some"], by: Sequence[str], shape: Sequence[int]) -> np.ndarray:
     """Of a table of all cells those that some of the prompts name; all of them where there are no names."""
     found = np.ones(shape, dtype=bool)
     if not pairs.positions:
@@ -122,7 +53,7 @@ def wanted(pairs: "Pairs", prompts: Int[Tensor, " some"], by: Sequence[str], sha
 
 
 def by_name(
-    table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"], by: Sequence[str], pairs: "Pairs"
+    table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"], by: Sequence[str], pairs: Pairs
 ) -> Tensor:
     """A table whose position axes count names: each prompt's own column of every name."""
     if pairs.positions:
@@ -135,7 +66,7 @@ def by_name(
 
 
 def of_names(
-    table: Bool[np.ndarray, "*cells prompt"], by: Sequence[str], pairs: "Pairs", shape: Sequence[int]
+    table: Bool[np.ndarray, "*cells prompt"], by: Sequence[str], pairs: Pairs, shape: Sequence[int]
 ) -> Bool[np.ndarray, "*all prompt"]:
     """The inverse for what is asked for: of all cells (`shape`) those that a prompt's names point to."""
     if not pairs.positions:

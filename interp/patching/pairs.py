@@ -11,7 +11,6 @@ from torch import Tensor
 
 from interp.errors import InputError, inside
 from interp.model import Model
-from interp.patching.named_positions import Place, Places, each_place, position_of
 from interp.patching.pair_files import (
     BESIDE,
     COLUMNS,
@@ -23,6 +22,7 @@ from interp.patching.pair_files import (
     warn_of_glued,
     with_space,
 )
+from interp.patching.token_places import Place, Places, each_place, position_of
 from interp.running import as_batch, as_target, target_tokenizer
 from interp.tokens import Span, TokenBatch, Tokenizer
 

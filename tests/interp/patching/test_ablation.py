@@ -59,6 +59,18 @@ def difference(logits: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
     return last[prompt, RIGHT] - last[prompt, WRONG]
 
 
+def where_there(model: Transformer, batch: TokenBatch, edit: dict, position: int) -> torch.Tensor:
+    """The difference under an edit of the prompts that have a position; NaN of the others, which cannot be edited."""
+    found = torch.full((len(batch.ids),), torch.nan, dtype=torch.float64)
+    prompts = (batch.lengths > position).nonzero()[:, 0]
+    if len(prompts):
+        logits = run(model, batch.rows(prompts), edit=edit).logits[
+            torch.arange(len(prompts)), batch.lengths[prompts] - 1
+        ]
+        found[prompts] = logits.gather(1, RIGHT[prompts, None])[:, 0] - logits.gather(1, WRONG[prompts, None])[:, 0]
+    return found
+
+
 def corpus_mean(model: Transformer, batch: TokenBatch, layer: int, site: str) -> torch.Tensor:
     seen = run(model, batch, capture=full(model, layer, site))[full(model, layer, site)]
     every = [seen[prompt, at] for prompt, length in enumerate(batch.lengths.tolist()) for at in range(length)]
@@ -93,8 +105,7 @@ def test_every_cell_equals_one_plain_edited_forward(build_kind, site, by, kind):
         else:
             value = mean[cell[0]]
             edit = put(value[where["head"]] if "head" in where else value, **where)
-        expected = difference(run(model, batch, edit={full(model, cell[0], site): edit}).logits, batch)
-        expected[batch.lengths <= where.get("position", 0)] = torch.nan
+        expected = where_there(model, batch, {full(model, cell[0], site): edit}, where.get("position", 0))
         torch.testing.assert_close(values[cell], expected, **CLOSE)
     assert found.drop().nan_to_num().abs().max() > 1e-3
     assert (found.values["kl_divergence"].nan_to_num() > -1e-12).all()
@@ -137,8 +148,7 @@ def test_every_site_that_run_can_edit_is_ablated_alike(build_kind, site, by, kin
         elif mean is not None:
             unit = [where[axis] for axis in ("head", "d_mlp") if axis in where]
             edit = put(mean[(cell[0], *unit)], **where)
-        expected = difference(run(model, batch, edit={name: edit}).logits, batch)
-        expected[batch.lengths <= where.get("position", where.get("query", 0))] = torch.nan
+        expected = where_there(model, batch, {name: edit}, where.get("position", where.get("query", 0)))
         torch.testing.assert_close(found[cell], expected, **CLOSE)
     assert (found - found[:, :1]).nan_to_num().abs().max() > 1e-6
 
