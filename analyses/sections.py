@@ -208,6 +208,7 @@ class Page:
         definitions: terms, below how it was made.
         tables: by name, `tables/NAME.csv` and `.parquet`; figures are those in the sections.
         facts: for `run.json`.
+        unfinished: what is still being measured, of a page that is shown before the whole one.
     """
 
     title: str
@@ -220,6 +221,7 @@ class Page:
     definitions: Terms = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    unfinished: str = ""
 
 
 def counts_table(

@@ -143,8 +143,8 @@ def one_line() -> Iterator[None]:
                 yield
         except InputError as error:
             end(str(error), USAGE)
-    except KeyboardInterrupt:
-        end("interrupted; nothing was written", INTERRUPTED)
+    except KeyboardInterrupt as stopped:
+        end(f"interrupted; {str(stopped) or 'nothing was written'}", INTERRUPTED)
 
 
 def end(message: str, code: int) -> NoReturn:
@@ -155,7 +155,10 @@ def end(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def progressing() -> Iterator[Callable[[str, int], None]]:
-    """A line on stderr that says what is being done and how many texts were read, and goes away at the end."""
+    """A line on stderr that says what is being done and how many texts were read, and goes away at the end.
+
+    What ends in a line break stays.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -166,6 +169,9 @@ def progressing() -> Iterator[Callable[[str, int], None]]:
         task = bar.add_task("starting", total=None, texts="")
 
         def say(stage: str, texts: int) -> None:
+            if stage.endswith("\n"):
+                bar.console.print(stage.strip(), highlight=False, soft_wrap=True)
+                return
             bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")
 
         yield say

@@ -115,6 +115,10 @@ def find(
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
     results = [_draw(run, model, result) for result in _corrected(measured)]
+    rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
+    if any(rest.values()):
+        first = _page(run, model, corpora, results, None, Part(), Part(), None, None, pairs)
+        run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known) if labels else None
     probed = _probes(run, model, corpora) if probes else None
     scored = coreference_section.told(run, model, corpora) if coreference.BEHAVIOUR.name in known else Part()

@@ -1,7 +1,8 @@
 """How does an analysis leave a directory that is either whole or not there?
 
 Everything is written beside the directory first and moved into it at the end, `run.json` last. A later run removes the
-files that an earlier `run.json` names as its own; files of anyone else are never touched.
+files that an earlier `run.json` names as its own; files of anyone else are never touched. What is ready long before the
+rest may be shown: it is moved whole, and `run.json` says what is still to come.
 """
 
 import json
@@ -21,6 +22,7 @@ from interp.errors import InputError
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
+UNFINISHED = "unfinished"  # the key of what is still to come
 _SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "path"}  # the same figure gives the same bytes
 _DPI = 130
 
@@ -28,9 +30,23 @@ _DPI = 130
 class Output:
     """A directory in the making; `files` are the names written so far, relative to it."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, out: Path):
+        self.folder, self.out = folder, out
         self.files: list[str] = []
+        self.shown = False
+        self._drawn: dict[str, tuple[Figure, list[bytes]]] = {}
+
+    @property
+    def may_show(self) -> bool:
+        """Whether no finished run of ours would lose its place to one that may never be finished."""
+        facts = _record(self.out)
+        return not facts or UNFINISHED in facts
+
+    def show(self) -> None:
+        """Put what was written so far in its place, and begin anew."""
+        _move(self, self.out)
+        self.folder.mkdir(exist_ok=True)
+        self.files, self.shown = [], True
 
     def path(self, name: str) -> Path:
         """Where to write the file `name`, which will be moved with the rest."""
@@ -49,11 +65,17 @@ class Output:
     def figure(self, name: str, figure: Figure) -> Path:
         """`figures/NAME.svg` and `.png`; returns where the svg lies for now."""
         svg, png = self.path(f"figures/{name}.svg"), self.path(f"figures/{name}.png")
+        drawn, made = self._drawn.get(name, (None, []))
+        if drawn is figure:  # it was shown before
+            for path, content in zip((svg, png), made, strict=True):
+                path.write_bytes(content)
+            return svg
         with matplotlib.rc_context(_SAVE):
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once, for both files
             figure.savefig(svg, metadata={"Date": None, "Creator": None}, dpi=_DPI)
             figure.savefig(png, metadata={"Software": None}, dpi=_DPI)
+        self._drawn[name] = figure, [svg.read_bytes(), png.read_bytes()]
         return svg
 
     def text(self, name: str, text: str) -> None:
@@ -69,7 +91,7 @@ class Output:
 
 @contextmanager
 def writing(out: str | Path) -> Iterator[Output]:
-    """Collect files, and move them into `out` when the block ends well; when it does not, nothing is left behind.
+    """Collect files, and move them into `out` when the block ends well; when it does not, only what was shown stays.
 
     Raises:
         InputError: `out` is a file, cannot be written, or holds files by our names that no run of ours wrote.
@@ -83,14 +105,16 @@ def writing(out: str | Path) -> Iterator[Output]:
             draft.mkdir()
         except OSError as error:
             raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
-        output = Output(draft)
+        output = Output(draft, out)
         yield output
         _move(output, out)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         for folder in made:
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
+        if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
+            raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured until then") from error
         raise
     shutil.rmtree(draft, ignore_errors=True)
 
@@ -134,14 +158,18 @@ def _refuse_foreign(names: Iterable[str], out: Path) -> None:
 
 def earlier_files(out: Path) -> set[str]:
     """The files inside `out` that an earlier run of ours lists as its own; none where there was no such run."""
+    facts = _record(out)
+    names = [name for name in facts.get("files", ()) if isinstance(name, str)]
+    return {name for name in [*names, RUN] if facts and _is_inside(name) and (out / name).is_file()}
+
+
+def _record(out: Path) -> dict[str, Any]:
+    """What our run.json in `out` says; nothing where there is none of ours."""
     try:
         facts = json.loads((out / RUN).read_text("utf-8"))
     except (OSError, ValueError):
-        return set()
-    if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
-        return set()
-    names = [name for name in facts.get("files", ()) if isinstance(name, str)]
-    return {name for name in [*names, RUN] if _is_inside(name) and (out / name).is_file()}
+        return {}
+    return facts if isinstance(facts, dict) and facts.get("made_by") == MAKER else {}
 
 
 def _is_inside(name: str) -> bool:

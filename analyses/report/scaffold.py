@@ -10,7 +10,7 @@ from analyses.numerals import number
 from analyses.provenance import corpus_facts, model_facts, recorded
 from analyses.report import output
 from analyses.report.renderer import figures, render
-from analyses.sections import Definitions, Page, Section, Table, Terms, bold, code, remark
+from analyses.sections import Block, Definitions, Page, Section, Table, Terms, bold, caveat, code, remark
 from interp import Model
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
@@ -18,11 +18,15 @@ Say = Callable[[str, int], object]  # what is being done, and how often: texts r
 
 @dataclass(frozen=True)
 class Run:
-    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell."""
+    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell.
+
+    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured.
+    """
 
     models: Sequence[Mapping[str, Any]]
     seed: int
     say: Say
+    show: Callable[[Page], object]
 
 
 def write(
@@ -39,7 +43,7 @@ def write(
     Returns what `measure` did.
 
     Args:
-        out: the output directory; left as it was when anything fails.
+        out: the output directory; left as it was when anything fails, but for what was shown.
         measure: what a command is about; seed and progress come to it with the `Run`.
         models: by name, those that are measured.
         seed: of everything random.
@@ -51,18 +55,31 @@ def write(
     """
     started = time.perf_counter()
     say: Say = progress or (lambda stage, count: None)
+    described = [{"name": name, **model_facts(model)} for name, model in models.items()]
     with output.writing(out) as new:
-        described = [{"name": name, **model_facts(model)} for name, model in models.items()]
-        page = measure(Run(described, seed, say))
-        for name, table in page.tables.items():
-            new.table(name, table)
-        say("writing figures", 0)
-        drawn = figures([*page.lead, *page.summary, *page.sections])
-        svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
-        facts = _about(described, page) | recorded(command=command, seed=seed, seconds=time.perf_counter() - started)
-        sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
-        new.text("report.html", render(page.title, [*_lead(described), *page.lead], sections, svgs))
-        new.run(facts)
+
+        def put(page: Page) -> None:
+            for name, table in page.tables.items():
+                new.table(name, table)
+            say("writing figures", 0)
+            drawn = figures([*page.lead, *page.summary, *page.sections])
+            svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
+            facts = _about(described, page) | recorded(
+                command=command, seed=seed, seconds=time.perf_counter() - started
+            )
+            sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
+            lead = [*_lead(described), *_to_come(page), *page.lead]
+            new.text("report.html", render(page.title, lead, sections, svgs))
+            new.run(facts)
+
+        def show(page: Page) -> None:
+            if new.may_show:
+                put(page)
+                new.show()
+                say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
+
+        page = measure(Run(described, seed, say, show))
+        put(page)
     return page
 
 
@@ -73,7 +90,20 @@ def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
     if len(more) == 1:
         about = {"name": more[0]["name"], "model": {key: value for key, value in more[0].items() if key != "name"}}
     read = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
-    return {**about, "corpora": read, **page.facts}
+    to_come = {output.UNFINISHED: page.unfinished} if page.unfinished else {}
+    return {**about, "corpora": read, **page.facts, **to_come}
+
+
+def _to_come(page: Page) -> list[Block]:
+    """What a page that is shown before all is measured lacks."""
+    if not page.unfinished:
+        return []
+    return [
+        caveat(
+            f"Still being measured: {page.unfinished}. The whole page takes the place of this one; if nothing is "
+            "running any more, the same command makes it."
+        )
+    ]
 
 
 def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:

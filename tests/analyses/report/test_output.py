@@ -123,3 +123,61 @@ def test_an_output_path_that_is_a_file_or_under_one_is_refused(tmp_path, name):
     with pytest.raises(InputError):
         write(tmp_path / name, "report.html")
     assert files(tmp_path) == {"file"}
+
+
+def showing(out: Path, after: BaseException | None = None) -> None:
+    """Shows one page before the other is ready, where it may."""
+    with output.writing(out) as new:
+        new.text("report.html", "first")
+        new.text("tables/first.csv", "1")
+        new.run({output.UNFINISHED: "effects"})
+        if new.may_show:
+            new.show()
+            assert (out / "report.html").read_text() == "first"
+            assert json.loads((out / "run.json").read_text())["unfinished"] == "effects"
+        if after:
+            raise after
+        new.text("report.html", "whole")
+        new.text("tables/whole.csv", "2")
+        new.run({})
+
+
+def test_what_is_ready_is_shown_before_the_rest_which_takes_its_place(tmp_path):
+    out = tmp_path / "out"
+    showing(out)
+    assert (out / "report.html").read_text() == "whole"
+    assert files(out) == {"report.html", "tables/whole.csv", "run.json"}
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [InputError("no"), RuntimeError("no"), KeyboardInterrupt()])
+def test_what_was_shown_stays_and_says_that_it_is_not_all(tmp_path, error):
+    out = tmp_path / "out"
+    with pytest.raises(type(error), match="report.html shows" if isinstance(error, KeyboardInterrupt) else "no"):
+        showing(out, error)
+    assert (out / "report.html").read_text() == "first"
+    assert json.loads((out / "run.json").read_text())["unfinished"] == "effects"
+    assert os.listdir(tmp_path) == ["out"]
+    showing(out)
+    assert files(out) == {"report.html", "tables/whole.csv", "run.json"}
+
+
+def test_a_finished_run_keeps_its_place_until_the_next_is_finished(tmp_path):
+    out = tmp_path / "out"
+    write(out, "report.html")
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        showing(out, KeyboardInterrupt())
+    assert files(out) == {"report.html", "run.json"}
+    assert (out / "report.html").read_text() == "report.html"
+
+
+def test_a_figure_that_was_shown_is_drawn_once(tmp_path):
+    figure = drawing()
+    with output.writing(tmp_path / "out") as new:
+        first = new.figure("grid", figure).read_bytes()
+        new.run({output.UNFINISHED: "effects"})
+        new.show()
+        figure.subplots()  # would be seen if it were drawn again
+        assert new.figure("grid", figure).read_bytes() == first
+        new.run({})
+    assert (tmp_path / "out/figures/grid.svg").read_bytes() == first

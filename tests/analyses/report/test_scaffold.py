@@ -122,3 +122,19 @@ def test_what_fails_while_it_is_measured_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="a bug"):
         write(tmp_path / "out", measure, {})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp_path):
+    out, said = tmp_path / "out", []
+
+    def measure(run: Run) -> Page:
+        run.show(page(unfinished="effects"))
+        assert json.loads((out / "run.json").read_text())["unfinished"] == "effects"
+        assert "Still being measured: effects." in page_of(out).text
+        assert pd.read_csv(out / "tables/layers.csv").equals(TABLE)
+        return page()
+
+    write(out, measure, {}, progress=lambda stage, count: said.append(stage))
+    assert "unfinished" not in json.loads((out / "run.json").read_text())
+    assert "Still being measured" not in page_of(out).text
+    assert [stage for stage in said if stage.endswith("\n")] == [f"{out / 'report.html'} shows what is known already\n"]

@@ -359,6 +359,7 @@ def test_a_report_runs_from_end_to_end_and_says_what_ours_says(names, tmp_path):
             main(
                 [
                     "position",
+                    "--labels",
                     "--model",
                     model,
                     "--out",
