@@ -188,12 +188,13 @@ class _Run:
 def _interruptible(processes: Processes) -> Iterator[list[int]]:
     """Within, the first Ctrl-C waits in the list, so that the step that is being taken ends; the next is as ever.
 
-    Several processes would not all stop after the same step, and signals reach a program's first thread alone: there
-    it is as ever from the first.
+    Several processes would not all stop after the same step, signals reach a program's first thread alone, and who
+    starts a program may have it ignore Ctrl-C: there it is as ever from the first.
     """
     caught: list[int] = []
     before = signal.getsignal(signal.SIGINT)
-    if processes.kind is not None or before is None or threading.current_thread() is not threading.main_thread():
+    alone = processes.kind is None and threading.current_thread() is threading.main_thread()
+    if not alone or before in (None, signal.SIG_IGN):
         yield caught
         return
 

@@ -71,6 +71,15 @@ def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(t
     assert lines[0] == lines[1]
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, also where a test runner has its processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path):
     ours = plan(30, save_every=0, snapshot_at=())
     expected = go(tmp_path / "whole", ours)
@@ -84,6 +93,7 @@ def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path)
     same(go(tmp_path / "parts", ours, resume=True), expected)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interruption_ends_a_run_at_once(tmp_path):
     def twice(progress):
         signal.raise_signal(signal.SIGINT)  # in this thread: two that wait at once are one
@@ -92,6 +102,15 @@ def test_a_second_interruption_ends_a_run_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, plan(30, save_every=0, snapshot_at=()), tell=twice)
     assert not (tmp_path / state.FILE).exists()
+
+
+def test_a_run_that_is_started_to_ignore_interruptions_ignores_them(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        go(tmp_path, plan(5, save_every=0, snapshot_at=()), tell=lambda _: signal.raise_signal(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert state.read(tmp_path / state.FILE).facts["step"] == 5
 
 
 def test_directories_are_named_by_texts(tmp_path):
