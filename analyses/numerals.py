@@ -15,6 +15,11 @@ def number(value: Any, *, sign: bool = False) -> str:
     return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")
 
 
+def whole(value: Any) -> str:
+    """A count as text, also one that a column with missing ones holds as a fraction."""
+    return number(value if not math.isfinite(value) else int(value))
+
+
 def interval(low: Any, high: Any, *, sign: bool = False) -> str:
     """Two bounds as text; a dash where they are undefined."""
     bounds = [number(each, sign=sign) for each in (low, high)]

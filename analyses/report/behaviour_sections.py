@@ -12,7 +12,7 @@ from analyses.figures import head_name, measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, notable
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
-from analyses.numerals import counted, false_discovery_rate, interval, number
+from analyses.numerals import counted, false_discovery_rate, interval, number, whole
 from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, RELATION, RULE_COLUMNS, UNTESTED
 from analyses.sections import (
     BREAK,
@@ -280,8 +280,8 @@ def _followed(result: Result) -> list[Table]:
             measure_name(row["measure"]),
             number(row["value"]),
             f"{row['rival']} {number(row['rival_value'])}",
-            f"{number(row['target_share'])} / {number(row['rival_share'])} (n {row['n_differ']})",
-            f"{row['own_rival']} {number(row['own_difference'], sign=True)} (n {row['own_n_differ']})",
+            f"{number(row['target_share'])} / {number(row['rival_share'])} (n {whole(row['n_differ'])})",
+            f"{row['own_rival']} {number(row['own_difference'], sign=True)} (n {whole(row['own_n_differ'])})",
             row["verdict"],
             row["rule"] + (f" {number(row['predicts'])}" if row["rule"] != NO_RULE else ""),
         ]

@@ -1,0 +1,19 @@
+"""Numbers as they stand on a page."""
+
+import math
+
+import pytest
+
+from analyses.numerals import number, whole
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(11, "11"), (1234.0, "1\u202f234"), (0.0, "0"), (math.nan, "–"), (math.inf, "–")]
+)
+def test_counts_have_no_decimals(value, expected):
+    assert whole(value) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-0.25, "−0.250"), (1234, "1\u202f234"), (None, "–")])
+def test_numbers_as_text(value, expected):
+    assert number(value) == expected
