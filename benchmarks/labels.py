@@ -414,30 +414,25 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=("planted", "rungs", "sinks", "untrained", "copies", "words", "permuted", "coverage")
     )
-    parser.add_argument("--corpus", default="stories:300:11", help="what copies are labelled on, and shuffled")
+    parser.add_argument("--corpus", default="tales:100:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
     count = options.models or (20 if options.quick else 200)
     seeds = range(options.first, options.first + count)
+    some, few = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
     line = {"processor": platform.processor() or platform.machine(), "processes": options.processes}
     print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
     once = partial(torch.set_num_threads, 1)
     with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=once) as workers:
         asked = {
             "planted": lambda: planted(seeds, workers),
-            "rungs": lambda: rungs(seeds[: max(count // 4, 1)], workers),
-            "sinks": lambda: sinks(seeds[: max(count // 4, 1)], workers),
+            "rungs": lambda: rungs(some, workers),
+            "sinks": lambda: sinks(some, workers),
             "untrained": lambda: untrained(seeds, workers),
-            "copies": lambda: named(
-                [*workers.map(copies_one, seeds[: count // 4], repeat(options.corpus))], 32 * _COPIES
-            ),
-            "words": lambda: named([*workers.map(words_one, seeds[: count // 4], repeat(options.corpus))], 32),
-            "permuted": lambda: named(
-                [*workers.map(permuted_one, seeds[: max(count // 10, 1)], repeat(options.corpus))], 32, _MEANINGFUL[1:2]
-            ),
-            "permuted rungs": lambda: named(
-                [*workers.map(permuted_rungs_one, seeds[: max(count // 4, 1)])], 16, _MEANINGFUL[1:2]
-            ),
+            "copies": lambda: named([*workers.map(copies_one, some, repeat(options.corpus))], 32 * _COPIES),
+            "words": lambda: named([*workers.map(words_one, some, repeat(options.corpus))], 32),
+            "permuted": lambda: named([*workers.map(permuted_one, few, repeat(options.corpus))], 32, _MEANINGFUL[1:2]),
+            "permuted rungs": lambda: named([*workers.map(permuted_rungs_one, some)], 16, _MEANINGFUL[1:2]),
             "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
         }
         for name, ask in asked.items():
