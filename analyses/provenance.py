@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,15 +20,16 @@ PACKAGES = (
 )
 
 
-def recorded(*, command: str, seed: int, seconds: float) -> dict[str, Any]:
-    """What every run says of itself: how it was called, on what it ran, and how long it took."""
+def recorded(*, command: str, seed: int, stages: Mapping[str, float]) -> dict[str, Any]:
+    """What every run says of itself: how it was called, on what it ran, and how long it took, stage by stage."""
     return {
         "schema": SCHEMA,
         "command": command,
         "seed": seed,
         "versions": versions(),
         "processor": platform.processor() or platform.machine(),
-        "seconds": round(seconds, 1),
+        "seconds": round(sum(stages.values()), 1),
+        "stages": {stage: round(seconds, 1) for stage, seconds in stages.items()},
     }
 
 

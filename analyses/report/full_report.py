@@ -144,6 +144,7 @@ def _measure(
             collected = collect(reading, collectors)
             norms = _norms(run, model, asked, used.corpus, kind)
             for behaviour, own, by_norm in zip(asked, collected, norms, strict=True):
+                run.say(f"{behaviour.name}: intervals, rules and minimal pairs", 0)
                 found[behaviour.name, kind] = _result(model, behaviour, kind, used, (own, by_norm), run.seed, pairs)
     return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
 

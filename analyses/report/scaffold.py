@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,33 @@ class Run:
     show: Callable[[Page], object]
 
 
+@dataclass
+class Stages:
+    """Tells what is being done, and keeps how long each stage took. What ends a line is told, and is no stage."""
+
+    tell: Say
+    _taken: dict[str, float] = field(default_factory=dict)
+    _now: str = "starting"
+    _since: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, stage: str, count: int) -> None:
+        """Tell it, and count the time since the last call for what was being done."""
+        if not stage.endswith("\n"):
+            self._count()
+            self._now = stage
+        self.tell(stage, count)
+
+    def seconds(self) -> dict[str, float]:
+        """Of each stage until now, in the order in which they were first told."""
+        self._count()
+        return dict(self._taken)
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        self._taken[self._now] = self._taken.get(self._now, 0.0) + now - self._since
+        self._since = now
+
+
 def write(
     out: str | Path,
     measure: Callable[[Run], Page],
@@ -53,8 +80,7 @@ def write(
     Raises:
         InputError: as `measure`, or an output directory that cannot be used.
     """
-    started = time.perf_counter()
-    say: Say = progress or (lambda stage, count: None)
+    say = Stages(progress or (lambda stage, count: None))
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
     with output.writing(out) as new:
 
@@ -64,9 +90,7 @@ def write(
             say("writing figures", 0)
             drawn = figures([*page.lead, *page.summary, *page.sections])
             svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
-            facts = _about(described, page) | recorded(
-                command=command, seed=seed, seconds=time.perf_counter() - started
-            )
+            facts = _about(described, page) | recorded(command=command, seed=seed, stages=say.seconds())
             sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
             lead = [*_lead(described), *_to_come(page), *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))

@@ -37,7 +37,7 @@ from analyses.sections import (
 from interp import Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"
-RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "corpora", "files"}
+RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages", "corpora", "files"}
 TABLE = pd.DataFrame({"layer": [0, 1]})
 
 
@@ -138,3 +138,18 @@ def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp
     assert "unfinished" not in json.loads((out / "run.json").read_text())
     assert "Still being measured" not in page_of(out).text
     assert [stage for stage in said if stage.endswith("\n")] == [f"{out / 'report.html'} shows what is known already\n"]
+
+
+def test_the_record_says_how_long_each_stage_took(tmp_path):
+    told = []
+
+    def measure(run):
+        for stage in ("reading", "drawing", "the page is there\n", "reading"):
+            run.say(stage, 0)
+        return page()
+
+    write(tmp_path, measure, {}, progress=lambda stage, count: told.append(stage))
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert [*facts["stages"]] == ["starting", "reading", "drawing", "writing figures"]
+    assert facts["seconds"] == pytest.approx(sum(facts["stages"].values()), abs=0.3)
+    assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
