@@ -10,7 +10,7 @@ text's own next tokens, or in anything else that an output layer, the model's or
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.hidden_keys import HiddenKeys
+from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
 from interp.patching.memory import rows_at_once
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import PatchSite, last_stack
@@ -79,7 +79,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class _Texts:
+class ClaimedTexts:
     """The texts of a call, and which attention of the model claims are on."""
 
     model: Model
@@ -113,6 +113,17 @@ class _Texts:
         ids = self.read.ids
         return Read(claim.queries, log_probabilities(ids[claim.prompt, claim.queries.to(ids.device) + 1]))
 
+    def changed(self, base: PlainRun, prompt: int, claims: Sequence[Claim], last: int | None = None) -> ChangedKeys:
+        """Claims on one text, of whose causal stack that is read only `last` positions matter; None: all."""
+        lengths = {name: int(self.read_by(name).lengths[prompt]) for name in self.model.config.stacks}
+        if last is not None and self.model.config.last.causal:
+            lengths[last_stack(self.model)] = last
+        own = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
+        queries, keys, others = ([getattr(one, part) for one in claims] for part in ("queries", "keys", "others"))
+        return ChangedKeys(
+            self.model, own, self.patch_site, queries, keys, others, [one.how == "hide" for one in claims]
+        )
+
 
 @torch.no_grad()
 def knock_out(
@@ -124,6 +135,7 @@ def knock_out(
     target: Tokens | None = None,
     stack: str | None = None,
     attention: str = "self",
+    cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
@@ -139,34 +151,41 @@ def knock_out(
         target: what the decoder reads where there is an encoder, which reads `tokens`.
         stack: whose heads; by default those of the stack that is read. The claims' rows are positions of its text.
         attention: `self`, or `cross`: then the claims' keys are positions of the source.
+        cells: which heads each claim is asked of; the others are NaN. By default all.
 
     Raises:
         InputError: neither `output` nor an output layer; a claim without `read` where there is no next token; a claim
-            outside its text, or that leaves a row nothing else to attend to; no such stack or attention.
+            outside its text, or that leaves a row nothing else to attend to; no such stack or attention; `cells` of
+            another shape.
     """
     if not isinstance(model, Transformer):
-        return knock_out_by_forward(model, tokens, claims, output, target=target, stack=stack, attention=attention)
-    texts = _checked(model, tokens, claims, output, target, stack, attention)
+        whole = knock_out_by_forward(model, tokens, claims, output, target=target, stack=stack, attention=attention)
+        return whole if cells is None else whole.masked_fill(~cells.to(whole.device), torch.nan)
+    texts = checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
-    found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
-    stretches = _stretches(texts, claims)
-    for prompt, some, layers in _parties(texts, claims, stretches):
-        lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
-        reads = [texts.read_of(claims[at]) for at in some]
+    shape = len(claims), config.n_layers, config.n_heads
+    if cells is not None and cells.shape != shape:
+        raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
+    found, stretches = base.resid[0].new_full(shape, 0.0 if cells is None else torch.nan), _stretches(texts, claims)
+    for prompt, some, layers, heads in (
+        _parties(texts, claims, stretches) if cells is None else _some_cells(texts, claims, stretches, cells)
+    ):
+        asked, reads = [claims[at] for at in some], [texts.read_of(claims[at]) for at in some]
         last = max(1 + int(read.positions.max()) for read in reads)
         if texts.patch_site.stack == last_stack(model):
             last = max(stretches[at].stop for at in some)
-        if model.last.config.causal:
-            lengths[last_stack(model)] = last
-        own = base.take(torch.tensor([prompt], device=model.device), lengths)
-        mine = [claims[at] for at in some]
-        queries, keys, others = ([getattr(one, part) for one in mine] for part in ("queries", "keys", "others"))
-        hides, at_reads = [one.how == "hide" for one in mine], [read.positions for read in reads]
-        hidden = HiddenKeys(model, own, texts.patch_site, queries, keys, others, hides, at_reads)
-        for at, drop in zip(some, hidden.drops(layers, output, [read.value for read in reads]), strict=True):
-            found[at, layers.start : layers.stop] = drop
+        changed = texts.changed(base, prompt, asked, last)
+        at_reads = [read.positions for read in reads]
+        if heads is None:
+            hidden, values = HiddenKeys(model, changed, at_reads), [read.value for read in reads]
+            for at, drop in zip(some, hidden.drops(layers, output, values), strict=True):
+                found[at, layers.start : layers.stop] = drop
+        else:
+            hidden, values = HiddenKeys(model, changed, at_reads, heads), [reads[at].value for at, _ in heads]
+            for (at, head), drop in zip(heads, hidden.drops(layers, output, values), strict=True):
+                found[some[at], layers.start, head] = drop[0, 0]
     return found
 
 
@@ -182,7 +201,7 @@ def knock_out_by_forward(
     attention: str = "self",
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
-    texts = _checked(model, tokens, claims, output, target, stack, attention)
+    texts = checked(model, tokens, claims, output, target, stack, attention)
     config = model.config.stacks[texts.patch_site.stack]
     final = "logits" if output is None else f"{last_stack(model)}.resid_final"
     inputs, target = texts.inputs
@@ -197,7 +216,7 @@ def knock_out_by_forward(
 
         for layer in range(config.n_layers):
             for head in range(config.n_heads):
-                edit = _edits(texts.patch_site, claim, layer, head)
+                edit = edits_of(texts.patch_site, claim, layer, head)
                 after = run(model, inputs, capture=final, edit=edit, target=target)[final]
                 found[at, layer, head] = value(before) - value(after)
     return found
@@ -226,7 +245,7 @@ def knock_out_together(
     Raises:
         InputError: as for `knock_out`; a claim that does not hide its keys; a head that the model does not have.
     """
-    texts = _checked(model, tokens, claims, output, None, None, "self")
+    texts = checked(model, tokens, claims, output, None, None, "self")
     config, batch = model.config.stacks[texts.patch_site.stack], texts.rows
     if any(claim.how != "hide" for claim in claims):
         raise InputError("keys are hidden from several heads at once: expected no claim that exchanges or removes them")
@@ -270,7 +289,7 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
     return value
 
 
-def _edits(patch_site: PatchSite, claim: Claim, layer: int, head: int) -> dict[str, Edit]:
+def edits_of(patch_site: PatchSite, claim: Claim, layer: int, head: int) -> dict[str, Edit]:
     """The edit that hides, exchanges or removes a claim's keys in one head."""
 
     def masked(scores: Float[Tensor, "row key"], keys: Bool[Tensor, "row key"]) -> Tensor:
@@ -294,7 +313,7 @@ def _edits(patch_site: PatchSite, claim: Claim, layer: int, head: int) -> dict[s
     return {site if claim.how == "hide" else site.removesuffix("scores") + "pattern": edit}
 
 
-def _checked(
+def checked(
     model: Model,
     tokens: Tokens,
     claims: Sequence[Claim],
@@ -302,13 +321,13 @@ def _checked(
     target: Tokens | None,
     stack: str | None,
     attention: str,
-) -> _Texts:
+) -> ClaimedTexts:
     """The texts, every claim inside its own."""
     patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
     own = output is None or output is getattr(model, "output", None)
     if output is None and model.config.output == "none":
         raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    texts = _Texts(model, as_batches(model, tokens, target), patch_site)
+    texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
     for batch in (texts.rows, texts.keys, texts.read):
         if batch.padded and not bool(batch.mask[:, 0].all()):
             raise InputError("texts are padded on the right: expected a real token in the first column of every text")
@@ -324,7 +343,7 @@ def _checked(
     return texts
 
 
-def _check_claim(texts: _Texts, claim: Claim) -> None:
+def _check_claim(texts: ClaimedTexts, claim: Claim) -> None:
     """Whether a claim lies inside its texts, and leaves each row a key in the layers that see least."""
     length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
     rows = claim.queries.tolist()
@@ -356,7 +375,7 @@ def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row
     return (key < n_keys).expand_as(claim.keys)
 
 
-def _stretches(texts: _Texts, claims: Sequence[Claim]) -> list[range]:
+def _stretches(texts: ClaimedTexts, claims: Sequence[Claim]) -> list[range]:
     """The positions of its text that each claim can change and that matter to what it reads.
 
     In a causal stack nothing before the first row changes, and nothing after the last one that is claimed or read is
@@ -371,10 +390,20 @@ def _stretches(texts: _Texts, claims: Sequence[Claim]) -> list[range]:
     ]
 
 
-def _parties(
-    texts: _Texts, claims: Sequence[Claim], stretches: Sequence[range]
-) -> Iterator[tuple[int, list[int], range]]:
-    """A text, some of the claims on it and the layers whose heads they are hidden from: what shares a pass.
+class _Party(NamedTuple):
+    """Claims on a text and the layers whose heads they are hidden from: what shares a pass.
+
+    `heads` None are all; else those of one layer, each with the claim (of `claims`) that it is asked of.
+    """
+
+    prompt: int
+    claims: list[int]
+    layers: range
+    heads: list[tuple[int, int]] | None = None
+
+
+def _parties(texts: ClaimedTexts, claims: Sequence[Claim], stretches: Sequence[range]) -> Iterator[_Party]:
+    """All heads of all claims.
 
     Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
     """
@@ -382,7 +411,7 @@ def _parties(
     after = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
     onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
     party, rows = [], 0
-    for at in sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop)):
+    for at in _in_order(claims, stretches):
         claim = claims[at]
         own = config.n_heads * (2 * len(claim.queries) + after * len(stretches[at]) + config.n_layers * onward)
         if party and (claims[party[0]].prompt != claim.prompt or rows + own > most):
@@ -394,8 +423,35 @@ def _parties(
         yield from _layers(config.n_layers, claims[party[0]].prompt, party, rows / most)
 
 
-def _layers(n_layers: int, prompt: int, party: list[int], share: float) -> Iterator[tuple[int, list[int], range]]:
+def _in_order(claims: Sequence[Claim], stretches: Sequence[range]) -> list[int]:
+    return sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop))
+
+
+def _layers(n_layers: int, prompt: int, party: list[int], share: float) -> Iterator[_Party]:
     """All layers at once, or as many as fit where a single claim is too much."""
     together = max(1, int(n_layers / max(1.0, share)))
     for start in range(0, n_layers, together):
-        yield prompt, party, range(start, min(n_layers, start + together))
+        yield _Party(prompt, party, range(start, min(n_layers, start + together)))
+
+
+def _some_cells(
+    texts: ClaimedTexts, claims: Sequence[Claim], stretches: Sequence[range], cells: Bool[Tensor, "claim layer head"]
+) -> Iterator[_Party]:
+    """Some heads of each claim, a layer at a time."""
+    most = rows_at_once(texts.model, 3)
+    onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
+    order = _in_order(claims, stretches)
+    for layer in range(cells.shape[1]):
+        party, heads, rows = [], [], 0
+        for at in order:
+            mine = cells[at, layer].nonzero()[:, 0].tolist()
+            own = len(mine) * (len(claims[at].queries) + len(stretches[at]) + onward)
+            if party and (claims[party[0]].prompt != claims[at].prompt or rows + own > most):
+                yield _Party(claims[party[0]].prompt, party, range(layer, layer + 1), heads)
+                party, heads, rows = [], [], 0
+            if mine:
+                heads += [(len(party), head) for head in mine]
+                party.append(at)
+                rows += own
+        if party:
+            yield _Party(claims[party[0]].prompt, party, range(layer, layer + 1), heads)

@@ -91,6 +91,22 @@ def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries,
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("entries", [1 << 19, 300])
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
+    model, probe = tiny_model(kind), torch.nn.Linear(STACKS[kind].d_model, 29).double()
+    randomise(probe, 1)
+    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
+    whole = knock_out(model, texts, claims, probe)
+    cells = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    cells[0], cells[:, 0, 1] = False, True
+    monkeypatch.setattr(memory, "MOST", 3 * entries)
+    some = knock_out(model, texts, claims, probe, cells=cells)
+    torch.testing.assert_close(some, whole.masked_fill(~cells, torch.nan), equal_nan=True)
+    with pytest.raises(InputError, match=r"expected \(11, 2, "):
+        knock_out(model, texts, claims, probe, cells=cells[1:])
+
+
 def test_a_sink_whose_value_nothing_reads_is_missed_only_where_its_mass_moves():
     """Hiding it gives its mass to keys that had little; removing what it adds, which is nothing, changes nothing."""
     model, texts = tiny_model("attention only"), TokenBatch.from_rows(ROWS[:1])
@@ -142,9 +158,9 @@ def test_only_positions_that_change_and_are_seen_are_carried(kind, carried, monk
     shown = []
 
     class Watched(hidden_keys.HiddenKeys):
-        def __init__(self, model, plain, *rest):
-            super().__init__(model, plain, *rest)
-            shown.append(range(self.suffix.first, plain.batch.ids.shape[1]))
+        def __init__(self, model, changed, *rest):
+            super().__init__(model, changed, *rest)
+            shown.append(range(self.suffix.first, changed.whole.batch.ids.shape[1]))
 
     monkeypatch.setattr(knockout, "HiddenKeys", Watched)
     fast, plain = (way(model, texts, claims, probe) for way in (knock_out, knock_out_by_forward))
