@@ -69,15 +69,8 @@ def record(
     Raises:
         InputError: a metric that does not give one finite number a prompt.
     """
-    tap, read, final = Tap(capture=frozenset(names), edit=edits or {}), None, None
-    for name, batch in zip(model.config.stacks, inputs, strict=False):
-        assert batch is not None
-        stack = model.stack(name)
-        entering = embedded(stack, batch) if start is None or read is not None else start
-        entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
-        final = stack.resume(entering, Sight.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
-        read = Source.of(final, batch)
-    assert final is not None
+    tap = Tap(capture=frozenset(names), edit=edits or {})
+    final = passed(model, inputs, tap, start)
     values = {readout.name: readout.of(model, readout.at_reads(final)) for readout in readouts}
     for name, value in values.items():
         if value.shape != final.shape[:1] or not bool(value.isfinite().all()):
@@ -86,6 +79,22 @@ def record(
                 f"got {value.detach().tolist()}"
             )
     return Tape(inputs, tap.seen, values)
+
+
+def passed(
+    model: Transformer, inputs: Inputs, tap: Tap, start: Float[Tensor, "prompt position d_model"] | None = None
+) -> Float[Tensor, "prompt position d_model"]:
+    """The last stream of the last stack, whose graph begins at what enters each stack's first block; as `record`."""
+    read, final = None, None
+    for name, batch in zip(model.config.stacks, inputs, strict=False):
+        assert batch is not None
+        stack = model.stack(name)
+        entering = embedded(stack, batch) if start is None or read is not None else start
+        entering = tap.at(name)("embed", entering.detach().requires_grad_(torch.is_grad_enabled()))
+        final = stack.resume(entering, Sight.of(batch, causal=stack.config.causal), tap=tap.at(name), source=read)
+        read = Source.of(final, batch)
+    assert final is not None
+    return final
 
 
 def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position d_model"]:
@@ -123,16 +132,24 @@ def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows
     Raises:
         InputError: not one prompt fits.
     """
-    numbers, width = 4 * model.config.d_vocab, pairs.clean.ids.shape[1]
-    for name, config in model.config.stacks.items():
-        own, attentions = pairs.read_by(name).ids.shape[1], 2 if config.cross_attention else 1
-        keys = own + (pairs.read_by("encoder").ids.shape[1] if config.cross_attention else 0)
-        heads = attentions * (config.n_heads + 2 * config.kv_heads) * config.d_head
-        layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * keys if rows else 0)
-        numbers += own * (config.n_layers * layer + extra)
-    needed = numbers * model.last.embed.token.weight.element_size()
+    width = pairs.clean.ids.shape[1]
+    needed = bytes_a_prompt(
+        model, {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}, extra, rows
+    )
     if budget < needed:
         raise InputError(
             f"a budget of {budget} bytes is too small for one prompt of {width} positions: expected at least {needed}"
         )
     return torch.arange(len(pairs), device=model.device).split(budget // needed)
+
+
+def bytes_a_prompt(model: Transformer, widths: Mapping[str, int], extra: int = 0, rows: bool = False) -> int:
+    """What a differentiated pass holds of a prompt of so many positions a stack; `extra` and `rows` as in `split`."""
+    numbers = 4 * model.config.d_vocab
+    for name, config in model.config.stacks.items():
+        own, attentions = widths[name], 2 if config.cross_attention else 1
+        keys = own + (widths["encoder"] if config.cross_attention else 0)
+        heads = attentions * (config.n_heads + 2 * config.kv_heads) * config.d_head
+        layer = 14 * config.d_model + 8 * config.d_mlp + 6 * heads + (8 * config.n_heads * keys if rows else 0)
+        numbers += own * (config.n_layers * layer + extra)
+    return numbers * model.last.embed.token.weight.element_size()

@@ -1,0 +1,166 @@
+"""What would hiding a claim's keys cost, from gradients? All heads of a model from one backward pass a read-out.
+
+Changing keys in one head changes that head's mix of values z, at the claimed rows alone, by an amount that needs no
+gradient: it is computed. Only what follows is taken to first order, the change of z times the gradient of what is read:
+attribution patching (Nanda 2023) of z, with the attention pattern's own change exact as in the QK fix of AtP* (Kramár
+2024, arXiv:2403.00745, section 3.1). Claims that read the same, as a claim and its controls do, share a gradient. Where
+the model is sure of what is read, gradients vanish and the estimate is too small: `knock_out` measures.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from interp.model import Model
+from interp.patching.gradients.tape import bytes_a_prompt, passed
+from interp.patching.knockout import Claim, ClaimedTexts, Read, checked
+from interp.patching.pairs import Inputs
+from interp.patching.patch_sites import PatchSite
+from interp.patching.plain import PlainRun
+from interp.running import Tokens
+from interp.tap import Tap
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer, with_parts
+
+BUDGET = 64 << 20  # bytes of activations that one differentiated pass holds: a larger one is not faster on a CPU
+_WEIGHTS = 1 << 22  # attention weights of changed rows at a time
+
+
+class Estimated(NamedTuple):
+    """What each head would lose, and what each claim reads with nothing changed, in the read's unit."""
+
+    drops: Float[Tensor, "claim layer head"]
+    values: Float[Tensor, " claim"]
+
+
+def estimated_knock_out(
+    model: Model,
+    tokens: Tokens,
+    claims: Sequence[Claim],
+    output: nn.Linear | None = None,
+    *,
+    target: Tokens | None = None,
+    stack: str | None = None,
+    attention: str = "self",
+    budget: int = BUDGET,
+) -> Estimated:
+    """Estimate what `knock_out` measures: -(change of z at the claimed rows) x (gradient of the claim's value there).
+
+    Args:
+        model, tokens, claims, output, target, stack, attention: as for `knock_out`. Claims on one text with the same
+            `Read` object, or with none on the same rows, share a backward pass.
+        budget: bytes of activations that one pass may hold, or those of one text where that is more.
+
+    Raises:
+        InputError: as for `knock_out`; a model that another library runs as a whole.
+    """
+    model = with_parts(model, "estimates of hidden keys")
+    texts = checked(model, tokens, claims, output, target, stack, attention)
+    output = output or model.output
+    assert output is not None
+    config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
+    found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
+    said = base.resid[0].new_zeros(len(claims))
+    for lot in _lots(texts, claims, budget):
+        values, gradients = _differentiated(texts, [claims[own[0]] for own in lot], output)
+        read = {at: row for row, own in enumerate(lot) for at in own}
+        for some in _some(texts, claims, [*read]):
+            mine, rows = [claims[at] for at in some], torch.tensor([read[at] for at in some], device=model.device)
+            found[some], said[some] = _estimates(texts, base, mine, gradients, rows), values[rows]
+    return Estimated(found, said)
+
+
+@torch.no_grad()
+def _estimates(
+    texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], gradients: Sequence[Tensor], read: Tensor
+) -> Float[Tensor, "claim layer head"]:
+    """Of claims on one text; `gradients` at z are layer by layer, and `read` says which is whose."""
+    changed = texts.changed(base, claims[0].prompt, claims)
+    by_row = [
+        -einsum(
+            changed.dz(layer),
+            gradient[read[changed.claim], changed.rows],
+            "head row d_head, row head d_head -> row head",
+        )
+        for layer, gradient in enumerate(gradients)
+    ]
+    rows = torch.stack(by_row, 1)
+    return rows.new_zeros(len(claims), *rows.shape[1:]).index_add_(0, changed.claim, rows)
+
+
+@torch.enable_grad()
+def _differentiated(
+    texts: ClaimedTexts, claims: Sequence[Claim], output: nn.Linear
+) -> tuple[Float[Tensor, " claim"], list[Float[Tensor, "claim position head d_head"]]]:
+    """Each claim's value, and its gradient at z, layer by layer: a copy of its text for each, which do not mix."""
+    model, reads = texts.model, [texts.read_of(claim) for claim in claims]
+    inputs = _copies(texts.inputs, [claim.prompt for claim in claims])
+    names = PatchSite.of(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
+    tap = Tap(capture=frozenset(names))
+    assert isinstance(model, Transformer)
+    final = passed(model, inputs, tap)
+    at = torch.cat([read.positions for read in reads]).to(final.device)
+    sizes = [len(read.positions) for read in reads]
+    row = torch.arange(len(reads), device=at.device).repeat_interleave(torch.tensor(sizes, device=at.device))
+    said = output(final[row, at]).split(sizes)
+    values = torch.stack([read.value(own) for read, own in zip(reads, said, strict=True)])
+    seen = [tap.seen[name] for name in names]
+    return values.detach(), [*torch.autograd.grad(values.sum(), seen, allow_unused=True, materialize_grads=True)]
+
+
+def _copies(inputs: Inputs, prompts: Sequence[int]) -> Inputs:
+    """Each text as often as it is named, without the columns that only longer ones fill."""
+
+    def own(batch: TokenBatch) -> TokenBatch:
+        some = batch.rows(torch.tensor(prompts, device=batch.ids.device))
+        width = int(some.lengths.max())
+        return TokenBatch(some.ids[:, :width], some.mask[:, :width], some.positions[:, :width])
+
+    first, second = inputs
+    return own(first), second and own(second)
+
+
+def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[int]]]:
+    """The claims of one read-out, and as many of those as a pass holds; texts of about one length go together."""
+    model = texts.model
+    assert isinstance(model, Transformer)
+    groups: dict[tuple[int, object], list[int]] = defaultdict(list)
+    for at, claim in enumerate(claims):
+        groups[claim.prompt, _read_by(claim)].append(at)
+    lot, longest = [], 0
+    lengths = {name: texts.read_by(name).lengths.tolist() for name in model.config.stacks}
+    order = sorted(groups, key=lambda group: (lengths[texts.patch_site.stack][group[0]], group[0]))
+    for prompt, own in ((group[0], groups[group]) for group in order):
+        needed = bytes_a_prompt(model, {name: each[prompt] for name, each in lengths.items()})
+        longest = max(longest, needed)
+        if lot and longest * (len(lot) + 1) > budget:
+            yield lot
+            lot, longest = [], needed
+        lot.append(own)
+    if lot:
+        yield lot
+
+
+def _read_by(claim: Claim) -> object:
+    """What tells apart the read-outs of one text."""
+    read: Read | None = claim.read
+    return tuple(claim.queries.tolist()) if read is None else id(read)
+
+
+def _some(texts: ClaimedTexts, claims: Sequence[Claim], own: Sequence[int]) -> Iterator[list[int]]:
+    """Claims on one text, as many as have their rows' attention weights made at a time."""
+    each = texts.model.config.stacks[texts.patch_site.stack].n_heads * texts.keys.ids.shape[1]
+    some, rows = [], 0
+    for at in own:
+        apart = bool(some) and claims[some[0]].prompt != claims[at].prompt
+        if some and (apart or (rows + len(claims[at].queries)) * each > _WEIGHTS):
+            yield some
+            some, rows = [], 0
+        some.append(at)
+        rows += len(claims[at].queries)
+    yield some
