@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.model import Model
@@ -32,9 +32,14 @@ _WEIGHTS = 1 << 22  # attention weights of changed rows at a time
 
 
 class Estimated(NamedTuple):
-    """What each head would lose, and what each claim reads with nothing changed, in the read's unit."""
+    """What each head would lose, and what each claim reads with nothing changed, in the read's unit.
+
+    `sizes` are the same losses added up over a claim's rows without their signs: where much changes and cancels, little
+    is lost to first order, and the estimate says least of what is lost.
+    """
 
     drops: Float[Tensor, "claim layer head"]
+    sizes: Float[Tensor, "claim layer head"]
     values: Float[Tensor, " claim"]
 
 
@@ -65,21 +70,24 @@ def estimated_knock_out(
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
     found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
-    said = base.resid[0].new_zeros(len(claims))
+    sizes, said = torch.zeros_like(found), base.resid[0].new_zeros(len(claims))
     for lot in _lots(texts, claims, budget):
         values, gradients = _differentiated(texts, [claims[own[0]] for own in lot], output)
         read = {at: row for row, own in enumerate(lot) for at in own}
         for some in _some(texts, claims, [*read]):
             mine, rows = [claims[at] for at in some], torch.tensor([read[at] for at in some], device=model.device)
-            found[some], said[some] = _estimates(texts, base, mine, gradients, rows), values[rows]
-    return Estimated(found, said)
+            by_row, claim = _by_row(texts, base, mine, gradients, rows)
+            for total, part in ((found, by_row), (sizes, by_row.abs())):
+                total[some] = torch.zeros_like(total[some]).index_add_(0, claim, part)
+            said[some] = values[rows]
+    return Estimated(found, sizes, said)
 
 
 @torch.no_grad()
-def _estimates(
+def _by_row(
     texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], gradients: Sequence[Tensor], read: Tensor
-) -> Float[Tensor, "claim layer head"]:
-    """Of claims on one text; `gradients` at z are layer by layer, and `read` says which is whose."""
+) -> tuple[Float[Tensor, "row layer head"], Int[Tensor, " row"]]:
+    """Of claims on one text, and which a row is of; `gradients` at z are layer by layer, `read` says which is whose."""
     changed = texts.changed(base, claims[0].prompt, claims)
     by_row = [
         -einsum(
@@ -89,8 +97,7 @@ def _estimates(
         )
         for layer, gradient in enumerate(gradients)
     ]
-    rows = torch.stack(by_row, 1)
-    return rows.new_zeros(len(claims), *rows.shape[1:]).index_add_(0, changed.claim, rows)
+    return torch.stack(by_row, 1), changed.claim
 
 
 @torch.enable_grad()
