@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import Asked, corpora, leaving
-from analyses.cli.options import N_PAIRS, Corpora, Experiments, HeldOut, Labels, Measures, OverTraining, Pairs, Probes
+from analyses.cli.options import (
+    N_PAIRS,
+    Corpora,
+    Exact,
+    Experiments,
+    HeldOut,
+    Labels,
+    Measures,
+    OverTraining,
+    Pairs,
+    Probes,
+)
 
 
 def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
@@ -23,6 +34,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         over_training: OverTraining = None,
         pairs: Pairs = N_PAIRS,
         labels: Labels = behaviours is None,
+        exact: Exact = False,
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
         measures: Measures = None,
@@ -32,11 +44,16 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
             given |= {"measures": bool(measures)}
-            given |= {"no-labels": not labels, "no-probes": not probes, "no-experiments": not experiments}
+            given |= {
+                "no-labels": not labels,
+                "exact": exact,
+                "no-probes": not probes,
+                "no-experiments": not experiments,
+            }
             _refuse([name for name, is_given in given.items() if is_given])
             report.over_training(over_training, asked.out, asked.load, **asked.record)
             return
-        what = {"pairs": pairs, "labels": labels, "probes": probes, "experiments": experiments}
+        what = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes, "experiments": experiments}
         wanted = behaviours
         if measures:
             from analyses.behaviours import OURS

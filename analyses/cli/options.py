@@ -49,6 +49,10 @@ Labels = Annotated[
     bool,
     typer.Option("--labels/--no-labels", help="Label heads: chosen on one half of the text, reported on the other."),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option("--exact", help="Measure every effect of hiding keys, not only those that can change a label."),
+]
 Probes = Annotated[bool, typer.Option("--probes/--no-probes", help="Probe every layer for tags, relations, reference.")]
 Experiments = Annotated[
     bool, typer.Option("--experiments/--no-experiments", help="Run the small experiments of the source articles.")

@@ -4,10 +4,12 @@ One half of the documents chooses, the other reports; on each, attention is scor
 are hidden. Heads that have learnt nothing, and those that read words in another order, set a bar (`null_bars`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from analyses.behaviours import asked_of
@@ -15,6 +17,7 @@ from analyses.findings import DISCOVERY, notable
 from analyses.head_tables import Collected
 from analyses.labels import knockouts
 from analyses.labels.null_bars import Bars, Say, bars_of
+from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
 from interp import AnnotatedText, InputError, Model, Transformer
@@ -52,6 +55,7 @@ class Evidence:
     bars: Bars
     effects_left_out: str | None = None  # why nothing could be knocked out
     size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
+    screened: Screened | None = None  # on the choosing half; None where all effects were measured
 
 
 def gather(
@@ -62,6 +66,7 @@ def gather(
     *,
     documents: int | None = None,
     words: int | None = None,
+    exact: bool = False,
     seed: int = 0,
     say: Say,
 ) -> list[Evidence]:
@@ -75,6 +80,7 @@ def gather(
         documents: of each half, whose beginnings knock-outs read; by default as many as a budget of arithmetic allows,
             24 to 40.
         words: of each of them; likewise, 10 to 60.
+        exact: measure all effects; by default only those that can change a label (`analyses.labels.screen`).
         seed: of everything random.
         say: is told what is being done.
     """
@@ -83,7 +89,7 @@ def gather(
     for whole, bar in zip(collected, bars, strict=True):
         behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
-        reason, size = None, (0, 0)
+        reason, size, screened = None, (0, 0), None
         try:
             if len(model.config.stacks) > 1:
                 raise InputError(_TWO_STACKS)
@@ -91,11 +97,13 @@ def gather(
                 raise InputError(_WHOLE)
             most, each = affordable(model, behaviour)
             size = documents or most, words or each
-            effects = _effects(model, behaviour, corpora[whole.behaviour], size, heads[0], seed, say)
+            choose = partial(candidates, behaviour, bar, heads[0])
+            knocked = _effects(model, behaviour, corpora[whole.behaviour], size, heads[0], choose, exact, seed, say)
+            effects, screened = [each.table for each in knocked], _with_missed(knocked[0])
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
         choosing, reporting = map(Half, heads, effects)
-        found.append(Evidence(behaviour, choosing, reporting, bar, reason, size))
+        found.append(Evidence(behaviour, choosing, reporting, bar, reason, size, screened))
     return found
 
 
@@ -115,22 +123,51 @@ def _effects(
     corpus: Iterable[AnnotatedText],
     size: tuple[int, int],
     choosing: pd.DataFrame,
+    choose: Callable[[pd.DataFrame | None], pd.DataFrame],
+    exact: bool,
     seed: int,
     say: Say,
-) -> list[pd.DataFrame]:
-    """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too."""
-    found: list[pd.DataFrame] = []
+) -> list[knockouts.Knockouts]:
+    """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too.
+
+    Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
+    """
+    found: list[knockouts.Knockouts] = []
     for half in HALVES:
         say(f"{behaviour.name}: knocking out", 0)
-        candidates = {*notable(choosing)["measure"], *moving(found[0])["measure"]} if found else set[str]()
+        armed = {*notable(choosing)["measure"], *moving(found[0].table)["measure"]} if found else set[str]()
+        cells = choose(found[0].table if found else None)[["layer", "head", "measure"]]
+        asked = {*cells.itertuples(index=False, name=None)}
         effects = knockouts.measure(
             model,
             **_read(behaviour, corpus, half, size, seed),
-            armed=candidates,
+            armed=armed,
+            screen=None if exact else Screen(asked, None if found else NOTABLE_EFFECT),
             progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
         )
-        found.append(effects.table)
+        found.append(effects)
     return found
+
+
+def _with_missed(choosing: knockouts.Knockouts) -> Screened | None:
+    """What the screen of the choosing half left out, and how many candidates by effect a sample of it has."""
+    if choosing.screened is None:
+        return None
+    return replace(choosing.screened, missed=int(moving(choosing.table)["sampled"].sum()))
+
+
+def candidates(
+    behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Heads and measures that attention, or effect where it is known, chooses on the choosing half, and which does."""
+    shown = notable(heads)
+    bar = np.array([bars.get(name) for name in shown["measure"]], dtype=float)
+    rows = shown.loc[shown["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
+    if effects is not None:
+        rows = pd.concat([rows, moving(effects)[CELL].assign(attends=False, moves=True)])
+    fit = [behaviour[name].called is not None for name in rows["measure"]]
+    chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
+    return chosen.assign(bar=[bars.get(name) for name in chosen["measure"]])
 
 
 def _read(

@@ -11,7 +11,7 @@ measure's claimed keys costs what the model says (`analyses.labels.knockouts`). 
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,13 @@ from scipy.stats import spearmanr
 
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
-from analyses.findings import DISCOVERY, NOTABLE, beating_reference, notable
+from analyses.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
-from analyses.labels.evidence import CELL, FEWEST, NOTABLE_EFFECT, Evidence, gather, moving, together
+from analyses.labels.evidence import CELL, FEWEST, NOTABLE_EFFECT, Evidence, gather, together
+from analyses.labels.evidence import candidates as choose
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord
+from analyses.labels.screen import Screened
 from analyses.labels.tally import ARMS
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
@@ -45,6 +47,7 @@ _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
     *("effect", "effect_low", "effect_high", *ARMS, "masked", "p_effect", "readout", "agreement", "label"),
+    *("measured", "error"),
 ]
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = (
@@ -64,12 +67,15 @@ class Labelled:
     left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
     nameless   how many candidates show a measure, are not shown to be more than the simplest rules, and follow none of
                them: they carry no label
+    screened   by behaviour, which effects are estimates, and how many candidates that may have missed; without those
+               of which all were measured
     """
 
     labels: pd.DataFrame
     evidence: pd.DataFrame
     left_out: Mapping[str, str]
     nameless: int = 0
+    screened: Mapping[str, Screened] = field(default_factory=dict)
 
 
 def label(
@@ -81,6 +87,7 @@ def label(
     effects: pd.DataFrame | None = None,
     documents: int | None = None,
     words: int | None = None,
+    exact: bool = False,
     seed: int = 0,
     progress: Say | None = None,
 ) -> Labelled:
@@ -113,6 +120,8 @@ def label(
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
         documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
         words: of each of them; by default 10 to 60.
+        exact: measure all effects. By default those that can change a label are measured, and the others, none of which
+            a label rests on, are estimates (`measured` of `evidence`).
         seed: of everything random.
         progress: called with what is being done, and how often it was.
 
@@ -126,13 +135,14 @@ def label(
     totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, known_as, seed, say)
     left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
     enough = [each for each in totals if each.documents >= _FEWEST]
-    found = gather(model, corpora, enough, known_as, documents=documents, words=words, seed=seed, say=say)
+    found = gather(model, corpora, enough, known_as, documents=documents, words=words, exact=exact, seed=seed, say=say)
     left_out |= {each.behaviour.name: each.effects_left_out for each in found if each.effects_left_out}
     candidates, evidence = [], []
     for each in found:
         known = _known(each)
         evidence.append(known)
-        candidates.append(_chosen(each).merge(known, on=CELL, how="inner"))
+        chosen_here = choose(each.behaviour, each.bars, each.choosing.heads, each.choosing.effects)
+        candidates.append(chosen_here.merge(known, on=CELL, how="inner"))
     if not found:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
     if effects is None:
@@ -144,9 +154,9 @@ def label(
     labels, nameless = _judged(_with_rules(pd.concat(candidates, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
     labels = _with_tasks(_with_all_heads(labels, model, corpora, found, seed), effects, tasks)
-    return Labelled(
-        labels, pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS), left_out, nameless
-    )
+    known = pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
+    screened = {each.behaviour.name: each.screened for each in found if each.screened}
+    return Labelled(labels, known, left_out, nameless, screened)
 
 
 def _collected(
@@ -171,18 +181,6 @@ def _collected(
     return totals, left_out
 
 
-def _chosen(evidence: Evidence) -> pd.DataFrame:
-    """Heads and measures that attention or effect chose on the choosing half, and which did."""
-    shown = notable(evidence.choosing.heads)
-    bar = np.array([evidence.bars.get(name) for name in shown["measure"]], dtype=float)
-    attends = shown.loc[shown["gain"].to_numpy(dtype=float) > bar]
-    moves = moving(evidence.choosing.effects)
-    rows = pd.concat([attends[CELL].assign(attends=True, moves=False), moves[CELL].assign(attends=False, moves=True)])
-    fit = [evidence.behaviour[name].called is not None for name in rows["measure"]]
-    chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
-    return chosen.assign(bar=[evidence.bars.get(name) for name in chosen["measure"]])
-
-
 def _known(evidence: Evidence) -> pd.DataFrame:
     """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
     heads, effects = evidence.reporting.heads, evidence.reporting.effects
@@ -193,7 +191,7 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     p = tests.max(axis=1, skipna=False)  # what was hidden alone is shown, and labels nothing
     needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
     rows = _columns(kept, "gain", "attention", "n", "without").merge(
-        _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED), on=CELL, how="left"
+        _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED, "measured"), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
     beats = {tuple(row) for row in beating_reference(heads)[[*_HEAD, "together"]].itertuples(index=False)}
@@ -203,6 +201,7 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
+        error=np.where(rows["measured"].eq(False), evidence.screened.error if evidence.screened else np.nan, np.nan),
         label=[measure.called for measure in measures],
         fit=rows["without"].to_numpy(dtype=bool) & (alone | np.array(both, dtype=bool)),
     )

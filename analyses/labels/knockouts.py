@@ -19,6 +19,7 @@ from analyses.behaviours import chosen
 from analyses.head_tables import Heads
 from analyses.labels.claims import unannotated
 from analyses.labels.readouts import Readout, readouts
+from analyses.labels.screen import Screen, Screened, verify
 from analyses.labels.tally import ARMS, CLAIM, SEEN, Tally
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
@@ -32,6 +33,7 @@ KNOCKOUT_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "readout"),
     *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "q", "n", "documents"),
     *(f"{arm}{part}" for arm in (*ARMS, "masked") for part in ("", "_low", "_high", "_p")),
+    *("measured", "sampled", "estimate"),
 ]
 TOGETHER_COLUMNS = ["drop", "control", "control_name", "effect", "ci_low", "ci_high", "n", "documents"]
 _REPEATS = 16  # sequences on which induction is knocked out
@@ -41,10 +43,11 @@ _TRAINING_WORDS = 20_000  # that probes are trained on
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What hiding costs: a row a head and measure, and what was read and left out."""
+    """What hiding costs: a row a head and measure, what was read and left out, and what estimates left unmeasured."""
 
     table: pd.DataFrame
     counts: Mapping[str, int] = field(default_factory=dict)
+    screened: Screened | None = None
 
 
 def measure(
@@ -55,6 +58,7 @@ def measure(
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     armed: Collection[str] | None = None,
+    screen: Screen | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Knockouts:
@@ -71,7 +75,9 @@ def measure(
     interval and one-sided p. An exchange puts something in place of a key that may have said nothing, and a removal
     leaves less than the head ever writes: what the model needs is missed in both ways, and beyond the control.
     `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
-    the other keys of the control: attention and effect on the same rows.
+    the other keys of the control: attention and effect on the same rows. `measured` is False where all numbers but
+    `masked` are estimates (`analyses.labels.screen`); `estimate` is what the effect was estimated to be, `sampled`
+    whether it was drawn at random to be measured.
 
     Args:
         model: a transformer of one stack with a tokenizer.
@@ -81,6 +87,7 @@ def measure(
         behaviours: whose measures; all of ours by default.
         texts: how many to measure.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
+        screen: which heads and measures are `measured`; the numbers of all others are estimates. By default all.
         seed: of the control keys, of masked words and of intervals.
         progress: called with the number of texts read.
 
@@ -91,12 +98,18 @@ def measure(
     behaviours = [*chosen(behaviours).values()]
     asked = hidden_measures(behaviours, model.config.last.causal)
     armed = {each.name for _, each in asked} if armed is None else armed
-    tally, read_by = _tallied(model, corpus, training, behaviours, asked, texts, armed, None, seed, progress)
-    table = _table(model, tally, seed)
+    tally, read_by = _tallied(
+        model, corpus, training, behaviours, asked, texts, armed, None, seed, progress, screen is not None
+    )
+    estimates, screened = None, None
+    if screen is not None:
+        estimates = np.subtract(*tally.losses())
+        screened = verify(tally, screen, seed)
+    table = _table(model, tally, estimates, seed)
     table = table.assign(
         corpus=getattr(corpus, "name", "texts"), readout=[read_by[name].name for name in table["behaviour"]]
     )
-    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(tally.counts))
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(tally.counts), screened)
 
 
 def measure_together(
@@ -140,6 +153,7 @@ def _tallied(
     together: Sequence[Sequence[tuple[int, int]]] | None,
     seed: int,
     progress: Progress | None,
+    estimates: bool = False,
 ) -> tuple[Tally, dict[str, Readout]]:
     """What hiding cost in all texts, and how each behaviour was read."""
     if model.tokenizer is None:
@@ -149,7 +163,7 @@ def _tallied(
     if not own:
         raise InputError("the corpus holds no text to measure: expected at least one")
     read_by = readouts(model, behaviours, other, counts)
-    tally = Tally(model, asked, random.Random(seed), counts, armed, together)
+    tally = Tally(model, asked, random.Random(seed), counts, armed, together, estimates=estimates)
     for behaviour, measure in {measure.name: (behaviour, measure) for behaviour, measure in asked}.values():
         if measure.corpus and behaviour in read_by:
             _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)
@@ -246,7 +260,7 @@ def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readou
         tally.add(window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)})
 
 
-def _table(model: Transformer, tally: Tally, seed: int) -> pd.DataFrame:
+def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
     where, column = Heads.of(model).columns(len(tally.measures))
     beside = {}
@@ -261,6 +275,9 @@ def _table(model: Transformer, tally: Tally, seed: int) -> pd.DataFrame:
             "measure": [tally.measures[at][1].name for at in column],
             **_estimated(tally, seed),
             **beside,
+            "measured": tally.measured.reshape(-1),
+            "sampled": tally.sampled.reshape(-1),
+            "estimate": np.nan if estimates is None else estimates.reshape(-1),
         }
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)

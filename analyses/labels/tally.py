@@ -1,13 +1,16 @@
-"""What hiding keys costs, added up: claims and controls wait, are hidden many at a time, and counted by document."""
+"""What hiding keys costs, added up: claims and controls wait, are hidden many at a time, and counted by document.
+
+What is measured is measured of all heads at once, or, where costs were estimated first, of some heads and measures.
+"""
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.labels.claims import Hiding, at_usual_distances, distances, with_control
@@ -15,6 +18,7 @@ from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
 from analyses.reading.windows import Window
 from interp import TokenBatch, Transformer
+from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_together
 from interp.patching.patch_sites import last_stack
 from interp.patterns import Totals
@@ -50,11 +54,13 @@ class Tally:
         counts: Counter[str],
         armed: Collection[str],
         together: Sequence[Sequence[tuple[int, int]]] | None = None,
+        *,
+        estimates: bool = False,
     ):
         """Nothing yet; the keys of the measures named in `armed` are exchanged and removed too.
 
         `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
-        head by itself.
+        head by itself. With `estimates` all is estimated, until `measure` says which cells are measured.
         """
         self.armed, self.together = armed, together
         n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
@@ -62,6 +68,11 @@ class Tally:
         self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS, *SEEN)}
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
         self.jobs: list[Job] = []
+        self.estimated: list[list[Job]] | None = [] if estimates else None  # what may be measured still
+        self.measured = np.full((n_heads, len(measures)), not estimates)
+        self.sampled = np.zeros_like(self.measured)  # measured because they were drawn at random
+        self._sizes = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS)}
+        self._said, self._read = (np.zeros(len(measures)) for _ in range(2))  # of claims: read values, and rows
 
     def learn(self, looks: dict[str, Looks]) -> None:
         """How far away one window's claimed keys are."""
@@ -71,14 +82,18 @@ class Tally:
     def add(self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks]) -> None:
         """Claims of one window."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
+        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # what reads the same shares a gradient
         for column, (behaviour, measure) in enumerate(self.measures):
             if not looks.get(measure.name) or behaviour not in read_by:
                 continue
             readout = read_by[behaviour]
             own = looks[measure.name]
             for kind, hiding in self._hidings(window, measure, own, readout, readable[readout]):
-                ids, read = readout.text(window, hiding.rows), readout.read(window, hiding.rows)
-                self.jobs.append(Job(kind, group, column, readout, ids, hiding, read))
+                asked = readout, hiding.rows
+                if asked not in reads:
+                    reads[asked] = readout.read(window, hiding.rows)
+                ids = readout.text(window, hiding.rows)
+                self.jobs.append(Job(kind, group, column, readout, ids, hiding, reads[asked]))
         if len(self.jobs) >= CLAIMS:
             self.flush()
 
@@ -102,40 +117,67 @@ class Tally:
 
     def flush(self) -> None:
         """Hide what waits."""
-        for readout in {job.readout: None for job in self.jobs}:
-            jobs = [job for job in self.jobs if job.readout is readout]
-            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
-            claims = [job.hiding.claim(texts[job.ids], len(job.ids), job.read) for job in jobs]
-            batch = TokenBatch.from_rows([*texts])
-            effects = self._drops(batch, claims, jobs, readout).double().cpu()
-            for kind in (CLAIM, *CONTROLS, *ARMS):
-                self._count(kind, [kind == job.kind for job in jobs], jobs, effects)
-            if readout.masks and self.together is None:
+        for jobs, batch, claims in _together(self.jobs):
+            effects = self._drops(batch, claims, jobs).double().cpu()
+            _count_kinds(self.totals, jobs, effects)
+            if jobs[0].readout.masks and self.together is None:
                 seen = _mass(self.model, batch, claims).double().cpu()
                 for kind, of in zip(SEEN, (CLAIM, CONTROLS[0]), strict=True):
-                    self._count(kind, [of == job.kind for job in jobs], jobs, seen)
+                    _count(self.totals[kind], [of == job.kind for job in jobs], jobs, seen)
+        if self.estimated is not None:
+            self.estimated.append(self.jobs)
         self.jobs = []
 
-    def _drops(
-        self, batch: TokenBatch, claims: Sequence[Claim], jobs: Sequence[Job], readout: Readout
-    ) -> Float[Tensor, "claim head"]:
-        """What each claim costs, hidden from every head by itself, or from its measure's heads at once."""
-        if self.together is None:
-            return knock_out(self.model, batch, claims, readout.output).flatten(1)
-        heads = [self.together[job.column] for job in jobs]
-        return knock_out_together(self.model, batch, claims, heads, readout.output)[:, None]
+    def measure(self, cells: Bool[np.ndarray, "head measure"]) -> None:
+        """Put what hiding costs in place of its estimate, in some cells."""
+        cells, asked = cells & ~self.measured, torch.from_numpy(cells & ~self.measured)
+        n_heads = self.model.config.last.n_heads
+        found = {kind: Totals.empty(*cells.shape) for kind in (CLAIM, *CONTROLS, *ARMS)}
+        for lot in self.estimated or []:
+            for jobs, batch, claims in _together([job for job in lot if cells[:, job.column].any()]):
+                here = asked[:, [job.column for job in jobs]].T.unflatten(1, (-1, n_heads))
+                effects = knock_out(self.model, batch, claims, jobs[0].readout.output, cells=here)
+                _count_kinds(found, jobs, effects.flatten(1).nan_to_num(0.0).double().cpu())
+        for kind, totals in found.items():
+            self.totals[kind].scores[:, asked] = totals.scores[:, asked]
+        self.measured |= cells
 
-    def _count(self, kind: str, which: Sequence[bool], jobs: Sequence[Job], effects: torch.Tensor) -> None:
-        """Add the drops of claims, or of one of their controls, or the attention on their keys."""
-        own = [at for at, counted in enumerate(which) if counted]
-        if not own:
-            return
-        totals = self.totals[kind]
-        scores, rows = (torch.zeros(len(own), *totals.rows.shape[1:], dtype=torch.float64) for _ in range(2))
-        here = torch.arange(len(own)), slice(None), torch.tensor([jobs[at].column for at in own])
-        scores[here] = effects[own]
-        rows[here] = torch.tensor([[float(len(jobs[at].hiding.rows))] for at in own], dtype=torch.float64)
-        totals.add(torch.tensor([jobs[at].group for at in own]), scores, rows)
+    def _drops(self, batch: TokenBatch, claims: Sequence[Claim], jobs: Sequence[Job]) -> Float[Tensor, "claim head"]:
+        """What each claim costs, hidden from every head by itself, or from its measure's heads at once."""
+        output = jobs[0].readout.output
+        if self.estimated is not None:
+            found = estimated_knock_out(self.model, batch, claims, output)
+            for job, value in zip(jobs, found.values.tolist(), strict=True):
+                if job.kind == CLAIM:
+                    self._said[job.column] += value
+                    self._read[job.column] += len(job.hiding.rows)
+            _count_kinds(self._sizes, jobs, found.sizes.flatten(1).double().cpu())
+            return found.drops.flatten(1)
+        if self.together is None:
+            return knock_out(self.model, batch, claims, output).flatten(1)
+        heads = [self.together[job.column] for job in jobs]
+        return knock_out_together(self.model, batch, claims, heads, output)[:, None]
+
+    def claimed(self) -> Bool[np.ndarray, "head measure"]:
+        """Where any row is claimed."""
+        return (self.totals[CLAIM].rows.sum(0) > 0).numpy()
+
+    def losses(self) -> tuple[Float[np.ndarray, "head measure"], Float[np.ndarray, "head measure"]]:
+        """What claims lose, and the control that loses most, in the read's unit a row; NaN where nothing is claimed."""
+        drops, controls = self.totals[CLAIM], self.strictest()[0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            lost, control = ((each.scores.sum(0) / each.weights.sum(0)).numpy() for each in (drops, controls))
+        return lost, control
+
+    def sizes(self) -> Float[np.ndarray, "head measure"]:
+        """What claims and controls were estimated to move a row, without signs: the claim and the larger control."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            claim, *controls = [(each.scores.sum(0) / each.weights.sum(0)).numpy() for each in self._sizes.values()]
+        return claim + np.fmax(*controls)
+
+    def said(self) -> Float[np.ndarray, " measure"]:
+        """What is read where nothing is hidden, in the read's unit a row of each measure's claims."""
+        return self._said / np.maximum(self._read, 1)
 
     def strictest(self) -> tuple[Totals, list[str]]:
         """Of every head and measure the control that loses most a row, and its name."""
@@ -155,3 +197,33 @@ def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Flo
     pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
     own = [(pattern[claim.prompt][:, claim.queries], claim.keys.to(pattern)) for claim in claims]
     return torch.stack([(rows[..., : keys.shape[1]] * keys).sum((1, 2)) for rows, keys in own])
+
+
+def _together(jobs: Sequence[Job]) -> Iterator[tuple[list[Job], TokenBatch, list[Claim]]]:
+    """Jobs of one read-out, their texts, each once, and their claims on them."""
+    for readout in {job.readout: None for job in jobs}:
+        own = [job for job in jobs if job.readout is readout]
+        texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in own))}
+        yield own, TokenBatch.from_rows([*texts]), [_claim(job, texts) for job in own]
+
+
+def _claim(job: Job, texts: Mapping[tuple[int, ...], int]) -> Claim:
+    return job.hiding.claim(texts[job.ids], len(job.ids), job.read)
+
+
+def _count_kinds(totals: Mapping[str, Totals], jobs: Sequence[Job], effects: Float[Tensor, "job head"]) -> None:
+    """Add the drops of claims and of each of their controls."""
+    for kind, own in totals.items():
+        _count(own, [kind == job.kind for job in jobs], jobs, effects)
+
+
+def _count(totals: Totals, which: Sequence[bool], jobs: Sequence[Job], effects: Float[Tensor, "job head"]) -> None:
+    """Add the drops of claims, or of one of their controls, or the attention on their keys."""
+    own = [at for at, counted in enumerate(which) if counted]
+    if not own:
+        return
+    scores, rows = (torch.zeros(len(own), *totals.rows.shape[1:], dtype=torch.float64) for _ in range(2))
+    here = torch.arange(len(own)), slice(None), torch.tensor([jobs[at].column for at in own])
+    scores[here] = effects[own]
+    rows[here] = torch.tensor([[float(len(jobs[at].hiding.rows))] for at in own], dtype=torch.float64)
+    totals.add(torch.tensor([jobs[at].group for at in own]), scores, rows)

@@ -56,6 +56,7 @@ def build(
     behaviours: Sequence[str | Behaviour | Measure] | None = None,
     pairs: int = 40,
     labels: bool = True,
+    exact: bool = False,
     probes: bool = True,
     experiments: bool | None = None,
     name: str = "",
@@ -70,6 +71,7 @@ def build(
         behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
         pairs: minimal pairs of each causal test.
         labels: whether heads are labelled (`analyses.labels`).
+        exact: whether every effect of hiding keys is measured, not only those that can change a label.
         probes: whether every layer is probed (`analyses.probe`).
         experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
             behaviours are chosen.
@@ -80,7 +82,7 @@ def build(
         InputError: no such behaviour, an empty or damaged corpus, or nothing that can be measured with this model.
     """
     name = name or UNNAMED
-    what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "probes": probes}
+    what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
     what["experiments"] = behaviours is None if experiments is None else experiments
 
     def measure(run: Run) -> Page:

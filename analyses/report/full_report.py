@@ -106,6 +106,7 @@ def find(
     behaviours: Sequence[str | Behaviour | Measure] | None,
     pairs: int,
     labels: bool,
+    exact: bool,
     probes: bool,
     experiments: bool,
 ) -> Page:
@@ -119,7 +120,7 @@ def find(
     if any(rest.values()):
         first = _page(run, model, corpora, results, None, Part(), Part(), None, None, pairs)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
-    labelled = _labels(run, model, results, known) if labels else None
+    labelled = _labels(run, model, results, known, exact=exact) if labels else None
     probed = _probes(run, model, corpora) if probes else None
     scored = coreference_section.told(run, model, corpora) if coreference.BEHAVIOUR.name in known else Part()
     explained = explanation_section.told(run, model, results)
@@ -208,13 +209,15 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def _labels(run: Run, model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour]) -> Part:
+def _labels(
+    run: Run, model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour], *, exact: bool
+) -> Part:
     """The labels of all behaviours that were measured, each on its corpus."""
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
     known: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
-    labelled = label(model, corpora, **known, seed=run.seed, progress=run.say)
+    labelled = label(model, corpora, **known, exact=exact, seed=run.seed, progress=run.say)
     return label_section.told(labelled, model, behaviours)
 
 

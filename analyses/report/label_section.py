@@ -1,6 +1,7 @@
 """How are the labels of heads told? Turns them into a line in short and a section."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from analyses.figures import head_name, measure_name
 from analyses.head_tables import Heads
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
+from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.rivals.rules import NO_RULE, RELATION
@@ -79,14 +81,32 @@ def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) 
     if labelled.nameless:
         what = counted(labelled.nameless, "candidate")
         blocks.append(soft(f"{what} showed a measure, did not beat the simplest rules and followed none: no label."))
+    blocks += [soft(_screened(name, each)) for name, each in labelled.screened.items()]
     blocks += [caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
     return Part(
         sections=[Section("Labels", blocks, "labels")],
         short=[(link("Labels", "labels"), short(labels, {name: each.title for name, each in behaviours.items()}))],
         definitions=[*DEFINITIONS.items()],
         tables={"labels": labels, "evidence": labelled.evidence},
-        facts={"labels_left_out": labelled.left_out},
+        facts={"labels_left_out": labelled.left_out, "effects_screened": _facts(labelled.screened)},
     )
+
+
+def _screened(behaviour: str, found: Screened) -> str:
+    """Which effects were not measured, and how many candidates that may have missed."""
+    if found.measured == found.cells:
+        return f"{behaviour}: all effects on the half that chooses were measured."
+    return (
+        f"{behaviour}: of {number(found.cells)} effects on the half that chooses {number(found.measured)} were "
+        f"measured and the rest estimated. Of those, {number(found.sampled)} were drawn at random and measured: "
+        f"{number(found.missed)} would have been candidates, at 95% at most {number(found.most_missed)} of all, and "
+        f"nine tenths lay within {number(found.error)} nats a row of their estimates."
+    )
+
+
+def _facts(screened: Mapping[str, Screened]) -> dict[str, dict[str, float]]:
+    """The same for the record."""
+    return {name: {**asdict(each), "most_missed": each.most_missed} for name, each in screened.items()}
 
 
 def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> list[Figure]:

@@ -1,0 +1,98 @@
+"""Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
+
+A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). Measured are
+the cells that are asked for, those whose estimate makes a label, and those that are within an estimate's error of it.
+Small estimates that were measured tell that error, as a share of what the claimed rows move to first order, added up
+without signs. Of the rest some are drawn at random from every layer, and of what the model is sure of as of what it is
+not (gradients vanish there), and measured too: how many of them are candidates bounds how many are missed.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import beta
+
+from analyses.labels.tally import Tally
+
+SHARE = 0.05  # of what is screened out, drawn at random and measured
+_SURE = 3  # parts of the measures, by how sure the model is of what they read
+_CALIBRATING = 20  # small estimates that tell their error, at least: those whose rows move most are measured for it
+_QUANTILE = 0.95  # of those cells' errors
+Cell = tuple[int, int, str]  # layer, head and measure
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What to measure: the cells of `asked`; with `least` also those whose effect may be so large, and a sample."""
+
+    asked: Collection[Cell]
+    least: float | None = None
+
+
+@dataclass(frozen=True)
+class Screened:
+    """How many cells had something claimed, how many were measured, and how far estimates may be off.
+
+    measured  of `cells`, `sampled` among them
+    margin    how far above its estimate an effect may be, as a share of what rows were estimated to move
+    sampled   drawn at random from all that were screened out
+    error     nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
+    missed    of the sampled, how many are candidates by their effect
+    """
+
+    cells: int
+    measured: int
+    margin: float
+    sampled: int
+    error: float
+    missed: int = 0
+
+    @property
+    def most_missed(self) -> float:
+        """Upper 95% bound of the share of candidates in what was screened out (Clopper & Pearson 1934)."""
+        if self.missed == self.sampled:
+            return float(self.sampled > 0)
+        return float(beta.ppf(0.95, self.missed + 1, self.sampled - self.missed))
+
+
+def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
+    """Measure what the screen says in place of its estimate; None where only what was asked for is measured."""
+    n_heads, names = tally.model.config.last.n_heads, [measure.name for _, measure in tally.measures]
+    there, (drop, control) = tally.claimed(), tally.losses()
+    estimate, size = drop - control, tally.sizes()
+    asked = np.zeros_like(there)
+    for layer, head, name in screen.asked:
+        if name in names:  # `self` has no key that could be hidden
+            asked[layer * n_heads + head, names.index(name)] = True
+    if screen.least is None:
+        tally.measure(asked & there)
+        return None
+    small = there & (estimate < screen.least)
+    asked.reshape(-1)[np.argsort(np.where(small, -size, np.inf), axis=None)[:_CALIBRATING]] = True
+    tally.measure(there & (asked | ~small))
+    off = np.subtract(*tally.losses()) - estimate
+    known = asked & small & (size > 0)
+    margin = max(0.0, float(np.quantile((off[known] / size[known]), _QUANTILE))) if known.any() else 0.0
+    tally.measure(there & (estimate + margin * size >= screen.least))
+    drawn = _drawn(there & ~tally.measured, tally.said(), n_heads, seed)
+    tally.measure(drawn)
+    tally.sampled = drawn
+    off = np.abs(np.subtract(*tally.losses()) - estimate)[drawn]
+    error = float(np.quantile(off, 0.9)) if len(off) else 0.0
+    return Screened(int(there.sum()), int(tally.measured.sum()), margin, int(drawn.sum()), error)
+
+
+def _drawn(rest: np.ndarray, said: np.ndarray, n_heads: int, seed: int) -> np.ndarray:
+    """Some of the cells at random, of each layer and each part of the measures by what the model says at their rows."""
+    part = np.argsort(np.argsort(said)) * _SURE // len(said)  # of each measure
+    strata: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for place, column in np.argwhere(rest).tolist():
+        strata[place // n_heads, int(part[column])].append((place, column))
+    drawn, rng = np.zeros_like(rest), random.Random(seed)
+    for _, cells in sorted(strata.items()):
+        for cell in rng.sample(cells, int(np.ceil(SHARE * len(cells)))):
+            drawn[cell] = True
+    return drawn

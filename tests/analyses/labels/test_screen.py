@@ -1,0 +1,90 @@
+"""Which effects are measured, and what stands in the place of the others."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analyses.labels import knockouts, label, screen
+from analyses.labels.screen import Screen, Screened
+from models import planted
+from models.planted import Planted
+from tests.analyses.labels.test_knockouts import WORDS, annotated
+from tests.analyses.labels.test_labels import WORDS as REPEATED
+from tests.analyses.labels.test_labels import repeating_texts
+
+TOLD = ["effect", "ci_low", "ci_high", "p", "drop", "control", "exchange", "removal"]
+
+
+def measured(chosen: Screen | None) -> knockouts.Knockouts:
+    model = Planted([*{*WORDS}], [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>").build()
+    texts = [annotated(f"document {number}") for number in range(6)]
+    return knockouts.measure(model, texts, behaviours=["position"], screen=chosen)
+
+
+@pytest.fixture(scope="module")
+def exact() -> pd.DataFrame:
+    return measured(None).table
+
+
+def test_what_is_asked_for_is_measured_and_the_rest_estimated(exact):
+    asked = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
+    found = measured(Screen(asked)).table
+    assert exact["measured"].all()
+    rows = [key in asked for key in exact[["layer", "head", "measure"]].itertuples(index=False, name=None)]
+    assert found["measured"].tolist() == rows
+    assert sum(rows) == 2
+    pd.testing.assert_frame_equal(found.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-4, atol=1e-6)
+    others = ~np.array(rows)
+    assert (found["effect"] == found["estimate"])[others].all()
+    assert (found["effect"] - exact["effect"])[others].abs().max() > 1e-4  # an estimate is no measurement
+    assert np.corrcoef(found["drop"][others], exact["drop"][others])[0, 1] > 0.5
+
+
+def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
+    monkeypatch.setattr(screen, "_CALIBRATING", 1)
+    least = float(exact["effect"].quantile(0.9))
+    found = measured(Screen((), least))
+    table, said = found.table, found.screened
+    assert said is not None
+    assert 0 < said.sampled < said.measured < said.cells == len(exact)
+    assert table["measured"].sum() == said.measured
+    assert table["sampled"].sum() == said.sampled
+    assert table.loc[table["estimate"] >= least, "measured"].all()
+    assert not table.loc[table["estimate"] >= least, "sampled"].any()
+    assert (table["sampled"] <= table["measured"]).all()
+    rows = table["measured"]
+    pd.testing.assert_frame_equal(table.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-4, atol=1e-6)
+    off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
+    assert said.error == pytest.approx(np.quantile(off, 0.9))
+
+
+def test_a_part_of_every_layer_and_of_what_is_sure_and_unsure_is_drawn():
+    rest, said = np.ones((8, 60), dtype=bool), np.linspace(-9, 0, 60)
+    rest[4:, :20] = False
+    drawn = screen._drawn(rest, said, 4, 0)
+    counts = drawn.reshape(2, 4, 3, 20).sum((1, 3))
+    assert counts.tolist() == [[4, 4, 4], [0, 4, 4]]
+    assert not (drawn & ~rest).any()
+    assert (drawn != screen._drawn(rest, said, 4, 1)).any()
+
+
+@pytest.mark.parametrize(("sampled", "missed", "bound"), [(59, 0, 0.0495), (10, 10, 1.0), (0, 0, 0.0), (20, 1, 0.2161)])
+def test_the_share_of_misses_is_bounded_by_what_the_sample_shows(sampled, missed, bound):
+    assert Screened(1000, 100, 0.0, sampled, 0.0, missed).most_missed == pytest.approx(bound, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_screened_labels_are_those_of_all_effects(monkeypatch):
+    monkeypatch.setattr(screen, "_CALIBRATING", 4)
+    layers = [[planted.offset(-1, remember=True), planted.offset(-3)], [planted.induction(10.0), planted.uniform]]
+    model = Planted(REPEATED, layers, n_ctx=110, start="<s>").build()
+    options = {"documents": 10, "words": 27}
+    whole, screened = (label(model, {"position": repeating_texts(30)}, exact=each, **options) for each in (True, False))
+    tables = (each.labels.drop(columns="agreement") for each in (whole, screened))  # over all heads, measured or not
+    pd.testing.assert_frame_equal(*tables, rtol=1e-3, atol=1e-5)
+    assert not whole.screened
+    assert whole.evidence["measured"].dropna().all()
+    assert screened.screened["position"].measured < screened.screened["position"].cells
+    told = screened.evidence
+    assert told.loc[told["measured"].eq(False), "error"].notna().all()
+    assert told.loc[told["measured"].eq(True), "error"].isna().all()
