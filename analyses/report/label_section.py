@@ -36,7 +36,7 @@ _EVIDENCE = {
 _COLUMNS = ["head", "label", "gain, 95% interval", "effect, 95% interval", "q", "n"]
 _AGREEMENT = (
     "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
-    "Coloured heads carry the label."
+    "Coloured heads carry the label. Where effects were screened, those that make no label are estimates."
 )
 DEFINITIONS = {
     "label": (

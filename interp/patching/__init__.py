@@ -1,6 +1,7 @@
 """Activation patching: which part of a model carries the difference between two prompts."""
 
 from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_order
+from interp.patching.gradients.claimed_keys import Estimated, estimated_knock_out
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, knock_out_together, log_probabilities
@@ -27,6 +28,7 @@ __all__ = [
     "Claim",
     "Edge",
     "Edges",
+    "Estimated",
     "Magnitudes",
     "Metric",
     "Pairs",
@@ -40,6 +42,7 @@ __all__ = [
     "atp_star",
     "attribution_patching",
     "edge_attribution",
+    "estimated_knock_out",
     "function",
     "kl_divergence",
     "knock_out",

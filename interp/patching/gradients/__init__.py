@@ -1,1 +1,1 @@
-"""Patching effects estimated from gradients: `attribution_patching`, `atp_star` and `edge_attribution`."""
+"""Effects estimated from gradients: `attribution_patching`, `atp_star`, `edge_attribution`, `estimated_knock_out`."""
