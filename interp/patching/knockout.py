@@ -115,6 +115,7 @@ class ClaimedTexts:
 
     def changed(self, base: PlainRun, prompt: int, claims: Sequence[Claim], last: int | None = None) -> ChangedKeys:
         """Claims on one text, of whose causal stack that is read only `last` positions matter; None: all."""
+        assert isinstance(self.model, Transformer)
         lengths = {name: int(self.read_by(name).lengths[prompt]) for name in self.model.config.stacks}
         if last is not None and self.model.config.last.causal:
             lengths[last_stack(self.model)] = last
