@@ -153,7 +153,7 @@ def _with_missed(choosing: knockouts.Knockouts) -> Screened | None:
     """What the screen of the choosing half left out, and how many candidates by effect a sample of it has."""
     if choosing.screened is None:
         return None
-    return replace(choosing.screened, missed=int(moving(choosing.table)["sampled"].sum()))
+    return replace(choosing.screened, missed=int(moving(choosing.table)["sampled"].to_numpy(dtype=bool).sum()))
 
 
 def candidates(
