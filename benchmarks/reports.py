@@ -1,0 +1,143 @@
+"""How long does a labelled report take, stage by stage, and what do estimates save?
+
+    python -m benchmarks.reports                     # the default, MiniLM and GPT-2 small's shape
+    python -m benchmarks.reports --quick             # the default and MiniLM on 30 tales
+    python -m benchmarks.reports --gpt2 DIR          # GPT-2's weights instead of random ones
+    python -m benchmarks.reports --only MiniLM --estimated
+
+Each row is one `interp report` in a process of its own, with all nulls, controls and explanations, first as it is, then
+with `--exact`. Prints one JSON line a row, after one for the machine:
+
+    seconds, processor_s   of the whole command, start-up and loading too: by the clock, and of all threads
+    first_page_s           until a page stood in the output directory
+    peak_mb                the process's peak resident memory
+    stages                 seconds by the clock, as in `run.json`
+    effects, measured      how many effects of hiding keys the half that chooses has, and how many were measured
+    labels                 how many heads' labels
+    load                   of the machine before the row (processes that wanted a processor, mean of a minute): a row
+                           is worth nothing where others were running
+
+Random weights make no candidates, and nothing would be measured exactly that is no candidate. So with them, of all
+heads and measures as many are taken at random as candidates as MiniLM has on the same text (`FORCED`).
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from analyses.labels import evidence, judgement
+from analyses.labels.null_bars import Bars
+from analyses.measures import Behaviour
+from benchmarks.cost import model_of
+from benchmarks.floor import GPT2
+from models import load, save
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+EWT, LITBANK = SHARED / "ud-ewt" / "en_ewt-ud-dev.conllu", SHARED / "litbank" / "coref"
+FORCED = 0.05  # of heads and measures, of MiniLM's on EWT's development text and LitBank, that are candidates
+QUICK = "tales:30"
+
+
+def main() -> None:
+    """Print one JSON line a row."""
+    parser = argparse.ArgumentParser(description="Labelled reports: seconds by stage, memory, exact effects.")
+    parser.add_argument("--quick", action="store_true", help="the default and MiniLM on 30 tales")
+    parser.add_argument("--only", help="rows whose name begins so")
+    parser.add_argument("--gpt2", help="a directory with GPT-2 small's weights; by default random ones")
+    parser.add_argument("--estimated", action="store_true", help="not again with --exact")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    where = ["--device", options.device, "--dtype", options.dtype]
+    machine = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
+    line = {"name": "machine", **machine, "torch": torch.__version__, "device": device, "dtype": options.dtype}
+    print(json.dumps(line), flush=True)
+    real = [f"--corpus={each}" for each in (EWT, LITBANK)]
+    text = ["--corpus", QUICK] if options.quick else real
+    with tempfile.TemporaryDirectory() as folder:
+        asked: dict[str, list[str]] = {
+            "default, stories": ["--corpus", QUICK if options.quick else "tales:100"],
+            "default": text,
+            "MiniLM": ["--model", "minilm", *text],
+            "GPT-2 small": ["--model", options.gpt2 or str(Path(folder) / "gpt2"), real[0]],
+        }
+        for name, arguments in asked.items():
+            if not name.startswith(options.only or "") or (options.quick and name.startswith("GPT-2")):
+                continue
+            forced = name.startswith("GPT-2") and options.gpt2 is None
+            if forced:
+                random_gpt2(Path(folder) / "gpt2")
+            for exact in (False, True)[: 1 if options.estimated else 2]:
+                out = Path(folder) / f"{name} {exact}"
+                row = timed([*arguments, *where, *(["--exact"] if exact else [])], out, forced=forced)
+                print(json.dumps({"name": name, "exact": exact, **row}), flush=True)
+
+
+def random_gpt2(directory: Path) -> None:
+    """GPT-2 small's shape with random weights, and the default's tokenizer: words have as many pieces as there."""
+    model = model_of(GPT2)
+    model.tokenizer = load("default").tokenizer
+    save(model, directory)
+
+
+def timed(arguments: Sequence[str], out: Path, *, forced: bool) -> dict[str, Any]:
+    """One `interp report` into a new directory."""
+    start = "from benchmarks.reports import force; force(); " if forced else ""
+    code = f"{start}from analyses.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "report", *arguments, "--no-probes", "--no-experiments", "--out", str(out)]
+    others, began, first = os.getloadavg()[0], time.perf_counter(), None
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"GOMP_SPINCOUNT": "3000"})
+    ended = 0
+    while not ended:
+        ended, status, usage = os.wait4(child.pid, os.WNOHANG)
+        if first is None and (out / "report.html").exists():
+            first = time.perf_counter() - began
+        time.sleep(0.05)
+    seconds = time.perf_counter() - began
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    facts = json.loads((out / "run.json").read_text())
+    table = pd.read_csv(out / "tables" / "evidence.csv")
+    screened = facts["effects_screened"].values()
+    return {
+        "seconds": round(seconds, 1),
+        "processor_s": round(usage.ru_utime + usage.ru_stime, 1),
+        "first_page_s": None if first is None else round(first, 1),
+        "peak_mb": round(usage.ru_maxrss / 1024),
+        "effects": sum(each["cells"] for each in screened) or int(table["effect"].notna().sum()),
+        "measured": sum(each["measured"] for each in screened) or int(table["effect"].notna().sum()),
+        "labels": len(pd.read_csv(out / "tables" / "labels.csv")),
+        "load": round(others, 2),
+        "stages": facts["stages"],
+    }
+
+
+def force() -> None:
+    """Take some heads and measures for candidates, whatever they show: the same in every run."""
+    found = evidence.candidates
+
+    def candidates(
+        behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
+    ) -> pd.DataFrame:
+        named = heads.loc[[behaviour[name].called is not None for name in heads["measure"]], evidence.CELL]
+        drawn = named.drop_duplicates().sample(frac=FORCED, random_state=0).assign(attends=True, moves=False, bar=0.0)
+        both = pd.concat([found(behaviour, bars, heads, effects), drawn], ignore_index=True)
+        return both.drop_duplicates(evidence.CELL)
+
+    evidence.candidates = judgement.choose = candidates
+
+
+if __name__ == "__main__":
+    main()
