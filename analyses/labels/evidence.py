@@ -16,10 +16,11 @@ from analyses.behaviours import asked_of
 from analyses.findings import DISCOVERY, notable
 from analyses.head_tables import Collected
 from analyses.labels import knockouts
-from analyses.labels.null_bars import Bars, Say, bars_of
+from analyses.labels.null_bars import Bars, Say, bars_of, shards_of
 from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
 from analyses.reading.samples import Sample
+from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model, Transformer
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
@@ -68,6 +69,7 @@ def gather(
     words: int | None = None,
     exact: bool = False,
     seed: int = 0,
+    shards: Shards,
     say: Say,
 ) -> list[Evidence]:
     """The evidence of each behaviour that was collected, a kind of attention at a time.
@@ -82,9 +84,10 @@ def gather(
         words: of each of them; likewise, 10 to 60.
         exact: measure all effects; by default only those that can change a label (`analyses.labels.screen`).
         seed: of everything random.
+        shards: where what was measured before is found, and what is measured is kept.
         say: is told what is being done.
     """
-    bars = bars_of(model, corpora, collected, behaviours, seed, say)
+    bars = bars_of(model, corpora, collected, behaviours, seed, shards, say)
     found = []
     for whole, bar in zip(collected, bars, strict=True):
         behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
@@ -98,7 +101,9 @@ def gather(
             most, each = affordable(model, behaviour)
             size = documents or most, words or each
             choose = partial(candidates, behaviour, bar, heads[0])
-            knocked = _effects(model, behaviour, corpora[whole.behaviour], size, heads[0], choose, exact, seed, say)
+            corpus = corpora[whole.behaviour]
+            kept = shards_of(shards, corpus, whole.behaviour)
+            knocked = _effects(model, behaviour, corpus, size, heads[0], choose, exact, seed, kept, say)
             effects, screened = [each.table for each in knocked], _with_missed(knocked[0])
         except InputError as error:
             effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
@@ -126,6 +131,7 @@ def _effects(
     choose: Callable[[pd.DataFrame | None], pd.DataFrame],
     exact: bool,
     seed: int,
+    shards: Shards,
     say: Say,
 ) -> list[knockouts.Knockouts]:
     """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too.
@@ -143,6 +149,7 @@ def _effects(
             **_read(behaviour, corpus, half, size, seed),
             armed=armed,
             screen=None if exact else Screen(asked, None if found else NOTABLE_EFFECT),
+            shards=shards.within(half, size, seed),
             progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
         )
         found.append(effects)
@@ -190,6 +197,7 @@ def together(
     evidence: Evidence,
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
     seed: int,
+    shards: Shards,
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs on the reporting half, a row for each of `heads`.
 
@@ -198,7 +206,8 @@ def together(
     if evidence.effects_left_out or not isinstance(model, Transformer) or not heads:
         return pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS)
     read = _read(evidence.behaviour, corpus, 1, evidence.size, seed)
-    return knockouts.measure_together(model, heads=heads, **read)
+    kept = shards_of(shards, corpus, evidence.behaviour.name).within("together", evidence.size, seed)
+    return knockouts.measure_together(model, heads=heads, shards=kept, **read)
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

@@ -12,6 +12,7 @@ measure's claimed keys costs what the model says (`analyses.labels.knockouts`). 
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.rules import ANTECEDENT, BEATS, NO_RULE, RELATION
+from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
@@ -89,6 +91,7 @@ def label(
     words: int | None = None,
     exact: bool = False,
     seed: int = 0,
+    shards: Shards | None = None,
     progress: Say | None = None,
 ) -> Labelled:
     """Label every head.
@@ -123,6 +126,7 @@ def label(
         exact: measure all effects. By default those that can change a label are measured, and the others, none of which
             a label rests on, are estimates (`measured` of `evidence`).
         seed: of everything random.
+        shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
 
     Raises:
@@ -132,10 +136,12 @@ def label(
     if unknown := corpora.keys() - known_as.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(known_as)}")
     say = progress or (lambda stage, count: None)
+    shards = shards or Shards()
     totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, known_as, seed, say)
     left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
     enough = [each for each in totals if each.documents >= _FEWEST]
-    found = gather(model, corpora, enough, known_as, documents=documents, words=words, exact=exact, seed=seed, say=say)
+    how: Any = {"documents": documents, "words": words, "exact": exact, "seed": seed, "shards": shards, "say": say}
+    found = gather(model, corpora, enough, known_as, **how)
     left_out |= {each.behaviour.name: each.effects_left_out for each in found if each.effects_left_out}
     candidates, evidence = [], []
     for each in found:
@@ -153,7 +159,7 @@ def label(
     rules = [each.rules(seed=seed) for each in enough if each.rules]
     labels, nameless = _judged(_with_rules(pd.concat(candidates, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
-    labels = _with_tasks(_with_all_heads(labels, model, corpora, found, seed), effects, tasks)
+    labels = _with_tasks(_with_all_heads(labels, model, corpora, found, seed, shards), effects, tasks)
     known = pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
     screened = {each.behaviour.name: each.screened for each in found if each.screened}
     return Labelled(labels, known, left_out, nameless, screened)
@@ -314,6 +320,7 @@ def _with_all_heads(
     corpora: Mapping[str, Iterable[AnnotatedText]],
     found: Sequence[Evidence],
     seed: int,
+    shards: Shards,
 ) -> pd.DataFrame:
     """The labels, beside the cost of hiding the keys from all heads at once that have the label by one measure.
 
@@ -333,7 +340,7 @@ def _with_all_heads(
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
         others = [(measure, _others(each, heads, seed)) for measure, heads in pairs]
-        effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed)
+        effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed, shards)
         drops = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
         for own, effect, rival, (_, heads) in zip(asked, drops, drops[len(asked) :], others, strict=False):
             rows.loc[own.index, _ALL] = effect

@@ -24,6 +24,7 @@ from analyses.labels.tally import ARMS, CLAIM, SEEN, Tally
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.reading.windows import Progress, Window, windows
+from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, Totals, group_of
 from interp.statistics import benjamini_hochberg, estimate
@@ -60,6 +61,7 @@ def measure(
     armed: Collection[str] | None = None,
     screen: Screen | None = None,
     seed: int = 0,
+    shards: Shards | None = None,
     progress: Progress | None = None,
 ) -> Knockouts:
     """One row a head and measure: what hiding its claimed keys costs of what is read at the same rows, in nats a row.
@@ -89,6 +91,7 @@ def measure(
         armed: names of the measures whose keys are exchanged and removed too; all by default.
         screen: which heads and measures are `measured`; the numbers of all others are estimates. By default all.
         seed: of the control keys, of masked words and of intervals.
+        shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with the number of texts read.
 
     Raises:
@@ -99,7 +102,7 @@ def measure(
     asked = hidden_measures(behaviours, model.config.last.causal)
     armed = {each.name for _, each in asked} if armed is None else armed
     tally, read_by = _tallied(
-        model, corpus, training, behaviours, asked, texts, armed, None, seed, progress, screen is not None
+        model, corpus, training, behaviours, asked, texts, armed, None, seed, progress, shards, screen is not None
     )
     estimates, screened = None, None
     if screen is not None:
@@ -121,6 +124,7 @@ def measure_together(
     behaviours: Sequence[str | Behaviour] | None = None,
     texts: int = _TEXTS,
     seed: int = 0,
+    shards: Shards | None = None,
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
@@ -129,7 +133,7 @@ def measure_together(
     the corpus is claimed.
 
     Args:
-        model, corpus, training, behaviours, texts, seed: as for `measure`.
+        model, corpus, training, behaviours, texts, seed, shards: as for `measure`.
         heads: the name of a measure, and the (layer, head) pairs that its keys are hidden from.
 
     Raises:
@@ -138,7 +142,7 @@ def measure_together(
     known = [*chosen(behaviours).values()]
     of = {own.name: (name, own) for name, own in hidden_measures(known, model.config.last.causal)}
     asked, pairs = [of[name] for name, _ in heads], [own for _, own in heads]
-    tally, _ = _tallied(model, corpus, training, known, asked, texts, (), pairs, seed, None)
+    tally, _ = _tallied(model, corpus, training, known, asked, texts, (), pairs, seed, None, shards)
     return pd.DataFrame(_estimated(tally, seed)).reindex(columns=TOGETHER_COLUMNS)
 
 
@@ -153,6 +157,7 @@ def _tallied(
     together: Sequence[Sequence[tuple[int, int]]] | None,
     seed: int,
     progress: Progress | None,
+    shards: Shards | None,
     estimates: bool = False,
 ) -> tuple[Tally, dict[str, Readout]]:
     """What hiding cost in all texts, and how each behaviour was read."""
@@ -163,7 +168,7 @@ def _tallied(
     if not own:
         raise InputError("the corpus holds no text to measure: expected at least one")
     read_by = readouts(model, behaviours, other, counts)
-    tally = Tally(model, asked, random.Random(seed), counts, armed, together, estimates=estimates)
+    tally = Tally(model, asked, random.Random(seed), counts, armed, together, estimates=estimates, shards=shards)
     for behaviour, measure in {measure.name: (behaviour, measure) for behaviour, measure in asked}.values():
         if measure.corpus and behaviour in read_by:
             _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)

@@ -8,16 +8,20 @@ of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from analyses.behaviours import asked_of
+from analyses.behaviours import OURS, asked_of
 from analyses.corpora.serving import sharing
 from analyses.head_tables import Collected, Heads, gains
-from analyses.measures import Behaviour
+from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
+from analyses.shards import Kept, Shards
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
 from interp.patterns.shuffled import Shuffled
@@ -26,6 +30,7 @@ COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
+_OF = ": "  # between a behaviour and its measure, in the name of what is kept
 _DOCUMENTS, _WORDS = 32, 120  # what each of them reads
 Say = Callable[[str, int], object]  # what is being done, and how often it was
 
@@ -39,14 +44,11 @@ class Bars:
     def __init__(self) -> None:
         self.by: dict[str, dict[str, float]] = {COPIES: {}, WORDS: {}, SMALL: {}}
 
-    def add(self, null: str, found: Collected, behaviour: Behaviour) -> None:
-        """Set each bar as high as the best head of one more reading."""
+    def add(self, null: str, measure: Measure, gained: float) -> None:
+        """Set a bar as high as the best head of one more reading."""
         own = self.by[null]
-        for scored in (each for each in found.scored if each.sink == "kept"):
-            for measure, gained in zip(scored.measures, gains(scored, found.heads.count).T, strict=True):
-                as_it_was = null == WORDS and not behaviour[measure.name].of_words  # where a word stands
-                if not as_it_was and not np.isnan(gained).all():
-                    own[measure.name] = max(own.get(measure.name, -np.inf), float(np.nanmax(gained)))
+        if null != WORDS or measure.of_words:  # where a word stands is as it was
+            own[measure.name] = max(own.get(measure.name, -np.inf), gained)
 
     def get(self, measure: str) -> float:
         """What a gain must exceed: what shuffled heads and shuffled words reach, and at least nothing."""
@@ -91,6 +93,7 @@ def bars_of(
     collected: Sequence[Collected],
     behaviours: Mapping[str, Behaviour],
     seed: int,
+    shards: Shards,
     say: Say,
 ) -> list[Bars]:
     """For each that was collected, what heads reach that have learnt nothing."""
@@ -100,12 +103,35 @@ def bars_of(
         asked = {each.behaviour: corpora[each.behaviour] for each in collected if each.heads == kind}
         for corpus, names in sharing(asked):
             sample = list(Sample(corpus, 0, _DOCUMENTS, _WORDS))
-            for null in _nulls(model, kind, seed):
+            measured = [of_kind[name] for name in names]
+            kept = shards_of(shards, corpus, *names)
+            for number, null in enumerate(_nulls(model, kind, seed)):
                 say(f"reading with {null.name}", 0)
-                texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
-                measured = [of_kind[name] for name in names]
-                bare = [each.collector(null.model, seed=seed, heads=null.heads, **each.bare) for each in measured]
-                for name, found in zip(names, collect(Reading(null.model, texts, heads=null.heads), bare), strict=True):
-                    if isinstance(found, Collected):
-                        bars[kind, name].add(null.name, found, of_kind[name])
+                depends = [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed]
+                for key, gained in kept.get(depends, partial(_reached, null, measured, sample, seed)).items():
+                    name, measure = key.split(_OF, 1)
+                    bars[kind, name].add(null.name, of_kind[name][measure], float(gained))
     return list(bars.values())
+
+
+def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
+    """Those of what behaviours of ours say of a corpus; none are kept of a text or a scorer that has no hash."""
+    digest = getattr(corpus, "digest", None)
+    kept = digest is not None and all(name in OURS for name in behaviours)
+    return shards.within(digest, behaviours) if kept else Shards()
+
+
+def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
+    """The largest gain of any head, by behaviour and measure."""
+    texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
+    bare = [each.collector(null.model, seed=seed, heads=null.heads, **each.bare) for each in measured]
+    reached: dict[str, Tensor] = {}
+    for each, found in zip(measured, collect(Reading(null.model, texts, heads=null.heads), bare), strict=True):
+        for scored in found.scored if isinstance(found, Collected) else ():
+            if scored.sink != "kept":
+                continue
+            for measure, gained in zip(scored.measures, gains(scored, null.heads.count).T, strict=True):
+                if not np.isnan(gained).all():
+                    most = float(np.nanmax(gained))
+                    reached[f"{each.name}{_OF}{measure.name}"] = torch.tensor(most, dtype=torch.float64)
+    return reached

@@ -5,8 +5,10 @@ What is measured is measured of all heads at once, or, where costs were estimate
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from analyses.labels.claims import Hiding, at_usual_distances, distances, with_c
 from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
 from analyses.reading.windows import Window
+from analyses.shards import Shards
 from interp import TokenBatch, Transformer
 from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_together
@@ -56,13 +59,16 @@ class Tally:
         together: Sequence[Sequence[tuple[int, int]]] | None = None,
         *,
         estimates: bool = False,
+        shards: Shards | None = None,
     ):
         """Nothing yet; the keys of the measures named in `armed` are exchanged and removed too.
 
         `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
-        head by itself. With `estimates` all is estimated, until `measure` says which cells are measured.
+        head by itself. With `estimates` all is estimated, until `measure` says which cells are measured. What
+        a lot of claims costs is looked for in `shards` first.
         """
         self.armed, self.together = armed, together
+        self.shards, self.lots = shards or Shards(), 0
         n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
         self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
         self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS, *SEEN)}
@@ -136,7 +142,8 @@ class Tally:
         for lot in self.estimated or []:
             for jobs, batch, claims in _together([job for job in lot if cells[:, job.column].any()]):
                 here = asked[:, [job.column for job in jobs]].T.unflatten(1, (-1, n_heads))
-                effects = knock_out(self.model, batch, claims, jobs[0].readout.output, cells=here)
+                measured = partial(knock_out, self.model, batch, claims, jobs[0].readout.output, cells=here)
+                (effects,) = self._kept(jobs, batch, claims, [here], lambda measured=measured: [measured()])
                 _count_kinds(found, jobs, effects.flatten(1).nan_to_num(0.0).double().cpu())
         for kind, totals in found.items():
             self.totals[kind].scores[:, asked] = totals.scores[:, asked]
@@ -144,19 +151,38 @@ class Tally:
 
     def _drops(self, batch: TokenBatch, claims: Sequence[Claim], jobs: Sequence[Job]) -> Float[Tensor, "claim head"]:
         """What each claim costs, hidden from every head by itself, or from its measure's heads at once."""
-        output = jobs[0].readout.output
+        given, output = (self.model, batch, claims), jobs[0].readout.output
+        kept = partial(self._kept, jobs, batch, claims)
         if self.estimated is not None:
-            found = estimated_knock_out(self.model, batch, claims, output)
-            for job, value in zip(jobs, found.values.tolist(), strict=True):
+            drops, sizes, values = kept(["estimated"], lambda: estimated_knock_out(*given, output))
+            for job, value in zip(jobs, values.tolist(), strict=True):
                 if job.kind == CLAIM:
                     self._said[job.column] += value
                     self._read[job.column] += len(job.hiding.rows)
-            _count_kinds(self._sizes, jobs, found.sizes.flatten(1).double().cpu())
-            return found.drops.flatten(1)
+            _count_kinds(self._sizes, jobs, sizes.flatten(1).double().cpu())
+            return drops.flatten(1)
         if self.together is None:
-            return knock_out(self.model, batch, claims, output).flatten(1)
+            (drops,) = kept(["alone"], lambda: [knock_out(*given, output)])
+            return drops.flatten(1)
         heads = [self.together[job.column] for job in jobs]
-        return knock_out_together(self.model, batch, claims, heads, output)[:, None]
+        (drops,) = kept(["together", heads], lambda: [knock_out_together(*given, heads, output)])
+        return drops[:, None]
+
+    def _kept(
+        self,
+        jobs: Sequence[Job],
+        batch: TokenBatch,
+        claims: Sequence[Claim],
+        how: Sequence[Any],
+        make: Callable[[], Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """What a lot of claims costs, measured now or before; every run asks for the same lots in the same order."""
+        self.lots += 1
+        names = [[job.kind, self.measures[job.column][1].name] for job in jobs]
+        parts = [[one.prompt, one.queries, one.keys, one.others] for one in claims]
+        depends = [self.lots, jobs[0].readout.name, names, batch.ids, batch.lengths, parts, *how]
+        found = self.shards.get(depends, lambda: {str(at): each for at, each in enumerate(make())})
+        return [found[str(at)] for at in range(len(found))]
 
     def claimed(self) -> Bool[np.ndarray, "head measure"]:
         """Where any row is claimed."""

@@ -217,7 +217,7 @@ def _labels(
     collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
     known: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
-    labelled = label(model, corpora, **known, exact=exact, seed=run.seed, progress=run.say)
+    labelled = label(model, corpora, **known, exact=exact, seed=run.seed, shards=run.shards, progress=run.say)
     return label_section.told(labelled, model, behaviours)
 
 

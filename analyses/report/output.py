@@ -8,7 +8,6 @@ rest may be shown: it is moved whole, and `run.json` says what is still to come.
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import InputError
+from interp.training.whole_files import beside, sweep_beside
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
@@ -99,24 +99,23 @@ def writing(out: str | Path) -> Iterator[Output]:
     out = Path(out).resolve()
     made = _make_parents(out)
     _refuse_foreign((RUN, "report.html"), out)  # before the long work; the rest at its end
-    draft = out.parent / f".{out.name}.{os.getpid()}"
+    sweep_beside(out)  # what killed runs left
     try:
-        try:
-            draft.mkdir()
-        except OSError as error:
-            raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
-        output = Output(draft, out)
-        yield output
-        _move(output, out)
+        with beside(out) as draft:
+            try:
+                draft.mkdir()
+            except OSError as error:
+                raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
+            output = Output(draft, out)
+            yield output
+            _move(output, out)
     except BaseException as error:
-        shutil.rmtree(draft, ignore_errors=True)
         for folder in made:
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
         if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
             raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured until then") from error
         raise
-    shutil.rmtree(draft, ignore_errors=True)
 
 
 def _make_parents(out: Path) -> list[Path]:

@@ -1,17 +1,19 @@
 """How does every command leave its directory? It measures; tables, figures, page and record are written here."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from analyses.numerals import number
-from analyses.provenance import corpus_facts, model_facts, recorded
+from analyses.provenance import corpus_facts, model_facts, recorded, versions
 from analyses.report import output
 from analyses.report.renderer import figures, render
 from analyses.sections import Block, Definitions, Page, Section, Table, Terms, bold, caveat, code, remark
-from interp import Model
+from analyses.shards import Shards
+from interp import InputError, Model
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 
@@ -20,13 +22,15 @@ Say = Callable[[str, int], object]  # what is being done, and how often: texts r
 class Run:
     """What the function that measures is told: what run.json says of each model, the seed, and whom to tell.
 
-    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured.
+    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured. `shards`
+    keeps what was measured until all is, for the same command to go on with.
     """
 
     models: Sequence[Mapping[str, Any]]
     seed: int
     say: Say
     show: Callable[[Page], object]
+    shards: Shards
 
 
 @dataclass
@@ -82,7 +86,8 @@ def write(
     """
     say = Stages(progress or (lambda stage, count: None))
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
-    with output.writing(out) as new:
+    shards = Shards.of(Path(out).resolve(), [described, seed, versions()])
+    with _going_on(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:
             for name, table in page.tables.items():
@@ -91,6 +96,8 @@ def write(
             drawn = figures([*page.lead, *page.summary, *page.sections])
             svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
             facts = _about(described, page) | recorded(command=command, seed=seed, stages=say.seconds())
+            if shards.counts.found:
+                facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
             lead = [*_lead(described), *_to_come(page), *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
@@ -102,9 +109,26 @@ def write(
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 
-        page = measure(Run(described, seed, say, show))
+        page = measure(Run(described, seed, say, show, shards))
         put(page)
+    shards.clear()
     return page
+
+
+@contextmanager
+def _going_on(shards: Shards) -> Iterator[None]:
+    """Say of what stops a run that the same command goes on from there."""
+    again = "the same command goes on with what is measured"
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if not shards.counts.kept:
+            raise
+        raise KeyboardInterrupt(f"{str(stopped) or 'nothing was written'}; {again}") from stopped
+    except InputError as error:
+        if not shards.counts.kept:
+            raise
+        raise InputError(f"{error}; {again}") from error
 
 
 def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:

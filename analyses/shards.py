@@ -1,0 +1,143 @@
+"""Where is what was measured kept until all is? In a folder of small files, so that a run that was stopped goes on.
+
+A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
+It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model, the text,
+the settings, the versions and our own code; then of the very tokens, rows, keys and heads. The same command finds what
+it measured before and measures the rest, so its numbers do not depend on where it was stopped. Work is cut into lots
+before any is done, and lots share nothing, so several processes may fill one folder.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+import analyses
+import interp
+import models
+from interp.training.whole_files import beside, replacing
+
+Kept = Mapping[str, Tensor]
+_SUFFIX = ".shards"
+
+
+@dataclass
+class Counts:
+    """How many shards this run found, and how many it made."""
+
+    found: int = 0
+    made: int = 0
+
+    @property
+    def kept(self) -> int:
+        """How many lie in the folder for the next run."""
+        return self.found + self.made
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards in `folder`, of work that is `about` something; None: nothing is kept, all is measured."""
+
+    folder: Path | None = None
+    about: str = ""
+    counts: Counts = field(default_factory=Counts)
+
+    @staticmethod
+    def of(out: Path, about: Any) -> "Shards":
+        """Those of a run that writes `out`: beside it, so that `out` is whole or not there."""
+        return Shards(out.parent / f".{out.name}{_SUFFIX}").within(about, _code())
+
+    def within(self, *more: Any) -> "Shards":
+        """The same of work that depends on more: text, numbers, tensors, and lists of them."""
+        return replace(self, about=_digest([self.about, *more]))
+
+    def get(self, depends: Iterable[Any], make: Callable[[], Kept]) -> Kept:
+        """What was measured before, or else what `make` measures now. A full disk keeps nothing, and stops nothing."""
+        if self.folder is None:
+            return make()
+        path = self.folder / f"{_digest([self.about, *depends])}.safetensors"
+        kept = _read(path)
+        if kept is not None:
+            self.counts.found += 1
+            return kept
+        made = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
+        try:
+            _write(path, made)
+        except (SafetensorError, OSError):
+            return made
+        self.counts.made += 1
+        return made
+
+    def clear(self) -> None:
+        """Remove them: what they were kept for stands."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _write(path: Path, tensors: Kept) -> None:
+    """A shard, whole or not there."""
+    # safetensors writes to a file beside, of a name of its own: within a folder that is swept, a kill leaves none
+    with replacing(path) as part, beside(path, "tensors") as folder:
+        folder.mkdir(exist_ok=True)
+        save_file(dict(tensors), folder / path.name, {"sha256": _sum(tensors)})
+        (folder / path.name).replace(part)
+
+
+def _read(path: Path) -> Kept | None:
+    """A shard that is whole; None where there is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            return kept if (file.metadata() or {}).get("sha256") == _sum(kept) else None
+    except (SafetensorError, OSError, ValueError):
+        return None
+
+
+def _sum(tensors: Kept) -> str:
+    sha = sha256()
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        sha.update(_bytes(tensor))
+    return sha.hexdigest()
+
+
+def _digest(values: Iterable[Any]) -> str:
+    """A hash of text, numbers, tensors, and lists of them."""
+    found = blake2b(digest_size=16)
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode() + _bytes(value))
+        elif isinstance(value, (list, tuple)):
+            found.update(f"list {len(value)} ".encode())
+            for each in value:
+                add(each)
+        else:
+            text = json.dumps(value, sort_keys=True)
+            found.update(f"{len(text)} {text}".encode())
+
+    add([*values])
+    return found.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@cache
+def _code() -> str:
+    """A hash of our own code: numbers of another version are not gone on with."""
+    sha = sha256()
+    for package in (interp, models, analyses):
+        for path in sorted(Path(next(iter(package.__path__))).rglob("*.py")):
+            sha.update(path.read_bytes())
+    return sha.hexdigest()

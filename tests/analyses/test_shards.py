@@ -1,0 +1,137 @@
+"""Work that is kept until all of it is done: a run that was stopped ends with the numbers of one that was not."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+import torch
+
+from analyses import shards
+from analyses.labels import label
+from analyses.labels.judgement import Labelled
+from analyses.shards import Shards
+from interp import AnnotatedText
+from models import planted
+from models.planted import Planted
+from tests.analyses.labels.test_labels import WORDS, repeating_texts
+
+KEPT = {"a": torch.arange(6, dtype=torch.float64).reshape(2, 3), "b": torch.tensor([True, False])}
+
+
+class Stop(BaseException):
+    """A run that is killed."""
+
+
+def kept(at: Shards, *depends: object) -> tuple[dict, int]:
+    """What is kept, and how often it had to be made."""
+    made = []
+    found = at.get(depends, lambda: made.append(1) or KEPT)
+    return dict(found), len(made)
+
+
+def test_what_was_made_is_found_again_whole(tmp_path):
+    of = Shards.of(tmp_path / "out", ["a model"])
+    assert [kept(of, 1, torch.ones(3))[1] for _ in range(2)] == [1, 0]
+    found, _ = kept(of, 1, torch.ones(3))
+    assert {name: (each.dtype, each.tolist()) for name, each in found.items()} == {
+        name: (each.dtype, each.tolist()) for name, each in KEPT.items()
+    }
+    assert (of.counts.found, of.counts.made) == (2, 1)
+    of.clear()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (2, torch.ones(3)),
+        (1, torch.zeros(3)),
+        (1, torch.ones(1, 3)),
+        (1, torch.ones(3, dtype=torch.float64)),
+        (1, [torch.ones(3)]),
+        (1, torch.ones(3), None),
+    ],
+)
+def test_work_that_depends_on_something_else_is_made_anew(tmp_path, other):
+    of = Shards.of(tmp_path / "out", ["a model"])
+    kept(of, 1, torch.ones(3))
+    assert kept(of, *other)[1] == 1
+
+
+def test_another_model_text_or_version_of_our_code_finds_nothing(tmp_path, monkeypatch):
+    of = Shards.of(tmp_path / "out", ["a model"])
+    kept(of, 1)
+    assert kept(Shards.of(tmp_path / "out", ["another"]), 1)[1] == 1
+    assert kept(of.within("a text"), 1)[1] == 1
+    assert kept(Shards.of(tmp_path / "out", ["a model"]), 1)[1] == 0
+    monkeypatch.setattr(shards, "_code", lambda: "changed")
+    assert kept(Shards.of(tmp_path / "out", ["a model"]), 1)[1] == 1
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:-3], lambda old: b"", lambda old: old[:-1] + bytes([old[-1] ^ 1])])
+def test_a_damaged_shard_is_made_anew(tmp_path, damage):
+    of = Shards.of(tmp_path / "out", [])
+    kept(of, 1)
+    (path,) = of.folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    found, made = kept(of, 1)
+    assert made == 1
+    assert torch.equal(found["a"], KEPT["a"])
+    assert kept(of, 1)[1] == 0
+
+
+def test_a_disk_that_is_full_keeps_nothing_and_stops_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shards, "save_file", full)
+    of = Shards.of(tmp_path / "out", [])
+    assert [kept(of, 1)[1] for _ in range(2)] == [1, 1]
+    assert of.counts.kept == 0
+    assert not list(of.folder.iterdir())
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A corpus with a hash."""
+
+    texts: tuple[AnnotatedText, ...]
+    name: str = "texts"
+    digest: str = "a hash"
+
+    def __iter__(self):
+        return iter(self.texts)
+
+
+def labelled(of: Shards | None, exact: bool) -> Labelled:
+    layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
+    model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+    return label(model, {"position": Texts((*repeating_texts(20),))}, documents=6, words=27, exact=exact, shards=of)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, True])
+def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkeypatch, exact):
+    whole, write, starts = labelled(None, exact), shards._write, 0
+    while True:
+        of, made = Shards.of(tmp_path / "out", []), []
+
+        def stopping(path, tensors, made=made, most=1 + starts % 4):
+            write(path, tensors)
+            made.append(path)
+            if len(made) == most:
+                raise Stop
+
+        with monkeypatch.context() as patched:
+            patched.setattr(shards, "_write", stopping)
+            before = len([*of.folder.glob("*")]) if of.folder.exists() else 0
+            try:
+                found = labelled(of, exact)
+                break
+            except Stop:
+                assert of.counts.found == before
+                starts += 1
+    assert starts > 2
+    assert of.counts.found == before
+    for name in ("labels", "evidence"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name), check_exact=True)
