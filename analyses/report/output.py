@@ -72,7 +72,7 @@ class Output:
             return svg
         with matplotlib.rc_context(_SAVE):
             figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once, for both files
+            figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
             figure.savefig(svg, metadata={"Date": None, "Creator": None}, dpi=_DPI)
             figure.savefig(png, metadata={"Software": None}, dpi=_DPI)
         self._drawn[name] = figure, [svg.read_bytes(), png.read_bytes()]
