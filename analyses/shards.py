@@ -21,9 +21,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-import analyses
-import interp
-import models
 from interp.training.whole_files import beside, replacing
 
 Kept = Mapping[str, Tensor]
@@ -137,7 +134,7 @@ def _bytes(tensor: Tensor) -> bytes:
 def _code() -> str:
     """A hash of our own code: numbers of another version are not gone on with."""
     sha = sha256()
-    for package in (interp, models, analyses):
-        for path in sorted(Path(next(iter(package.__path__))).rglob("*.py")):
+    for package in ("interp", "models", "analyses"):
+        for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
             sha.update(path.read_bytes())
     return sha.hexdigest()

@@ -2,9 +2,10 @@
 
 A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). Measured are
 the cells that are asked for, those whose estimate makes a label, and those that are within an estimate's error of it.
-Small estimates that were measured tell that error, as a share of what the claimed rows move to first order, added up
-without signs. Of the rest some are drawn at random from every layer, and of what the model is sure of as of what it is
-not (gradients vanish there), and measured too: how many of them are candidates bounds how many are missed.
+An estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
+move to first order, added up without signs. Small estimates that were measured tell how fast. Of the rest some are
+drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish there), and
+measured too: how many of them are candidates bounds how many are missed.
 """
 
 import random
@@ -37,7 +38,8 @@ class Screened:
     """How many cells had something claimed, how many were measured, and how far estimates may be off.
 
     measured  of `cells`, `sampled` among them
-    margin    how far above its estimate an effect may be, as a share of what rows were estimated to move
+    margin    how far above its estimate an effect may be: so many times the square of what
+              the rows move, in nats a row
     sampled   drawn at random from all that were screened out
     error     nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
     missed    of the sampled, how many are candidates by their effect
@@ -75,8 +77,8 @@ def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
     tally.measure(there & (asked | ~small))
     off = np.subtract(*tally.losses()) - estimate
     known = asked & small & (size > 0)
-    margin = max(0.0, float(np.quantile((off[known] / size[known]), _QUANTILE))) if known.any() else 0.0
-    tally.measure(there & (estimate + margin * size >= screen.least))
+    margin = max(0.0, float(np.quantile(off[known] / size[known] ** 2, _QUANTILE))) if known.any() else 0.0
+    tally.measure(there & (estimate + margin * size**2 >= screen.least))
     drawn = _drawn(there & ~tally.measured, tally.said(), n_heads, seed)
     tally.measure(drawn)
     tally.sampled = drawn

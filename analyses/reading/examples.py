@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.reading.inputs import least_target
-from analyses.rivals.antecedents import antecedent_items
 from interp import AnnotatedText, InputError, Model, TokenBatch, run
 from interp.patterns import membership, pool
 from interp.tokens import NO_WORD, align
@@ -142,20 +141,14 @@ def sentence(text: AnnotatedText) -> AnnotatedText | None:
     return None
 
 
-def pronoun_passage(text: AnnotatedText) -> AnnotatedText | None:
-    """The first short run of whole sentences in which a pronoun has a right and a wrong antecedent before it."""
+def passage(text: AnnotatedText, holds: Callable[[AnnotatedText], object]) -> AnnotatedText | None:
+    """The first short run of whole sentences of which something holds."""
     sentences = _sentences(text)
     for start, _ in sentences:
         for _, end in sentences:
-            if 0 < end - start <= _PASSAGE and antecedent_items(passage := text.excerpt(start, end)):
-                return passage
+            if 0 < end - start <= _PASSAGE and holds(found := text.excerpt(start, end)):
+                return found
     return None
-
-
-def last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
-    """The last pronoun that asks for an antecedent, and the head words of the mentions before it that answer."""
-    item = antecedent_items(text)[-1]
-    return item.pronoun, tuple(word for word, right in zip(item.candidates, item.correct, strict=True) if right)
 
 
 def _sentences(text: AnnotatedText) -> list[tuple[int, int]]:

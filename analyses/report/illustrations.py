@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from analyses.measures import UNITS, Behaviour
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
+from analyses.rivals.antecedents import antecedent_items
 from analyses.sections import Figure
 from interp import AnnotatedText, Model
 
@@ -194,11 +196,11 @@ def _between_tags(asked: _Picture) -> Iterator[Figure]:
 def _over_words(asked: _Picture) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
     about_pronouns = "pronoun" in asked.behaviour.pictures
-    cut = examples.pronoun_passage if about_pronouns else examples.sentence
+    cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
     for passage in examples.find(asked.model, asked.corpus, cut):
         found = examples.word_patterns(asked.model, passage, asked.heads)
         patterns = {name + _to_special(pattern): pattern for name, pattern in zip(asked.named, found, strict=True)}
-        pronoun, answers = examples.last_question(passage) if about_pronouns else (None, ())
+        pronoun, answers = _last_question(passage) if about_pronouns else (None, ())
         figure = figures.attention_over_words(
             passage.words,
             patterns,
@@ -233,3 +235,9 @@ def _to_special(pattern: examples.WordPattern) -> str:
 
 def _slug(task: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in task.lower()).strip("-")
+
+
+def _last_question(text: AnnotatedText) -> tuple[int, tuple[int, ...]]:
+    """The last pronoun that asks for an antecedent, and the head words of the mentions before it that answer."""
+    item = antecedent_items(text)[-1]
+    return item.pronoun, tuple(word for word, right in zip(item.candidates, item.correct, strict=True) if right)
