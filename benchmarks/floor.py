@@ -1,11 +1,14 @@
 """What can no exact sweep avoid, and what does this machine make of it? Shapes, arithmetic, time and memory."""
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,53 @@ def best_rate(d_model: int, device: torch.device, dtype: torch.dtype, seconds: f
             took, _ = timed(lambda a=a, b=b: a @ b, device)
             best = max(best, a.shape[0] * d * b.shape[1] / took)
     return best
+
+
+_MULTIPLIED = {  # which arguments are multiplied
+    torch.ops.aten.mm.default: (0, 1),
+    torch.ops.aten.addmm.default: (1, 2),
+    torch.ops.aten.bmm.default: (0, 1),
+    torch.ops.aten.baddbmm.default: (1, 2),
+    torch.ops.aten.linear.default: (0, 1),
+}
+
+
+class Products(TorchDispatchMode):
+    """Notes the shapes of every matrix product that is made within, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a product, and make it."""
+        if func in _MULTIPLIED:
+            a, b = (tuple(args[at].shape) for at in _MULTIPLIED[func])
+            self.shapes.append((a, b[::-1] if func is torch.ops.aten.linear.default else b))
+        return func(*args, **(kwargs or {}))
+
+
+def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch.dtype, layers: int) -> float:
+    """Multiply-adds a second of nothing but a job's own matrix products, one after the other, in their order.
+
+    Every product of one shape has the next of as many right-hand sides as the model has layers, as weights do.
+    """
+    with Products() as noted:
+        job()
+    kept: dict[Any, list[torch.Tensor]] = {}
+    for a, b in noted.shapes:
+        if (a, b) not in kept:
+            right = kept.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
+            kept[b], kept[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
+    asked = [(kept[a, b][0], kept[b][at % layers]) for at, (a, b) in enumerate(noted.shapes)]
+
+    def replay() -> None:
+        for a, b in asked:
+            torch.matmul(a, b)
+
+    replay()
+    seconds = statistics.median(timed(replay, device)[0] for _ in range(3))
+    return sum(a.numel() * b.shape[-1] for a, b in asked) / seconds
 
 
 class Peak:

@@ -13,7 +13,9 @@ the last position. Ours, the peer's cells and the oracle's take turns in one pro
     peer, peer_s   the peer, and its seconds for all cells: cells x the median of `peer_sampled` timed cells
     ratio          peer_s / ours_s, over all cells; ratio_changed counts only cells at changed positions
     floor_s        multiply-adds that cannot be avoided x 2 / the best measured rate of a float32 matrix product with
-                   inner dimension d_model; over_floor = ours_s / floor_s
+                   inner dimension d_model, a best burst of any size; over_floor = ours_s / floor_s
+    sustained_s    the same multiply-adds at the rate of the sweep's own products, of its very shapes, made one after
+                   the other with nothing between them; over_sustained = ours_s / sustained_s
     max_abs_diff   largest difference of any compared cell from the peer's value
     peak_mb        growth of the process's peak memory during our sweep
 
@@ -32,7 +34,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
+from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, sustained_rate, timed
 from interp import Transformer, patch, run
 from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.patch_sites import site_name
@@ -162,7 +164,9 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
                 index = tuple(i for axis, i in zip(("layer", "head", "position"), at, strict=True) if axis in by)
                 difference[peer] = max(difference[peer], float((found[index] - value).abs().max()))
     ours_s = statistics.median(took)
-    floor_s = multiply_adds(shape, site, by_position) / best_rate(shape.d_model, bench.device, bench.dtype)
+    least = multiply_adds(shape, site, by_position)
+    floor_s = least / best_rate(shape.d_model, bench.device, bench.dtype)
+    sustained_s = least / sustained_rate(ours, bench.device, bench.dtype, shape.layers)
     for peer, seconds in taken.items():
         cell_s = statistics.median(seconds)
         print(
@@ -178,6 +182,8 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
                     "ratio_changed": round(cell_s * len(changed) / ours_s, 2),
                     "floor_s": round(floor_s, 4),
                     "over_floor": round(ours_s / floor_s, 3),
+                    "sustained_s": round(sustained_s, 4),
+                    "over_sustained": round(ours_s / sustained_s, 3),
                     "max_abs_diff": difference[peer],
                     "peak_mb": round(peak.mb, 1),
                 }
