@@ -3,9 +3,10 @@
 A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). Measured are
 the cells that are asked for, those whose estimate makes a label, and those that are within an estimate's error of it.
 An estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
-move to first order, added up without signs. Small estimates that were measured tell how fast. Of the rest some are
-drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish there), and
-measured too: how many of them are candidates bounds how many are missed.
+move to first order, added up without signs. Small estimates that were measured tell how fast; a quarter of the least
+effect that counts is allowed however little moves. Of the rest some are drawn at random from every layer, and of what
+the model is sure of as of what it is not (gradients vanish there), and measured too: how many of them are candidates
+bounds how many are missed.
 """
 
 import random
@@ -22,6 +23,7 @@ SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read
 _CALIBRATING = 20  # small estimates that tell their error, at least: those whose rows move most are measured for it
 _QUANTILE = 0.95  # of those cells' errors
+_ALWAYS = 0.25  # of the least effect that counts: how far off an estimate may be where nothing moves
 Cell = tuple[int, int, str]  # layer, head and measure
 
 
@@ -38,8 +40,8 @@ class Screened:
     """How many cells had something claimed, how many were measured, and how far estimates may be off.
 
     measured  of `cells`, `sampled` among them
-    margin    how far above its estimate an effect may be: so many times the square of what
-              the rows move, in nats a row
+    margin    how far above its estimate an effect may be: a quarter of the least effect that counts, and so many times
+              the square of what the rows move, in nats a row
     sampled   drawn at random from all that were screened out
     error     nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
     missed    of the sampled, how many are candidates by their effect
@@ -77,8 +79,9 @@ def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
     tally.measure(there & (asked | ~small))
     off = np.subtract(*tally.losses()) - estimate
     known = asked & small & (size > 0)
-    margin = max(0.0, float(np.quantile(off[known] / size[known] ** 2, _QUANTILE))) if known.any() else 0.0
-    tally.measure(there & (estimate + margin * size**2 >= screen.least))
+    beyond = np.maximum(0.0, off[known] - _ALWAYS * screen.least)
+    margin = float(np.quantile(beyond / size[known] ** 2, _QUANTILE)) if known.any() else 0.0
+    tally.measure(there & (estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least))
     drawn = _drawn(there & ~tally.measured, tally.said(), n_heads, seed)
     tally.measure(drawn)
     tally.sampled = drawn
