@@ -71,7 +71,8 @@ def measure(
     its nearest true antecedent being of one chain. `drop` is the mean over the claimed rows, `control` that of the
     control that loses most, named in `control_name`: other keys of the same rows, or keys at the distances that are
     usual for the label (not for positional measures, which are nothing but distance). `effect` is their difference,
-    with a 95% interval over documents and a one-sided p for effect > 0; `q` is over all rows. `n` counts rows.
+    with a 95% interval over documents and a one-sided p for effect > 0; `q` is over all rows, of which those that are
+    not measured count as not significant. `n` counts rows.
     `exchange` is the drop where each claimed key keeps its weight and the value of another key that the row sees,
     drawn at random, is mixed in for its own; `removal` where its weight times its value is left out. Both come with
     interval and one-sided p. An exchange puts something in place of a key that may have said nothing, and a removal
@@ -286,7 +287,8 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
         }
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
-    return table.assign(q=benjamini_hochberg(table["p"].to_numpy(dtype=float)))
+    tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test: q only grows
+    return table.assign(q=benjamini_hochberg(tested))
 
 
 def _estimated(tally: Tally, seed: int) -> dict[str, object]:

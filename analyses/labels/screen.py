@@ -3,10 +3,10 @@
 A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). Measured are
 the cells that are asked for, those whose estimate makes a label, and those that are within an estimate's error of it.
 An estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
-move to first order, added up without signs. Small estimates that were measured tell how fast; a quarter of the least
-effect that counts is allowed however little moves. Of the rest some are drawn at random from every layer, and of what
-the model is sure of as of what it is not (gradients vanish there), and measured too: how many of them are candidates
-bounds how many are missed.
+move to first order, added up without signs. How fast is told by small estimates of cells that nobody asks for, those
+whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the rest some are
+drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish there), and
+measured too: how many of them are candidates bounds how many are missed.
 """
 
 import random
@@ -21,7 +21,7 @@ from analyses.labels.tally import Tally
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read
-_CALIBRATING = 20  # small estimates that tell their error, at least: those whose rows move most are measured for it
+_CALIBRATING = 20  # small estimates that tell their error: those whose rows move most are measured for it
 _QUANTILE = 0.95  # of those cells' errors
 _ALWAYS = 0.25  # of the least effect that counts: how far off an estimate may be where nothing moves
 Cell = tuple[int, int, str]  # layer, head and measure
@@ -75,10 +75,11 @@ def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
         tally.measure(asked & there)
         return None
     small = there & (estimate < screen.least)
-    asked.reshape(-1)[np.argsort(np.where(small, -size, np.inf), axis=None)[:_CALIBRATING]] = True
-    tally.measure(there & (asked | ~small))
+    known = np.zeros_like(there)
+    known.reshape(-1)[np.argsort(np.where(small & ~asked, -size, np.inf), axis=None)[:_CALIBRATING]] = True
+    known &= small & ~asked & (size > 0)
+    tally.measure(there & (asked | known | ~small))
     off = np.subtract(*tally.losses()) - estimate
-    known = asked & small & (size > 0)
     beyond = np.maximum(0.0, off[known] - _ALWAYS * screen.least)
     margin = float(np.quantile(beyond / size[known] ** 2, _QUANTILE)) if known.any() else 0.0
     tally.measure(there & (estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least))
