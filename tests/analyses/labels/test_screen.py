@@ -54,6 +54,8 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     assert (table["sampled"] <= table["measured"]).all()
     rows = table["measured"]
     pd.testing.assert_frame_equal(table.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-9, atol=1e-12)
+    assert (table.loc[~rows, "q"] == 1).all()
+    assert (table["q"] >= exact["q"] - 1e-12).all()  # what is not tested helps nothing else to be found
     off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
     assert said.error == pytest.approx(np.quantile(off, 0.9))
 
