@@ -104,7 +104,7 @@ def _screened(behaviour: str, found: Screened) -> str:
     )
 
 
-def _facts(screened: Mapping[str, Screened]) -> dict[str, dict[str, float]]:
+def _facts(screened: Mapping[str, Screened]) -> dict[str, dict[str, Any]]:
     """The same for the record."""
     return {name: {**asdict(each), "most_missed": each.most_missed} for name, each in screened.items()}
 
