@@ -4,14 +4,15 @@ A shard is one lot of work: claims of some documents hidden from some heads, one
 It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model, the text,
 the settings, the versions and our own code; then of the very tokens, rows, keys and heads. The same command finds what
 it measured before and measures the rest, so its numbers do not depend on where it was stopped. Work is cut into lots
-before any is done, and lots share nothing, so several processes may fill one folder.
+before any is done, and lots share nothing, so several processes fill one folder.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from analyses.side_by_side import side_by_side
 from interp.training.whole_files import beside, replacing
 
 Kept = Mapping[str, Tensor]
+Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
 _SUFFIX = ".shards"
 
 
@@ -57,27 +60,42 @@ class Shards:
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
         return replace(self, about=_digest([self.about, *more]))
 
-    def get(self, depends: Iterable[Any], make: Callable[[], Kept]) -> Kept:
-        """What was measured before, or else what `make` measures now. A full disk keeps nothing, and stops nothing."""
-        if self.folder is None:
-            return make()
-        path = self.folder / f"{_digest([self.about, *depends])}.safetensors"
-        kept = _read(path)
-        if kept is not None:
-            self.counts.found += 1
-            return kept
-        made = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
-        try:
-            _write(path, made)
-        except (SafetensorError, OSError):
-            return made
-        self.counts.made += 1
-        return made
+    def all(self, lots: Sequence[Lot], done: Callable[[int], object] | None = None) -> list[Kept]:
+        """What was measured of each lot before, or else is measured now, several side by side.
+
+        A full disk keeps nothing, and stops nothing. `done` is called with the number of lots that are there.
+        """
+        paths = [self._path(depends) for depends, _ in lots]
+        found = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
+        self.counts.found += (already := len(found))
+        missing = [at for at in range(len(lots)) if at not in found]
+        tasks = [partial(_made, lots[at][1], paths[at]) for at in missing]
+        before = self.counts.made
+
+        def told(count: int) -> None:
+            self.counts.made = before + sum(path.exists() for at in missing if (path := paths[at]))
+            if done is not None:
+                done(already + count)
+
+        found |= dict(zip(missing, side_by_side(tasks, told), strict=True))
+        return [found[at] for at in range(len(lots))]
+
+    def _path(self, depends: Iterable[Any]) -> Path | None:
+        return self.folder and self.folder / f"{_digest([self.about, *depends])}.safetensors"
 
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
+    """What is measured now, and kept if there is a place."""
+    made = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
+    if path is not None:
+        with suppress(SafetensorError, OSError):
+            _write(path, made)
+    return made
 
 
 def _write(path: Path, tensors: Kept) -> None:

@@ -148,7 +148,7 @@ def _effects(
             model,
             **_read(behaviour, corpus, half, size, seed),
             armed=armed,
-            screen=None if exact else Screen(asked, None if found else NOTABLE_EFFECT),
+            screen=None if exact else Screen(asked, NOTABLE_EFFECT, choosing=not found),
             shards=shards.within(half, size, seed),
             progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
         )

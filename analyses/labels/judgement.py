@@ -194,7 +194,8 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     kept = _in_both_readings(heads)
     kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
     tests = effects[["p", *(f"{arm}_p" for arm in ARMS)]].astype(float)
-    p = tests.max(axis=1, skipna=False)  # what was hidden alone is shown, and labels nothing
+    every = pd.Series(tests.max(axis=1, skipna=False))  # what was hidden alone is shown, and labels nothing
+    p = every.fillna(pd.Series(tests["p"]).where(effects["effect"] < NOTABLE_EFFECT))  # nor does what hiding costs too little of
     needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
     rows = _columns(kept, "gain", "attention", "n", "without").merge(
         _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED, "measured"), on=CELL, how="left"
@@ -281,6 +282,7 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold, with their evidence and q over all rows."""
     rows = candidates.copy()
     attention, effect = (rows[name].astype(float).fillna(1.0).to_numpy() for name in ("p_attention", "p_effect"))
+    effect = np.where(rows["effect"].astype(float) >= NOTABLE_EFFECT, effect, 1.0)
     masked, masked_low, masked_p = (rows[name].to_numpy(dtype=float) for name in ("masked", "masked_low", "masked_p"))
     there = (rows["readout"] != MaskedWord.name) | ((masked >= NOTABLE) & (masked_low > 0))
     beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)

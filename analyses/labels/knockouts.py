@@ -76,11 +76,12 @@ def measure(
     `exchange` is the drop where each claimed key keeps its weight and the value of another key that the row sees,
     drawn at random, is mixed in for its own; `removal` where its weight times its value is left out. Both come with
     interval and one-sided p. An exchange puts something in place of a key that may have said nothing, and a removal
-    leaves less than the head ever writes: what the model needs is missed in both ways, and beyond the control.
+    leaves less than the head ever writes: what the model needs is missed in both ways, and beyond the control. With a
+    `screen` they are measured where hiding costs enough.
     `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
     the other keys of the control: attention and effect on the same rows. `measured` is False where all numbers but
-    `masked` are estimates (`analyses.labels.screen`); `estimate` is what the effect was estimated to be, `sampled`
-    whether it was drawn at random to be measured.
+    `masked` are estimates, or missing (`analyses.labels.screen`); `estimate` is what the effect was estimated to be,
+    `sampled` whether it was drawn at random to be measured.
 
     Args:
         model: a transformer of one stack with a tokenizer.
@@ -93,7 +94,7 @@ def measure(
         screen: which heads and measures are `measured`; the numbers of all others are estimates. By default all.
         seed: of the control keys, of masked words and of intervals.
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
-        progress: called with the number of texts read.
+        progress: called with the number of lots of claims that are hidden, or estimated.
 
     Raises:
         InputError: a model without tokenizer; one that fills masks without a mask token; nothing to train a probe on;
@@ -176,7 +177,7 @@ def _tallied(
     shown = [[(each, _looks(each, asked)) for each in _windows(model, text, counts)] for text in own]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
-    for number, (text, each) in enumerate(zip(own, shown, strict=True), 1):
+    for text, each in zip(own, shown, strict=True):
         counts["texts"] += 1
         counts.update(unannotated(text))
         for window, looks in each:
@@ -184,9 +185,7 @@ def _tallied(
                 len(window.columns[word]) > 1 for word in window.columns if window.scores(word)
             )
             tally.add(window, group_of(text.document), read_by, looks)
-        if progress is not None:
-            progress(number)
-    tally.flush()
+    tally.work(progress)
     if not tally.totals[CLAIM].rows.any():
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     return tally, read_by
@@ -273,7 +272,9 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
     for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
         drop = estimate(*_parts(tally.totals[kind]), *(_parts(tally.totals[less]) if less else ()), seed=seed)
         value = drop.gain if less else drop.value
-        beside |= {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
+        parts = {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
+        known = tally.arms_measured.reshape(-1) if arm in ARMS else True
+        beside |= {name: np.where(known, part, np.nan) for name, part in parts.items()}
     table = pd.DataFrame(
         {
             **where,

@@ -57,18 +57,18 @@ class Bars:
 
 @dataclass(frozen=True)
 class _Null:
-    """Heads that have learnt nothing, or that read nothing."""
+    """Heads that have learnt nothing, or that read nothing; their model is made when it is needed."""
 
     name: str
-    model: Model
+    model: Callable[[], Model]
     heads: Heads
 
 
 def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
     """All of them; a model that another library runs has no parts to shuffle."""
     for number in range(UNTRAINED):
-        yield _Null(SMALL, untrained(model, seed + number), kind)
-    yield _Null(WORDS, model, kind)
+        yield _Null(SMALL, partial(untrained, model, seed + number), kind)
+    yield _Null(WORDS, lambda: model, kind)
     model = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
     if not isinstance(model, Transformer):
         return
@@ -76,7 +76,7 @@ def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
     at_once = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
     for first in range(0, N_COPIES, at_once):
         copies = min(at_once, N_COPIES - first)
-        shuffled = Shuffled(model, copies, seed + first, kind.stack, kind.attention)
+        shuffled = partial(Shuffled, model, copies, seed + first, kind.stack, kind.attention)
         yield _Null(COPIES, shuffled, replace(kind, n_layers=kind.n_layers * copies))
 
 
@@ -105,10 +105,18 @@ def bars_of(
             sample = list(Sample(corpus, 0, _DOCUMENTS, _WORDS))
             measured = [of_kind[name] for name in names]
             kept = shards_of(shards, corpus, *names)
-            for number, null in enumerate(_nulls(model, kind, seed)):
-                say(f"reading with {null.name}", 0)
-                depends = [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed]
-                for key, gained in kept.get(depends, partial(_reached, null, measured, sample, seed)).items():
+            nulls = [*_nulls(model, kind, seed)]
+            lots = [
+                (
+                    [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed],
+                    partial(_reached, null, measured, sample, seed),
+                )
+                for number, null in enumerate(nulls)
+            ]
+            told = partial(say, "reading with heads that have learnt nothing")
+            told(0)
+            for null, reached in zip(nulls, kept.all(lots, told), strict=True):
+                for key, gained in reached.items():
                     name, measure = key.split(_OF, 1)
                     bars[kind, name].add(null.name, of_kind[name][measure], float(gained))
     return list(bars.values())
@@ -124,9 +132,10 @@ def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
 def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
     """The largest gain of any head, by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
-    bare = [each.collector(null.model, seed=seed, heads=null.heads, **each.bare) for each in measured]
+    model = null.model()
+    bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare) for each in measured]
     reached: dict[str, Tensor] = {}
-    for each, found in zip(measured, collect(Reading(null.model, texts, heads=null.heads), bare), strict=True):
+    for each, found in zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True):
         for scored in found.scored if isinstance(found, Collected) else ():
             if scored.sink != "kept":
                 continue

@@ -1,12 +1,13 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). Measured are
-the cells that are asked for, those whose estimate makes a label, and those that are within an estimate's error of it.
-An estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
-move to first order, added up without signs. How fast is told by small estimates of cells that nobody asks for, those
-whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the rest some are
-drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish there), and
-measured too: how many of them are candidates bounds how many are missed.
+A cell is a head and a measure. All effects are estimated first (`interp.patching.gradients.claimed_keys`). While labels
+are chosen, those cells are measured whose estimate makes a candidate, and those that are within an estimate's error of
+it; on the half that reports, all candidates, and what exchange and removal cost of those that hiding costs enough. An
+estimate is of first order, so what it leaves out grows with the square of what it moves: of what the claimed rows
+move to first order, added up without signs. How fast is told by small estimates of cells that attention does not
+choose, those whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the
+rest some are drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish
+there), and measured too: how many of them are candidates bounds how many are missed.
 """
 
 import random
@@ -29,10 +30,11 @@ Cell = tuple[int, int, str]  # layer, head and measure
 
 @dataclass(frozen=True)
 class Screen:
-    """What to measure: the cells of `asked`; with `least` also those whose effect may be so large, and a sample."""
+    """What to measure: the `candidates`; while these are chosen, what may have an effect of `least`, and a sample."""
 
-    asked: Collection[Cell]
-    least: float | None = None
+    candidates: Collection[Cell]  # while they are chosen, those that attention chooses
+    least: float
+    choosing: bool
 
 
 @dataclass(frozen=True)
@@ -63,22 +65,24 @@ class Screened:
 
 
 def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
-    """Measure what the screen says in place of its estimate; None where only what was asked for is measured."""
+    """Measure what the screen says in place of its estimate; None where nothing is chosen."""
     n_heads, names = tally.model.config.last.n_heads, [measure.name for _, measure in tally.measures]
     there, (drop, control) = tally.claimed(), tally.losses()
     estimate, size = drop - control, tally.sizes()
-    asked = np.zeros_like(there)
-    for layer, head, name in screen.asked:
+    candidates = np.zeros_like(there)
+    for layer, head, name in screen.candidates:
         if name in names:  # `self` has no key that could be hidden
-            asked[layer * n_heads + head, names.index(name)] = True
-    if screen.least is None:
-        tally.measure(asked & there)
+            candidates[layer * n_heads + head, names.index(name)] = True
+    if not screen.choosing:
+        candidates &= there
+        tally.measure(candidates)
+        tally.measure_arms(candidates & (np.subtract(*tally.losses()) >= screen.least))
         return None
     small = there & (estimate < screen.least)
-    known = np.zeros_like(there)
-    known.reshape(-1)[np.argsort(np.where(small & ~asked, -size, np.inf), axis=None)[:_CALIBRATING]] = True
-    known &= small & ~asked & (size > 0)
-    tally.measure(there & (asked | known | ~small))
+    known = small & ~candidates
+    known[known] = np.argsort(np.argsort(-size[known], kind="stable")) < _CALIBRATING
+    known &= size > 0
+    tally.measure(there & (known | ~small))
     off = np.subtract(*tally.losses()) - estimate
     beyond = np.maximum(0.0, off[known] - _ALWAYS * screen.least)
     margin = float(np.quantile(beyond / size[known] ** 2, _QUANTILE)) if known.any() else 0.0

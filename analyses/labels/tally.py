@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 from analyses.labels.claims import Hiding, at_usual_distances, distances, with_control
 from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
-from analyses.reading.windows import Window
-from analyses.shards import Shards
+from analyses.reading.windows import Progress, Window
+from analyses.shards import Kept, Lot, Shards
 from interp import TokenBatch, Transformer
 from interp.patching.gradients.claimed_keys import estimated_knock_out
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_together
@@ -64,18 +63,20 @@ class Tally:
         """Nothing yet; the keys of the measures named in `armed` are exchanged and removed too.
 
         `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
-        head by itself. With `estimates` all is estimated, until `measure` says which cells are measured. What
+        head by itself. With `estimates` claims and controls are estimated, until `measure` says what is measured. What
         a lot of claims costs is looked for in `shards` first.
         """
         self.armed, self.together = armed, together
-        self.shards, self.lots = shards or Shards(), 0
+        self.shards, self.asked_for = shards or Shards(), 0
         n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
         self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
         self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS, *SEEN)}
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
         self.jobs: list[Job] = []
-        self.estimated: list[list[Job]] | None = [] if estimates else None  # what may be measured still
+        self.lots: list[list[Job]] = []  # that together are hidden at a time
+        self.estimates = estimates
         self.measured = np.full((n_heads, len(measures)), not estimates)
+        self.arms_measured = self.measured.copy()
         self.sampled = np.zeros_like(self.measured)  # measured because they were drawn at random
         self._sizes = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS)}
         self._said, self._read = (np.zeros(len(measures)) for _ in range(2))  # of claims: read values, and rows
@@ -122,67 +123,94 @@ class Tally:
             yield ARMS[1], claim.removed()
 
     def flush(self) -> None:
-        """Hide what waits."""
-        for jobs, batch, claims in _together(self.jobs):
-            effects = self._drops(batch, claims, jobs).double().cpu()
+        """What waits makes a lot."""
+        self.lots += [self.jobs] if self.jobs else []
+        self.jobs = []
+
+    def work(self, done: Progress | None = None) -> None:
+        """Hide what waits, or estimate what hiding would cost; `done` is told how many lots are done."""
+        self.flush()
+        kinds = (CLAIM, *CONTROLS) if self.estimates else (CLAIM, *CONTROLS, *ARMS)
+        later = [job for lot in self.lots for job in lot if job.kind not in kinds]  # their rows are known
+        _count_kinds(self.totals, later, torch.zeros(len(later), len(self.measured), dtype=torch.float64))
+        for jobs, (effects, *more) in self._through(kinds, self._hidden, done=done):
             _count_kinds(self.totals, jobs, effects)
-            if jobs[0].readout.masks and self.together is None:
-                seen = _mass(self.model, batch, claims).double().cpu()
+            if self.estimates:
+                sizes, values = more[:2]
+                _count_kinds(self._sizes, jobs, sizes)
+                for job, value in zip(jobs, values.tolist(), strict=True):
+                    if job.kind == CLAIM:
+                        self._said[job.column] += value
+                        self._read[job.column] += len(job.hiding.rows)
+            for seen in more[2 if self.estimates else 0 :]:
                 for kind, of in zip(SEEN, (CLAIM, CONTROLS[0]), strict=True):
                     _count(self.totals[kind], [of == job.kind for job in jobs], jobs, seen)
-        if self.estimated is not None:
-            self.estimated.append(self.jobs)
-        self.jobs = []
 
     def measure(self, cells: Bool[np.ndarray, "head measure"]) -> None:
         """Put what hiding costs in place of its estimate, in some cells."""
-        cells, asked = cells & ~self.measured, torch.from_numpy(cells & ~self.measured)
-        n_heads = self.model.config.last.n_heads
-        found = {kind: Totals.empty(*cells.shape) for kind in (CLAIM, *CONTROLS, *ARMS)}
-        for lot in self.estimated or []:
-            for jobs, batch, claims in _together([job for job in lot if cells[:, job.column].any()]):
-                here = asked[:, [job.column for job in jobs]].T.unflatten(1, (-1, n_heads))
-                measured = partial(knock_out, self.model, batch, claims, jobs[0].readout.output, cells=here)
-                (effects,) = self._kept(jobs, batch, claims, [here], lambda measured=measured: [measured()])
-                _count_kinds(found, jobs, effects.flatten(1).nan_to_num(0.0).double().cpu())
-        for kind, totals in found.items():
-            self.totals[kind].scores[:, asked] = totals.scores[:, asked]
+        self._measure(cells & ~self.measured, (CLAIM, *CONTROLS))
         self.measured |= cells
 
-    def _drops(self, batch: TokenBatch, claims: Sequence[Claim], jobs: Sequence[Job]) -> Float[Tensor, "claim head"]:
-        """What each claim costs, hidden from every head by itself, or from its measure's heads at once."""
-        given, output = (self.model, batch, claims), jobs[0].readout.output
-        kept = partial(self._kept, jobs, batch, claims)
-        if self.estimated is not None:
-            drops, sizes, values = kept(["estimated"], lambda: estimated_knock_out(*given, output))
-            for job, value in zip(jobs, values.tolist(), strict=True):
-                if job.kind == CLAIM:
-                    self._said[job.column] += value
-                    self._read[job.column] += len(job.hiding.rows)
-            _count_kinds(self._sizes, jobs, sizes.flatten(1).double().cpu())
-            return drops.flatten(1)
-        if self.together is None:
-            (drops,) = kept(["alone"], lambda: [knock_out(*given, output)])
-            return drops.flatten(1)
-        heads = [self.together[job.column] for job in jobs]
-        (drops,) = kept(["together", heads], lambda: [knock_out_together(*given, heads, output)])
-        return drops[:, None]
+    def measure_arms(self, cells: Bool[np.ndarray, "head measure"]) -> None:
+        """Exchange and remove keys too, in some cells, of the measures that are armed."""
+        self._measure(cells, ARMS)
+        self.arms_measured |= cells
 
-    def _kept(
-        self,
-        jobs: Sequence[Job],
-        batch: TokenBatch,
-        claims: Sequence[Claim],
-        how: Sequence[Any],
-        make: Callable[[], Sequence[Tensor]],
+    def _measure(self, cells: Bool[np.ndarray, "head measure"], kinds: Sequence[str]) -> None:
+        asked = torch.from_numpy(cells)
+        found = {kind: Totals.empty(*cells.shape) for kind in kinds}
+        for jobs, (effects,) in self._through(kinds, self._hidden_from, asked):
+            _count_kinds(found, jobs, effects)
+        for kind, totals in found.items():
+            self.totals[kind].scores[:, asked] = totals.scores[:, asked]
+
+    def _hidden(self, jobs: Sequence[Job], batch: TokenBatch, claims: Sequence[Claim]) -> list[Tensor]:
+        """What each claim costs, hidden from every head by itself or from its measure's heads at once, and what is told
+        of it besides."""
+        given, output = (self.model, batch, claims), jobs[0].readout.output
+        if self.together is not None:
+            heads = [self.together[job.column] for job in jobs]
+            return [knock_out_together(*given, heads, output)[:, None]]
+        seen = [_mass(self.model, batch, claims)] if jobs[0].readout.masks else []
+        if self.estimates:
+            drops, sizes, values = estimated_knock_out(*given, output)
+            return [drops.flatten(1), sizes.flatten(1), values, *seen]
+        return [knock_out(*given, output).flatten(1), *seen]
+
+    def _hidden_from(
+        self, jobs: Sequence[Job], batch: TokenBatch, claims: Sequence[Claim], asked: Bool[Tensor, "head measure"]
     ) -> list[Tensor]:
-        """What a lot of claims costs, measured now or before; every run asks for the same lots in the same order."""
-        self.lots += 1
-        names = [[job.kind, self.measures[job.column][1].name] for job in jobs]
-        parts = [[one.prompt, one.queries, one.keys, one.others] for one in claims]
-        depends = [self.lots, jobs[0].readout.name, names, batch.ids, batch.lengths, parts, *how]
-        found = self.shards.get(depends, lambda: {str(at): each for at, each in enumerate(make())})
-        return [found[str(at)] for at in range(len(found))]
+        """What each claim costs, hidden from each of its measure's heads that are asked for."""
+        here = asked[:, [job.column for job in jobs]].T.unflatten(1, (-1, self.model.config.last.n_heads))
+        return [knock_out(self.model, batch, claims, jobs[0].readout.output, cells=here).flatten(1).nan_to_num(0.0)]
+
+    def _through(
+        self,
+        kinds: Sequence[str],
+        hide: Callable[..., Sequence[Tensor]],
+        asked: Bool[Tensor, "head measure"] | None = None,
+        done: Progress | None = None,
+    ) -> Iterator[tuple[list[Job], list[Float[Tensor, "job ..."]]]]:
+        """Jobs of some kinds, a lot and read-out at a time, and what `hide` says of them, now or before.
+
+        Every run asks for the same lots in the same order.
+        """
+        cells, told = ([], []) if asked is None else ([asked], asked.any(0).tolist())
+        calls: list[list[Job]] = []
+        lots: list[Lot] = []
+        for lot in self.lots:
+            own = [job for job in lot if job.kind in kinds and (asked is None or told[job.column])]
+            for jobs, batch, claims in _together(own):
+                self.asked_for += 1
+                names = [[job.kind, self.measures[job.column][1].name] for job in jobs]
+                parts = [[one.prompt, one.queries, one.keys, one.others] for one in claims]
+                how = [hide.__name__, self.estimates, self.together and [self.together[job.column] for job in jobs]]
+                how += [each[:, [job.column for job in jobs]] for each in cells]
+                calls.append(jobs)
+                depends = [self.asked_for, jobs[0].readout.name, names, batch.ids, batch.lengths, parts, *how]
+                lots.append((depends, partial(_numbered, partial(hide, jobs, batch, claims, *cells))))
+        for jobs, kept in zip(calls, self.shards.all(lots, done), strict=True):
+            yield jobs, [kept[str(at)].double() for at in range(len(kept))]
 
     def claimed(self) -> Bool[np.ndarray, "head measure"]:
         """Where any row is claimed."""
@@ -215,6 +243,10 @@ class Tally:
         chosen = [part.gather(0, best.expand(1, *part.shape[1:]))[0] for part in both]
         names = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in self.measures]
         return Totals(*chosen), [names[column][at] for own in best.tolist() for column, at in enumerate(own)]
+
+
+def _numbered(make: Callable[[], Sequence[Tensor]]) -> Kept:
+    return {str(at): each for at, each in enumerate(make())}
 
 
 def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Float[Tensor, "claim head"]:

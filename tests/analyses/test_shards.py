@@ -25,7 +25,7 @@ class Stop(BaseException):
 def kept(at: Shards, *depends: object) -> tuple[dict, int]:
     """What is kept, and how often it had to be made."""
     made = []
-    found = at.get(depends, lambda: made.append(1) or KEPT)
+    (found,) = at.all([(depends, lambda: made.append(1) or KEPT)])
     return dict(found), len(made)
 
 

@@ -12,7 +12,8 @@ from tests.analyses.labels.test_knockouts import WORDS, annotated
 from tests.analyses.labels.test_labels import WORDS as REPEATED
 from tests.analyses.labels.test_labels import repeating_texts
 
-TOLD = ["effect", "ci_low", "ci_high", "p", "drop", "control", "exchange", "removal"]
+TOLD = ["effect", "ci_low", "ci_high", "p", "drop", "control"]
+ARMS = ["exchange", "exchange_low", "exchange_p", "removal", "removal_high", "removal_p"]
 
 
 def measured(chosen: Screen | None) -> knockouts.Knockouts:
@@ -28,22 +29,34 @@ def exact() -> pd.DataFrame:
 
 def test_what_is_asked_for_is_measured_and_the_rest_estimated(exact):
     asked = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
-    found = measured(Screen(asked)).table
+    found = measured(Screen(asked, least=-9.0, choosing=False)).table
     assert exact["measured"].all()
     rows = [key in asked for key in exact[["layer", "head", "measure"]].itertuples(index=False, name=None)]
     assert found["measured"].tolist() == rows
     assert sum(rows) == 2
-    pd.testing.assert_frame_equal(found.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-9, atol=1e-12)
+    pd.testing.assert_frame_equal(found.loc[rows, TOLD + ARMS], exact.loc[rows, TOLD + ARMS], rtol=1e-9, atol=1e-12)
     others = ~np.array(rows)
     np.testing.assert_allclose(found["effect"][others], found["estimate"][others], rtol=1e-12)
     assert (found["effect"] - exact["effect"])[others].abs().max() > 1e-4  # an estimate is no measurement
     assert np.corrcoef(found["drop"][others], exact["drop"][others])[0, 1] > 0.5
+    assert found.loc[others, ARMS].isna().all(axis=None)
+
+
+def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
+    heads = exact.loc[exact["measure"] == "offset:-2", ["layer", "head", "measure", "effect"]]
+    asked = {*heads[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+    least = float(heads["effect"].median())
+    found = measured(Screen(asked, least, choosing=False)).table
+    enough = found["measured"] & (found["effect"] >= least)
+    assert 0 < enough.sum() < found["measured"].sum() == len(heads)
+    pd.testing.assert_frame_equal(found.loc[enough, ARMS], exact.loc[enough, ARMS], rtol=1e-9, atol=1e-12)
+    assert found.loc[~enough, ARMS].isna().all(axis=None)
 
 
 def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 1)
     least = float(exact["effect"].quantile(0.9))
-    found = measured(Screen((), least))
+    found = measured(Screen((), least, choosing=True))
     table, said = found.table, found.screened
     assert said is not None
     assert 0 < said.sampled < said.measured < said.cells == len(exact)
@@ -82,8 +95,12 @@ def test_screened_labels_are_those_of_all_effects(monkeypatch):
     model = Planted(REPEATED, layers, n_ctx=110, start="<s>").build()
     options = {"documents": 10, "words": 27}
     whole, screened = (label(model, {"position": repeating_texts(30)}, exact=each, **options) for each in (True, False))
-    tables = (each.labels.drop(columns="agreement") for each in (whole, screened))  # over all heads, measured or not
-    pd.testing.assert_frame_equal(*tables, rtol=1e-3, atol=1e-5)
+    arms = ["exchange", "removal", "p_effect"]
+    tables = [each.labels.drop(columns="agreement") for each in (whole, screened)]  # over all heads, measured or not
+    needed = tables[0]["effect"] >= 0.01
+    assert 0 < needed.sum() < len(needed)
+    pd.testing.assert_frame_equal(*(table.drop(columns=arms) for table in tables), rtol=1e-3, atol=1e-5)
+    pd.testing.assert_frame_equal(*(table.loc[needed, arms] for table in tables), rtol=1e-3, atol=1e-5)
     assert not whole.screened
     assert whole.evidence["measured"].dropna().all()
     assert screened.screened["position"].measured < screened.screened["position"].cells

@@ -1,0 +1,96 @@
+"""Work that several processes share: what comes back is what one process finds, whatever happens to the others."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+import torch
+
+from analyses.shards import Shards
+from analyses.side_by_side import processes, side_by_side
+from interp import InputError
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def squared(number: int) -> tuple[int, torch.Tensor]:
+    return os.getpid(), torch.full((3,), float(number)) ** 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_tasks_end_in_their_order_in_other_processes_of_one_thread():
+    told: list[int] = []
+    found = side_by_side([partial(squared, number) for number in range(7)], told.append)
+    assert [each.tolist() for _, each in found] == [[number**2] * 3 for number in range(7)]
+    assert told == [*range(1, 8)]
+    assert os.getpid() not in {pid for pid, _ in found}
+    assert side_by_side([torch.get_num_threads, lambda: processes(5)]) == [1, 1]
+    assert torch.get_num_threads() == 2
+
+
+def test_one_thread_is_one_process():
+    assert processes(5) == 1
+    assert side_by_side([os.getpid] * 2) == [os.getpid()] * 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_gradients_are_taken_in_a_fork_after_they_were_taken_here():
+    def gradient() -> float:
+        at = torch.tensor(3.0, requires_grad=True)
+        (at**2).backward()
+        assert at.grad is not None
+        return float(at.grad)
+
+    assert gradient() == 6.0
+    assert side_by_side([gradient] * 3) == [6.0] * 3
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_a_task_raises_is_raised_here():
+    def wrong() -> None:
+        raise InputError("expected something else")
+
+    with pytest.raises(InputError, match="expected something else"):
+        side_by_side([lambda: None, wrong, lambda: None])
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_task_of_a_process_that_is_killed_is_done_here():
+    here = os.getpid()
+
+    def killed() -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    found = side_by_side([killed, os.getpid, killed, os.getpid])
+    assert found[0] == found[2] == here
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_cannot_be_copied_is_done_here():
+    assert [each() for each in side_by_side([lambda: lambda: 1, lambda: lambda: 2])] == [1, 2]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_shards_made_by_others_are_counted_and_found_again(tmp_path):
+    lots = [
+        ([number], partial(lambda at: {"a": torch.full((2,), at), "pid": torch.tensor(os.getpid())}, number))
+        for number in range(5)
+    ]
+    first, again = Shards.of(tmp_path / "out", []), Shards.of(tmp_path / "out", [])
+    told: list[int] = []
+    made, found = first.all(lots), again.all(lots, told.append)
+    assert (first.counts.made, first.counts.found, again.counts.made, again.counts.found) == (5, 0, 0, 5)
+    assert all(os.getpid() != int(each["pid"]) for each in made)
+    assert [{name: part.tolist() for name, part in each.items()} for each in made] == [
+        {name: part.tolist() for name, part in each.items()} for each in found
+    ]
+    assert [each["a"].tolist() for each in made] == [[number] * 2 for number in range(5)]
