@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from interp.config import StackConfig
 from interp.edits import Edit
 from interp.errors import InputError
 from interp.model import Model
@@ -160,16 +161,14 @@ def knock_out(
             another shape.
     """
     if not isinstance(model, Transformer):
-        whole = knock_out_by_forward(model, tokens, claims, output, target=target, stack=stack, attention=attention)
-        return whole if cells is None else whole.masked_fill(~cells.to(whole.device), torch.nan)
+        where = {"target": target, "stack": stack, "attention": attention, "cells": cells}
+        return knock_out_by_forward(model, tokens, claims, output, **where)
     texts = checked(model, tokens, claims, output, target, stack, attention)
     output = output or model.output
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
-    shape = len(claims), config.n_layers, config.n_heads
-    if cells is not None and cells.shape != shape:
-        raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
-    found, stretches = base.resid[0].new_full(shape, 0.0 if cells is None else torch.nan), _stretches(texts, claims)
+    found = base.resid[0].new_full(_shape(config, claims, cells), 0.0 if cells is None else torch.nan)
+    stretches = _stretches(texts, claims)
     for prompt, some, layers, heads in (
         _parties(texts, claims, stretches) if cells is None else _some_cells(texts, claims, stretches, cells)
     ):
@@ -200,6 +199,7 @@ def knock_out_by_forward(
     target: Tokens | None = None,
     stack: str | None = None,
     attention: str = "self",
+    cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
     texts = checked(model, tokens, claims, output, target, stack, attention)
@@ -207,7 +207,7 @@ def knock_out_by_forward(
     final = "logits" if output is None else f"{last_stack(model)}.resid_final"
     inputs, target = texts.inputs
     before = run(model, inputs, capture=final, target=target)[final]
-    found = before.new_zeros(len(claims), config.n_layers, config.n_heads)
+    found = before.new_full(_shape(config, claims, cells), torch.nan)
     for at, claim in enumerate(claims):
         read = texts.read_of(claim)
 
@@ -215,12 +215,22 @@ def knock_out_by_forward(
             at = final[prompt, read.positions]
             return read.value(at if output is None else output(at))
 
-        for layer in range(config.n_layers):
-            for head in range(config.n_heads):
-                edit = edits_of(texts.patch_site, claim, layer, head)
-                after = run(model, inputs, capture=final, edit=edit, target=target)[final]
-                found[at, layer, head] = value(before) - value(after)
+        asked = torch.ones_like(found[at], dtype=torch.bool) if cells is None else cells[at]
+        for layer, head in asked.nonzero().tolist():
+            edit = edits_of(texts.patch_site, claim, layer, head)
+            after = run(model, inputs, capture=final, edit=edit, target=target)[final]
+            found[at, layer, head] = value(before) - value(after)
     return found
+
+
+def _shape(
+    config: StackConfig, claims: Sequence[Claim], cells: Bool[Tensor, "claim layer head"] | None
+) -> tuple[int, int, int]:
+    """Of what is found: claim x layer x head."""
+    shape = len(claims), config.n_layers, config.n_heads
+    if cells is not None and cells.shape != shape:
+        raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
+    return shape
 
 
 @torch.no_grad()

@@ -101,10 +101,11 @@ def test_some_cells_are_what_they_are_among_all(kind, entries, monkeypatch):
     cells = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) < 0.3
     cells[0], cells[:, 0, 1] = False, True
     monkeypatch.setattr(memory, "MOST", 3 * entries)
-    some = knock_out(model, texts, claims, probe, cells=cells)
-    torch.testing.assert_close(some, whole.masked_fill(~cells, torch.nan), equal_nan=True)
-    with pytest.raises(InputError, match=r"expected \(11, 2, "):
-        knock_out(model, texts, claims, probe, cells=cells[1:])
+    for way in (knock_out, knock_out_by_forward):
+        some = way(model, texts, claims, probe, cells=cells)
+        torch.testing.assert_close(some, whole.masked_fill(~cells, torch.nan), equal_nan=True)
+        with pytest.raises(InputError, match=r"expected \(11, 2, "):
+            way(model, texts, claims, probe, cells=cells[1:])
 
 
 def test_a_sink_whose_value_nothing_reads_is_missed_only_where_its_mass_moves():

@@ -1,0 +1,172 @@
+"""Does screening miss heads that matter, and are its estimates as good as their intervals say?
+
+    python -m benchmarks.screening                             # default and MiniLM on 100 tales
+    python -m benchmarks.screening --model minilm --corpus EWT --corpus LITBANK/coref --cells 200
+    python -m benchmarks.screening --figure docs/figures/screening.png
+
+One half of each text is screened, as `interp report` screens the half that chooses. Of all heads and measures with
+anything claimed, whether measured or screened out, some are drawn at random and measured on the documents of the other
+half: one whole `run(edit=)` a row of the text and cell, its prompt alone. Prints one JSON line a model:
+
+    cells, drawn        heads and measures with something claimed; how many of them were drawn
+    screened_out        of the drawn, how many the screen left as estimates
+    missed              of these, how many cost at least 0.01 nats a row on the other documents, interval above 0
+    most_missed         upper 95% bound of their share (Clopper & Pearson 1934)
+    covered             share of the drawn whose two effects differ by less than their two intervals together, and
+    covered_out         the same of those that were screened out: an estimate's interval on one side, a measurement's on
+                        the other. Two independent 95% intervals together are right 95% of the time
+    on_same             the drawn measured on the same documents as were estimated: 95% of the absolute errors of
+                        estimates below 0.01 nats a row are below this
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import beta
+from torch import Tensor, nn
+
+from analyses import corpora
+from analyses.behaviours import chosen
+from analyses.corpora.serving import serving
+from analyses.labels import knockouts
+from analyses.labels.evidence import NOTABLE_EFFECT, affordable
+from analyses.labels.screen import Screen
+from analyses.reading.samples import Sample
+from interp import TokenBatch, Transformer
+from interp.patching.knockout import Claim, knock_out_by_forward
+from models import load
+
+MODELS, CORPUS = ("default", "minilm"), "tales:100"
+CELL = ["layer", "head", "measure"]
+
+
+def plainly(
+    model: Transformer,
+    batch: TokenBatch,
+    claims: Sequence[Claim],
+    output: nn.Linear | None = None,
+    *,
+    cells: Tensor,
+) -> Tensor:
+    """As `knock_out`: each claim's text by itself, and one whole forward a cell."""
+    rows = [batch.ids[at, : batch.lengths[at]].tolist() for at in range(len(batch.ids))]
+    found = []
+    for at, claim in enumerate(claims):
+        alone = TokenBatch.from_rows([rows[claim.prompt]])
+        own = replace(claim, prompt=0)
+        found.append(knock_out_by_forward(model, alone, [own], output, cells=cells[at : at + 1]))
+    return torch.cat(found)
+
+
+def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: int) -> tuple[int, pd.DataFrame]:
+    """How many heads and measures have something claimed, and those that were drawn.
+
+    `effect`, `low`, `high`, `measured` are the screen's; `there` with `low_there`, `high_there` those of plain forwards
+    on other documents; `same` the measured effect on the screen's own documents, `estimate` the estimate there.
+    """
+    behaviours = chosen(None)
+    read = serving({name: each.needs for name, each in behaviours.items()}, [corpora.read(name) for name in names])
+    first: list[pd.DataFrame] = []
+    given: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for used in read:
+        for name in used.asked:
+            documents, words = affordable(model, behaviours[name])
+            size = {"documents": documents, "words": words}
+            halves = [Sample(used.corpus, half, **size) for half in (0, 1)]
+            probes = [Sample(used.corpus, half, documents, 10 * words) for half in (1, 0)]
+            asked = {"behaviours": [behaviours[name]], "texts": documents * words}
+            here, there = (
+                {**asked, "corpus": own, "training": other} for own, other in zip(halves, probes, strict=True)
+            )
+            given[name] = here, there
+            screen = Screen((), NOTABLE_EFFECT, choosing=True)
+            first.append(knockouts.measure(model, **here, screen=screen, armed=(), seed=seed).table)
+    table = pd.concat(first, ignore_index=True)
+    drawn = table.loc[sorted(random.Random(seed).sample(range(len(table)), min(cells, len(table))))]
+    found = []
+    for name, (here, there) in given.items():
+        own = drawn.loc[drawn["behaviour"] == name]
+        asked = Screen({*own[CELL].itertuples(index=False, name=None)}, NOTABLE_EFFECT, choosing=False)
+        again = [knockouts.measure(model, **here, screen=asked, armed=(), seed=seed).table]
+        with mock.patch("analyses.labels.tally.knock_out", plainly):
+            again.append(knockouts.measure(model, **there, screen=asked, armed=(), seed=seed + 1).table)
+        same, plain = (each.loc[each["measured"]].set_index(CELL) for each in again)
+        kept = own.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
+        kept = kept.join(same["effect"].rename("same"))
+        other = plain[["effect", "ci_low", "ci_high"]].set_axis(["there", "low_there", "high_there"], axis=1)
+        found.append(kept.join(other).reset_index())
+    return len(table), pd.concat(found, ignore_index=True)
+
+
+def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
+    """What is printed of one model."""
+    known = drawn.dropna(subset=["there", "same"])  # something is claimed in the other documents too
+    out = known.loc[~known["measured"].astype(bool)]
+    missed = int(((out["there"] >= NOTABLE_EFFECT) & (out["low_there"] > 0)).sum())
+    far = (known["effect"] - known["there"]).abs()
+    up, down = known["ci_high"] - known["effect"], known["effect"] - known["ci_low"]
+    up_there, down_there = known["high_there"] - known["there"], known["there"] - known["low_there"]
+    above = known["effect"] >= known["there"]
+    wide = np.where(above, np.hypot(down, up_there), np.hypot(up, down_there))
+    covered = far <= wide
+    small = known.loc[known["estimate"] < NOTABLE_EFFECT]
+    return {
+        "cells": cells,
+        "drawn": len(known),
+        "screened_out": len(out),
+        "missed": missed,
+        "most_missed": float(beta.ppf(0.95, missed + 1, len(out) - missed)) if missed < len(out) else 1.0,
+        "covered": float(covered.mean()),
+        "covered_out": float(covered.loc[out.index].mean()),
+        "on_same": float((small["same"] - small["estimate"]).abs().quantile(0.95)),
+    }
+
+
+def figure(found: dict[str, pd.DataFrame], path: str) -> None:
+    """Estimates beside what was measured on the same documents, a panel a model, both ends on a logarithmic scale."""
+    plot, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 4.2), squeeze=False, layout="constrained")
+    for axis, (name, drawn) in zip(axes[0], found.items(), strict=True):
+        for out, color, says in ((True, "#0067a3", "screened out"), (False, "#b34700", "measured by a report")):
+            own = drawn.loc[drawn["measured"].astype(bool) != out]
+            axis.plot(own["estimate"], own["same"], "o", ms=4, alpha=0.7, mew=0, color=color, label=says)
+        for line in (axis.axhline, axis.axvline):
+            line(NOTABLE_EFFECT, color="#888888", lw=0.8, ls=":")
+        for scale, limit in ((axis.set_xscale, axis.set_xlim), (axis.set_yscale, axis.set_ylim)):
+            scale("symlog", linthresh=NOTABLE_EFFECT)
+            limit(-0.3, 1.0)
+        axis.plot([-0.3, 1], [-0.3, 1], color="#888888", lw=0.8)
+        axis.set(title=name, xlabel="estimated effect (nats a row)", ylabel="measured on the same documents")
+    axes[0][0].legend(frameon=False, loc="upper left")
+    plot.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Print one JSON line a model."""
+    parser = argparse.ArgumentParser(description="Screened effects measured again, on other documents.")
+    parser.add_argument("--model", action="append", help=f"default {' and '.join(MODELS)}")
+    parser.add_argument("--corpus", action="append", help=f"default {CORPUS}")
+    parser.add_argument("--cells", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--figure", help="where to draw estimates beside measurements")
+    options = parser.parse_args()
+    found: dict[str, pd.DataFrame] = {}
+    for name in options.model or MODELS:
+        cells, found[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
+        print(
+            json.dumps({"model": name, "corpora": options.corpus or [CORPUS], **said(cells, found[name])}), flush=True
+        )
+    if options.figure:
+        figure(found, options.figure)
+
+
+if __name__ == "__main__":
+    main()
