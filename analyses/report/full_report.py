@@ -1,9 +1,9 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, coreference_section, explanation_section, label_section
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
-from analyses.report.scaffold import Run
+from analyses.report.scaffold import Run, Stages
 from analyses.sections import (
     UNUSED,
     Block,
@@ -37,9 +37,11 @@ from analyses.sections import (
     link,
     remark,
 )
+from analyses.side_by_side import side_by_side
 from interp import InputError, Model, Transformer
 from interp.patterns.norm_weighted import NormWeighted
 
+T = TypeVar("T")
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
@@ -121,9 +123,13 @@ def find(
         first = _page(run, model, corpora, results, None, Part(), Part(), None, None, pairs)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
-    probed = _probes(run, model, corpora) if probes else None
-    scored = coreference_section.told(run, model, corpora) if coreference.BEHAVIOUR.name in known else Part()
-    explained = explanation_section.told(run, model, results)
+    told = {
+        "explanations": partial(_explanations, model, results),
+        **({"probes": partial(_probes, model, corpora)} if probes else {}),
+        **({"scores": partial(_scores, model, corpora)} if coreference.BEHAVIOUR.name in known else {}),
+    }
+    beside = _side_by_side(run, told)
+    explained, probed, scored = beside["explanations"], beside.get("probes"), beside.get("scores", Part())
     asked = experiments_section.section(model, seed=run.seed, progress=run.say) if experiments else None
     return _page(run, model, corpora, results, labelled, scored, explained, probed, asked, pairs)
 
@@ -209,6 +215,21 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     ]
 
 
+def _side_by_side(run: Run, parts: Mapping[str, Callable[[Run], T]]) -> dict[str, T]:
+    """Parts of the report that share nothing, measured at once; each keeps how long its own stages took."""
+
+    def timed(part: Callable[[Run], T]) -> tuple[T, dict[str, float]]:
+        stages = Stages(lambda stage, count: None)
+        return part(replace(run, say=stages)), stages.seconds()
+
+    stage = f"{', '.join(parts)}: at once"
+    run.say(stage, 0)
+    found = side_by_side([partial(timed, part) for part in parts.values()], partial(run.say, stage))
+    for _, seconds in found:
+        run.say.add(seconds)
+    return {name: part for name, (part, _) in zip(parts, found, strict=True)}
+
+
 def _labels(
     run: Run, model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour], *, exact: bool
 ) -> Part:
@@ -221,12 +242,20 @@ def _labels(
     return label_section.told(labelled, model, behaviours)
 
 
-def _probes(run: Run, model: Model, corpora: Sequence[Corpus]) -> Part | str:
+def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part | str:
     """What probes read from every layer, or why they could not."""
     try:
         return probe.section(model, corpora, seed=run.seed, progress=run.say)
     except InputError as error:
         return str(error)
+
+
+def _explanations(model: Model, results: Sequence[Result], run: Run) -> Part:
+    return explanation_section.told(run, model, results)
+
+
+def _scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
+    return coreference_section.told(run, model, corpora)
 
 
 def _draw(run: Run, model: Model, result: Result) -> Result:

@@ -18,21 +18,6 @@ from interp import InputError, Model
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 
 
-@dataclass(frozen=True)
-class Run:
-    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell.
-
-    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured. `shards`
-    keeps what was measured until all is, for the same command to go on with.
-    """
-
-    models: Sequence[Mapping[str, Any]]
-    seed: int
-    say: Say
-    show: Callable[[Page], object]
-    shards: Shards
-
-
 @dataclass
 class Stages:
     """Tells what is being done, and keeps how long each stage took. What ends a line is told, and is no stage."""
@@ -49,6 +34,11 @@ class Stages:
             self._now = stage
         self.tell(stage, count)
 
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Count what stages took elsewhere, at the same time as others."""
+        for stage, taken in seconds.items():
+            self._taken[stage] = self._taken.get(stage, 0.0) + taken
+
     def seconds(self) -> dict[str, float]:
         """Of each stage until now, in the order in which they were first told."""
         self._count()
@@ -58,6 +48,21 @@ class Stages:
         now = time.perf_counter()
         self._taken[self._now] = self._taken.get(self._now, 0.0) + now - self._since
         self._since = now
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the function that measures is told: what run.json says of each model, the seed, and whom to tell.
+
+    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured. `shards`
+    keeps what was measured until all is, for the same command to go on with.
+    """
+
+    models: Sequence[Mapping[str, Any]]
+    seed: int
+    say: Stages
+    show: Callable[[Page], object]
+    shards: Shards
 
 
 def write(
