@@ -29,7 +29,8 @@ Corpora = Annotated[
     list[str] | None,
     typer.Option(
         "--corpus",
-        help="A file or directory of annotated text, KIND:PATH, or `stories:COUNT` or `tales:COUNT`; may be repeated.",
+        help="A file or directory of annotated text, KIND:PATH (`text:PATH` is plain text by paragraphs, `lines:PATH` "
+        "by lines), or `stories:COUNT` or `tales:COUNT`; may be repeated.",
         show_default="`tales:100`, generated",
     ),
 ]

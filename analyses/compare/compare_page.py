@@ -89,6 +89,7 @@ def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
         summary=[
             Definitions([(f"{name}, beside {reference}", *summary(found.table, name)) for name in names[1:]]),
             *map(caveat, comparability(models)),
+            *(caveat(f"Not compared by {OURS[behaviour].title}: {why}.") for behaviour, why in found.unserved.items()),
         ],
         sections=[
             _best(found, reference),

@@ -10,7 +10,7 @@ import pandas as pd
 from analyses.behaviours import OURS
 from analyses.compare.best_heads import Best, best_heads, depth, difference_columns, gain_columns
 from analyses.corpora import Corpus
-from analyses.corpora.serving import Serving, serving
+from analyses.corpora.serving import Serving, serving, unserved
 from analyses.findings import notable
 from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
 from analyses.measures import RANKED
@@ -70,6 +70,7 @@ class Comparison:
     reads: Sequence[Read]
     used: Sequence[Used]
     unused: Sequence[Corpus] = ()  # those that an earlier corpus left nothing to
+    unserved: Mapping[str, str] = field(default_factory=dict)  # behaviours that no text was read for, and why
 
 
 def names(arguments: Sequence[str]) -> list[str]:
@@ -127,14 +128,15 @@ def compare(
     say = progress or (lambda stage, texts: None)
     needs = {name: each.needs for name, each in OURS.items() if behaviours is None or name in behaviours}
     used = [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
-    reads = [_read(name, model, used, seed, say) for name, model in models.items()]
+    left_out = unserved(needs, corpora)
+    reads = [_read(name, model, used, left_out, seed, say) for name, model in models.items()]
     measured = [{*read.collected} for read in reads]
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
         raise InputError(f"no behaviour could be measured in two of the models. {_reasons(reads)}")
     say("comparing", 0)
     heads = pd.concat([read.heads for read in reads], ignore_index=True)
     unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
-    return Comparison(_table(reads, seed), heads, reads, used, unused)
+    return Comparison(_table(reads, seed), heads, reads, used, unused, left_out)
 
 
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
@@ -152,9 +154,9 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
             raise InputError(f"{name} has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
 
 
-def _read(name: str, model: Model, used: Sequence[Used], seed: int, say: Say) -> Read:
+def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:
     collected: dict[str, Collected] = {}
-    left_out: dict[str, str] = {}
+    left_out = dict(unserved)
     for each in used:
         for behaviour, found in _collect(name, model, each, seed, say):
             if isinstance(found, InputError):

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
+from warnings import warn
 
-from analyses.corpora import conllu, gap, gum, litbank, paired, winobias, winogender
+from analyses.corpora import conllu, gap, gum, litbank, paired, plain_text, winobias, winogender
 from analyses.corpora.function_source import described
 from analyses.corpora.numbered_lines import Parse
 from interp.annotation import AnnotatedText
-from interp.errors import InputError
+from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
 
@@ -99,12 +100,16 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: what its files are called, how it is known from a line, and how it is read."""
+    """A file format: what its files are called, how it is known from a line, and how it is read.
+
+    One that `recognises` nothing (None) is read only where its kind is said: `text:PATH`.
+    """
 
     title: str
     names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
-    recognises: Callable[[str], bool]  # of the first line that is no comment, or of a comment before it
+    recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
     parse: Parse
+    whole_files: bool = False  # whether of several files each is one document
 
     def calls(self, file: Path) -> bool:
         """Whether a file is called as files of this format are."""
@@ -121,15 +126,20 @@ FORMATS: dict[str, Format] = {
         "WinoBias", ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"), winobias.recognises, winobias.parse
     ),
     "paired": Format("two columns of source and target", ("paired-*.tsv",), paired.recognises, paired.parse),
+    "text": Format("plain text, paragraph by paragraph", ("*.txt",), None, plain_text.paragraphs, whole_files=True),
+    "lines": Format("plain text, line by line", ("*.txt",), None, plain_text.one_a_line, whole_files=True),
 }
 """The file formats that `read` knows, by the kind that forces them."""
+_TOLD = {kind: known for kind, known in FORMATS.items() if known.recognises}  # by their content
+_ASKED_FOR = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
 
 
 def read(spec: str | Path, limit: int | None = None) -> Corpus:
     """Open a corpus; its first text is read at once, so that most mistakes show here.
 
     Args:
-        spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`);
+        spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`;
+            plain text always is: `text:PATH` has a text a paragraph, `lines:PATH` a text a line);
             or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said), and
             likewise `tales` and `portraits`.
             Of a directory the files that are called as the format's are read, in the order of their names.
@@ -159,15 +169,26 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
 def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> Corpus:
     files = _files_in(path, kind) if path.is_dir() else [path]
     kind = kind or _kind_of(files, path)
-    parse = FORMATS[kind].parse
+    known = FORMATS[kind]
+    one_document = known.whole_files and len(files) > 1
+
+    def texts_of(file: Path) -> Iterator[AnnotatedText]:
+        texts = known.parse(_lines(file), str(file))
+        return (replace(text, document=str(file)) for text in texts) if one_document else texts
 
     def source() -> Iterator[AnnotatedText]:
-        texts = (text for file in files for text in parse(_lines(file), str(file)))
-        return islice(texts, limit)
+        return islice((text for file in files for text in texts_of(file)), limit)
 
     peeked = next(source(), None)
     if peeked is None:
-        raise InputError(f"{path} is empty: expected {FORMATS[kind].title} with at least one text in it")
+        raise InputError(f"{path} is empty: expected {known.title} with at least one text in it")
+    if known.whole_files and not one_document and next(islice(texts_of(files[0]), 1, 2), None) is None:
+        warn(
+            f"{path} is one {'line' if kind == 'lines' else 'paragraph'}, so one document, of which there are no "
+            f"intervals{'' if kind == 'lines' else f'; lines:{path} makes a text of each line'}",
+            InputWarning,
+            stacklevel=3,
+        )
     return Corpus(name, kind, _annotated(peeked), files_digest(files), source, tuple(files))
 
 
@@ -185,12 +206,13 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
     """The files directly inside that are called as those of one format, or of any; sorted."""
-    formats = [FORMATS[kind]] if kind else list(FORMATS.values())
+    formats = [FORMATS[kind]] if kind else list(_TOLD.values())
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.calls(f) for each in formats))
     if not files:
         patterns = ", ".join(dict.fromkeys(pattern for each in formats for pattern in each.names))
         raise InputError(
             f"{directory} holds no corpus: expected {patterns} directly inside, plain or with .gz after it"
+            + ("" if kind else f"; {_ASKED_FOR}")
         )
     return files
 
@@ -209,14 +231,14 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 def _told(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
     for line in filter(str.strip, _lines(file)):
-        for kind, known in FORMATS.items():
-            if known.recognises(line):
+        for kind, known in _TOLD.items():
+            if known.recognises and known.recognises(line):
                 return kind
         if not line.startswith("#"):
-            *readable, last = [known.title for known in FORMATS.values()]
+            *readable, last = [known.title for known in _TOLD.values()]
             raise InputError(
                 f'{file} begins "{line[:40].strip()}": {", ".join(readable)} and {last} are read, and '
-                f"{' or '.join(f'{kind}:PATH' for kind in FORMATS)} forces a format"
+                f"{' or '.join(f'{kind}:PATH' for kind in _TOLD)} forces a format; {_ASKED_FOR}"
             )
     return None
 
@@ -225,7 +247,7 @@ def _lines(file: Path) -> Iterator[str]:
     """The lines of a text file, plain or gzipped."""
     opener = gzip.open if _is_gzip(file) else open
     try:
-        with opener(file, "rt", encoding="utf-8") as lines:
+        with opener(file, "rt", encoding="utf-8-sig") as lines:
             yield from lines
     except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InputError(f"{file}: expected UTF-8 text, plain or gzipped ({error})") from error

@@ -7,6 +7,7 @@ from typing import TypeVar
 from analyses.corpora.corpus import GENERATED, Corpus, read
 
 Text = TypeVar("Text")
+_CALLED = {"tags": "tags", "relations": "dependencies", "chains": "coreference chains", "targets": "targets"}
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,32 @@ class Serving:
 def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
     """Every question with the first corpus that annotates what it needs, or with generated tales where none does.
 
+    What is `unserved` is not among them.
+
     Args:
         needs: by question, some of what `Corpus.annotates` may hold.
         corpora: in the order of preference.
     """
-    first = {asked: next((each for each in corpora if need <= each.annotates), None) for asked, need in needs.items()}
+    left_out = unserved(needs, corpora)
+    served = {asked: need for asked, need in needs.items() if asked not in left_out}
+    first = {asked: next((each for each in corpora if need <= each.annotates), None) for asked, need in served.items()}
     return [Serving(corpus or read(GENERATED), asked, corpus is None) for corpus, asked in sharing(first)]
+
+
+def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> dict[str, str]:
+    """The questions that are left out, with the reason: all texts given are plain, and these need annotation.
+
+    Who gives plain text alone asks about that text; tales stand in only for one kind of annotation beside another.
+    """
+    if not corpora or any(each.annotates for each in corpora):
+        return {}
+    plain, have = ", ".join(each.name for each in corpora), "has" if len(corpora) == 1 else "have"
+    return {
+        asked: f"it needs {' and '.join(_CALLED[each] for each in sorted(need))}, and {plain} {have} no annotation; "
+        'add --corpus tales (in Python corpora.read("tales")) to measure it on generated text'
+        for asked, need in needs.items()
+        if need
+    }
 
 
 def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:

@@ -94,6 +94,11 @@ class Result:
         left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tested.tasks}
         return {**self.measured.counts, **{name: count for name, count in left_out.items() if count}}
 
+    @property
+    def readable(self) -> bool:
+        """Whether its corpus annotates what it needs."""
+        return self.behaviour.needs <= self.corpus.annotates
+
     def name(self, several: bool) -> str:
         """The heading; it says in which attention where a model has several kinds."""
         return self.behaviour.title + (f" in {self.kind.title}" if several else "")
@@ -107,7 +112,7 @@ def told(result: Result, *, several: bool) -> Part:
     caveats = [*map(caveat, _caveats(result, several=several))]
     if result.left_out:
         why = f"Not measured: {result.left_out}."
-        where = f"{measured} It was to be measured on {result.corpus.title}."
+        where = f"{measured} It was to be measured on {result.corpus.title}." if result.readable else measured
         return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
     documents = f", {counted(result.measured.documents, 'document')}" if result.measured.documents else ""
     section = Section(

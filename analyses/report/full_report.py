@@ -11,7 +11,7 @@ from analyses import coreference, probe
 from analyses.behaviours import asked_of, chosen
 from analyses.causal_tests import Effects, no_effects
 from analyses.corpora import Corpus
-from analyses.corpora.serving import Serving, serving
+from analyses.corpora.serving import Serving, serving, unserved
 from analyses.experiments import experiments_section
 from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
 from analyses.labels import label
@@ -140,7 +140,13 @@ def _measure(
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     found: dict[tuple[str, Heads], Result] = {}
     kinds = Heads.every(model)
-    for used in serving({name: behaviour.needs for name, behaviour in behaviours.items()}, corpora):
+    needs = {name: behaviour.needs for name, behaviour in behaviours.items()}
+    for name, why in unserved(needs, corpora).items():
+        run.say(f"{name} is left out: {why}\n", 0)
+        for kind in kinds:
+            if name in asked_of(kind, behaviours):
+                found[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
+    for used in serving(needs, corpora):
         for kind in kinds:
             asked = [each for name, each in asked_of(kind, behaviours).items() if name in used.asked]
             if not asked:
@@ -187,8 +193,7 @@ def _result(
         if isinstance(by_norm, Collected):
             measured = replace(measured, heads=beside_norms(measured.heads, by_norm.table(seed=seed)))
     except InputError as error:
-        nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
-        return Result(*about, *nothing, left_out=str(error))
+        return _not_measured(*about, why=str(error))
     if len(model.config.stacks) > 1:
         effects = no_effects(behaviour.name, _TWO_STACKS)
     elif behaviour.effects is None:
@@ -196,6 +201,11 @@ def _result(
     else:
         effects = behaviour.effects(model, pairs=pairs, seed=seed)
     return Result(*about, measured, effects, collected=collected)
+
+
+def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:
+    nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
+    return Result(behaviour, kind, corpus, stands_in, *nothing, left_out=why)
 
 
 def _reasons(results: Sequence[Result]) -> str:
@@ -364,7 +374,7 @@ def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Colle
     """All texts that were given or stood in, with what was measured on each; those in `scored` as their papers do."""
     known = {corpus.name: corpus for corpus in (*corpora, *(result.corpus for result in results))}
     measured = {
-        name: list(dict.fromkeys(result.behaviour.name for result in results if result.corpus.name == name))
+        name: list(dict.fromkeys(each.behaviour.name for each in results if each.corpus.name == name and each.readable))
         for name in known
     }
     for name in scored:

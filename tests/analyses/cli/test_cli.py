@@ -264,6 +264,24 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
 
 
+def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
+    said = []
+    plain = corpus("plain", frozenset())
+    out = report.build(model, [plain], tmp_path / "out", labels=False, progress=lambda stage, count: said.append(stage))
+    facts, shown = json.loads((out / "run.json").read_text()), " ".join(page_of(out).text.split())
+    reason = "it needs tags, and plain has no annotation; add --corpus tales"
+    assert set(pd.read_csv(out / "tables/heads.csv")["behaviour"]) == {"position"}
+    assert reason in facts["not_measured"]["part-of-speech"]
+    assert "coreference chains" in facts["not_measured"]["coreference"]
+    assert [(each["name"], each["measured"]) for each in facts["corpora"]] == [("plain", ["position"])]
+    assert facts["on_generated_text"] == []
+    assert f"Not measured: {reason}" in shown
+    assert "was to be measured on" not in shown
+    assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
+    with pytest.raises(InputError, match=reason):
+        report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
+
+
 def test_labels_and_probes_can_be_left_out(model, fakes, tmp_path):
     out = report.build(model, [corpus()], tmp_path / "out", labels=False, probes=False)
     facts = json.loads((out / "run.json").read_text())

@@ -222,13 +222,27 @@ def test_where_the_reference_has_no_number_the_others_stand_without_a_difference
 def test_a_corpus_without_the_annotation_gives_way_to_generated_tales(met, monkeypatch):
     lexicon, text = met
     monkeypatch.setattr("analyses.corpora.serving.read", lambda spec: text)
-    plain = corpus(meetings(lexicon, 24), name="plain")
+    tagged = corpus(meetings(lexicon, 24), "tags", name="tagged")
     models = {"one": follower(lexicon, 64), "other": follower(lexicon, 64)}
-    found = compare(models, [plain], behaviours=["position", "coreference"])
+    found = compare(models, [tagged], behaviours=["position", "coreference"])
     assert [(used.corpus.name, used.stands_in, list(used.asked)) for used in found.used] == [
-        ("plain", False, ["position"]),
+        ("tagged", False, ["position"]),
         ("meetings", True, ["coreference"]),
     ]
+
+
+def test_plain_text_leaves_out_what_needs_annotation_and_says_so(met, tmp_path):
+    lexicon, _ = met
+    plain = corpus(meetings(lexicon, 24), name="plain")
+    models = {"one": follower(lexicon, 64), "other": follower(lexicon, 64)}
+    out = report.compare(models, [plain], tmp_path, behaviours=["position", "coreference"])
+    reason = "it needs coreference chains, and plain has no annotation"
+    assert f"Not compared by Coreference: {reason}" in " ".join(page_of(out).text.split())
+    facts = json.loads((out / "run.json").read_text())
+    assert [reason in each["not_measured"]["coreference"] for each in facts["models"]] == [True, True]
+    assert [each["measured"] for each in facts["corpora"]] == [["position"]]
+    with pytest.raises(InputError, match=reason):
+        compare(models, [plain], behaviours=["coreference"])
 
 
 def test_a_text_that_a_model_cannot_read_is_nothing_to_compare_on(copying, met):
