@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
@@ -35,11 +35,11 @@ class Corpus:
     """
 
     name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
-    kind: str  # a key of FORMATS or GENERATORS
+    kind: str  # a key of FORMATS or GENERATORS, "rows" of what `take` took, "joined" of several kinds
     annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
-    digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts
-    source: Callable[[], Iterator[AnnotatedText]]
-    files: tuple[Path, ...] = ()  # what is read; none of a generator
+    digest: str  # SHA-256 of the files' bytes one after another; of a generator's parameters and first texts; of rows
+    source: Callable[[], Iterator[AnnotatedText]] = field(repr=False)
+    files: tuple[Path, ...] = field(default=(), repr=False)  # what is read; none of a generator
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         return self.source()
@@ -95,7 +95,7 @@ class Corpus:
         if first is None:
             raise InputError(f"{name}: no text is left; expected at least one")
         digest = hashlib.sha256(f"{self.digest}\n{hashed}".encode()).hexdigest()
-        return replace(self, name=name, annotates=_annotated(first), digest=digest, source=source)
+        return replace(self, name=name, annotates=annotated(first), digest=digest, source=source)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
             InputWarning,
             stacklevel=3,
         )
-    return Corpus(name, kind, _annotated(peeked), files_digest(files), source, tuple(files))
+    return Corpus(name, kind, annotated(peeked), files_digest(files), source, tuple(files))
 
 
 def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
@@ -201,7 +201,7 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     first = list(generate(min(count, _HASHED), seed))
     digest = hashlib.sha256("\n".join([name, *map(repr, first)]).encode()).hexdigest()
     shown = count if limit is None else min(count, limit)
-    return Corpus(name, kind, _annotated(first[0]), digest, lambda: generate(shown, seed))
+    return Corpus(name, kind, annotated(first[0]), digest, lambda: generate(shown, seed))
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
@@ -258,7 +258,8 @@ def _is_gzip(file: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def _annotated(text: AnnotatedText) -> frozenset[str]:
+def annotated(text: AnnotatedText) -> frozenset[str]:
+    """Of what `Corpus.annotates` may hold, what a text has."""
     present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions, "targets": text.target}
     return frozenset(name for name, values in present.items() if values is not None)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from analyses.corpora.corpus import GENERATED, Corpus, read
+from interp.errors import InputError
 
 Text = TypeVar("Text")
 _CALLED = {"tags": "tags", "relations": "dependencies", "chains": "coreference chains", "targets": "targets"}
@@ -27,7 +28,14 @@ def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> l
     Args:
         needs: by question, some of what `Corpus.annotates` may hold.
         corpora: in the order of preference.
+
+    Raises:
+        InputError: different corpora have the same name, by which tables and pages tell them apart.
     """
+    called: dict[str, Corpus] = {}
+    for each in corpora:
+        if called.setdefault(each.name, each).digest != each.digest:
+            raise InputError(f"two corpora are called {each.name}: give them names that differ, as in take(name=...)")
     left_out = unserved(needs, corpora)
     served = {asked: need for asked, need in needs.items() if asked not in left_out}
     first = {asked: next((each for each in corpora if need <= each.annotates), None) for asked, need in served.items()}

@@ -1,0 +1,187 @@
+"""What is in memory becomes a corpus: same texts, named and hashed by what was taken, or one line says why not."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analyses import corpora
+from analyses.corpora.serving import serving
+from interp import AnnotatedText, Mention
+from interp.errors import InputError, InputWarning
+
+FRAME = pd.DataFrame(
+    {
+        "review": ["a b", None, " ", "c d."],
+        "book": ["x", "x", "y", "x"],
+        "n": [1, 2, 3, 4],
+        "gold": ["A", "B", "C", "D"],
+    }
+)
+UD = {
+    "tokens": [["He", "ran", "."], ["No"]],
+    "text": ["He  ran.\n", "No"],
+    "upos": [["PRON", "VERB", "PUNCT"], ["INTJ"]],
+    "head": [["2", "0", "2"], ["0"]],
+    "deprel": [["nsubj", "root", "punct"], ["root"]],
+}
+
+
+def annotated(data: object, **more) -> corpora.Corpus:
+    columns = {"words": "tokens", "tags": "upos", "heads": "head", "relations": "deprel", "lemmas": "tokens"}
+    return corpora.take(data, **columns, **more)
+
+
+def test_a_frame_is_a_text_a_row_and_empty_rows_are_counted():
+    corpus = corpora.take(FRAME, text="review", target="gold", name="reviews")
+    assert [(text.text, text.target) for text in corpus] == [("a b", "A"), ("c d.", "D")]
+    assert list(corpus) == list(corpus)
+    assert (corpus.name, corpus.kind, corpus.annotates) == ("reviews, without 2 empty rows", "rows", {"targets"})
+    assert [text.document for text in corpus] == [f"{corpus.name}:0", f"{corpus.name}:3"]
+    assert [text.document for text in corpora.take(FRAME, text="review", document="book")] == ["x", "x"]
+    assert [text.text for text in corpora.take(FRAME["review"])] == ["a b", "c d."]
+    unnamed = corpora.take(FRAME, text="review")
+    assert unnamed.name == f"a frame, 2 texts, {unnamed.digest[:8]}, without 2 empty rows"
+
+
+@pytest.mark.parametrize("made", [pd.DataFrame, lambda columns: pd.DataFrame(columns).to_dict("records")])
+def test_annotation_is_taken_with_the_spaces_of_the_text(made):
+    data = made({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet gives them back
+    corpus = annotated(data, text="text")
+    first, second = corpus
+    assert first == AnnotatedText(
+        ("He", "ran", "."),
+        (True, False, True),
+        f"{corpus.name}:0",
+        ("PRON", "VERB", "PUNCT"),
+        (1, -1, 1),
+        ("nsubj", "root", "punct"),
+        lemmas=("He", "ran", "."),
+    )
+    assert second.heads == (-1,)
+    assert corpus.annotates == {"tags", "relations"}
+    assert [text.text for text in annotated(data)] == ["He ran .", "No"]
+
+
+def test_datasets_are_taken_with_their_labels():
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.ClassLabel(names=["PUNCT", "PRON", "VERB", "INTJ"])
+    features = datasets.Features(
+        {name: datasets.List(labels if name == "upos" else datasets.Value("string")) for name in UD}
+        | {"text": datasets.Value("string")}
+    )
+    split = datasets.Dataset.from_dict(UD, features=features, split="train")
+    corpus = annotated(split, text="text", name="ud")
+    assert [text.tags for text in corpus] == [("PRON", "VERB", "PUNCT"), ("INTJ",)]
+    assert corpus.digest == annotated(pd.DataFrame(UD), text="text").digest
+    streamed = corpora.take(split.to_iterable_dataset())
+    assert [text.text for text in streamed] == [text.text for text in streamed] == ["He ran.", "No"]
+    assert streamed.digest == corpora.take(split["text"]).digest == corpora.take(UD["text"]).digest
+    assert corpora.take(split).name.startswith("Dataset train, 2 texts, ")
+    with pytest.raises(InputError, match=re.escape('a mapping of train: take one of these, as in data["train"]')):
+        corpora.take(datasets.DatasetDict({"train": split}))
+    unlabelled = split.add_column("none", [[1, 2, 9], [-1]])
+    with pytest.raises(InputError, match='Dataset train, row 0: expected a list of strings in "none", got one with 1'):
+        corpora.take(unlabelled, words="tokens", tags="none")
+
+
+def test_annotated_texts_are_taken_as_they_are():
+    text = AnnotatedText(("He", "saw", "Tim"), (True,) * 3, "d", mentions=(Mention(2, 3, 2, "t"),))
+    corpus = corpora.take([text, AnnotatedText.plain("b", "e")])
+    assert next(iter(corpus)) is text
+    assert corpus.annotates == frozenset()  # what all of them have
+    assert corpora.take([text]).annotates == {"chains"}
+    with pytest.raises(InputError, match="annotated already, and no columns: name none"):
+        corpora.take([text], tags="upos")
+
+
+def test_what_changes_later_changes_no_corpus():
+    frame, texts = FRAME.copy(), ["one", "two"]
+    taken, listed = corpora.take(frame, text="review"), corpora.take(texts)
+    frame.loc[0, "review"] = "changed"
+    texts.append("three")
+    assert [text.text for text in taken] == ["a b", "c d."]
+    assert len(list(listed)) == 2
+
+
+def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
+    annotation = annotated(UD_ROWS := pd.DataFrame(UD))
+    made = [
+        corpora.take(["a b", "c"]),
+        corpora.take(["c", "a b"]),
+        corpora.take(["a b", "d"]),
+        corpora.take(FRAME, text="review"),
+        corpora.take(FRAME, text="review", document="book"),
+        corpora.take(FRAME, text="review", target="gold"),
+        annotation,
+        corpora.take(UD_ROWS, words="tokens"),
+        annotation.head(1),
+    ]
+    assert len({each.digest for each in made}) == len(made)
+    assert all(len(each.digest) == 64 for each in made)
+    assert corpora.take(("a b", "c"), name="mine").digest == made[0].digest
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        (lambda: corpora.take("a.txt"), "expected rows, got one string or path: corpora.read opens files"),
+        (lambda: corpora.take(Path("a.txt")), "corpora.read opens files"),
+        (lambda: corpora.take(iter(["a"])), "rows that can be read again, got a list_iterator: take(list(...))"),
+        (lambda: corpora.take({"train": ["a"]}), 'got a mapping of train: take one of these, as in data["train"]'),
+        (lambda: corpora.take(3), "expected rows (a frame, a dataset, a list), got int"),
+        (lambda: corpora.take([]), "a list holds no text"),
+        (lambda: corpora.take(["", None], name="mine"), "mine holds no text: expected at least one row"),
+        (lambda: corpora.take([1]), "a list, row 0: expected a string, a mapping by column or an AnnotatedText"),
+        (lambda: corpora.take(FRAME), "a frame has columns review, book, n, gold: say which is the text"),
+        (lambda: corpora.take(FRAME, text="body"), 'expected one column "body" in a frame, which has review, book'),
+        (lambda: corpora.take(FRAME[["n", "n"]], text="n"), 'expected one column "n" in a frame'),
+        (lambda: corpora.take(FRAME, text="n"), 'a frame, row 0: expected a string in "n", got 1'),
+        (lambda: corpora.take([{"text": "a"}, {"b": 1}]), 'a list, row 1: expected a value of "text", got b'),
+        (lambda: corpora.take(FRAME.assign(book=None), text="review", document="book"), 'a document in "book"'),
+        (lambda: corpora.take(FRAME, text="review", target="n"), 'row 0: expected a string in "n", got 1'),
+        (lambda: corpora.take(FRAME, text="review", tags="book"), "a list, one value a word, in \"book\", got 'x'"),
+        (lambda: annotated(pd.DataFrame({**UD, "head": [[1, -1, 1], [-1]]})), "numbered as in CoNLL-U, .* got -1"),
+        (lambda: annotated(pd.DataFrame({**UD, "head": [[9, 0, 2], [0]]})), "a head outside 0-2"),
+        (lambda: annotated(pd.DataFrame({**UD, "upos": [["X"], ["X"]]})), "3 words but 1 values in tags"),
+        (lambda: annotated(pd.DataFrame({**UD, "text": ["He goes.", "No"]}), text="text"), "got 'ran' where it goes"),
+        (lambda: annotated(pd.DataFrame({**UD, "text": ["He ran. Oh", "No"]}), text="text"), "got none for 'Oh'"),
+    ],
+)
+def test_what_cannot_be_taken_is_one_line(take: Callable[[], object], message: str):
+    expected = message if ".*" in message else re.escape(message)
+    with pytest.raises(InputError, match=expected) as found:
+        take()
+    assert "\n" not in str(found.value)
+
+
+def test_joined_corpora_are_read_one_after_another():
+    one, two = corpora.read("tales:2:1"), corpora.read("tales:2:7")
+    joined = corpora.join([one, two])
+    assert list(joined) == list(joined) == [*one, *two]
+    assert (joined.name, joined.kind, joined.annotates) == ("tales:2:1 + tales:2:7", "tales", one.annotates)
+    assert joined.title == "generated tales (tales:2:1 + tales:2:7)"
+    other = corpora.join([two, one], name="both")
+    assert other.name == "both"
+    assert len({one.digest, two.digest, joined.digest, other.digest, joined.head(1).digest}) == 5
+    assert joined.digest == corpora.join([corpora.read("tales:2:1"), two]).digest
+
+
+def test_what_only_some_annotate_is_warned_of():
+    tagged, plain = annotated(pd.DataFrame(UD), name="ud"), corpora.take(["a b"], name="plain")
+    with pytest.warns(InputWarning, match="ud [+] plain: plain has no relations and no tags, so what needs them"):
+        joined = corpora.join([tagged, plain])
+    assert (joined.kind, joined.annotates, len(list(joined))) == ("rows", frozenset(), 3)
+    with pytest.raises(InputError, match="expected at least one corpus, got none"):
+        corpora.join([])
+    with pytest.raises(InputError, match="join: ud comes twice"):
+        corpora.join([tagged, plain, tagged])
+
+
+def test_two_corpora_of_one_name_are_refused():
+    one, two = corpora.take(["a"], name="mine"), corpora.take(["b"], name="mine")
+    with pytest.raises(InputError, match="two corpora are called mine"):
+        serving({"position": frozenset()}, [one, two])
