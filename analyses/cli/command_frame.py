@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import Device, Dtype, DtypeOption, Model, Out, Seed
+from analyses.cli.options import Device, Dtype, DtypeOption, Model, Seed, out_option
 
 if TYPE_CHECKING:
     import interp
@@ -55,20 +55,24 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
     """Makes a command of a function that writes a directory: it gets what is `Asked`, and its own options.
 
     The command has --model, --out, --seed, --device and --dtype beside, but for the options that it is `without`, which
-    always have their defaults. It shows how it goes, ends in one line where something was wrong, and else says what the
-    function returned, line by line, and what was written.
+    always have their defaults. Without --out it leaves `default_out`, or that with a number where another run is there.
+    It shows how it goes, ends in one line where something was wrong, and else says what the function returned, line by
+    line, and what was written.
     """
 
     def command_of(body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
-        def command(*, model: str = "", out: Path, seed: int, device: str, dtype: Dtype, **own: Any) -> None:
+        def command(*, model: str = "", out: Path | None, seed: int, device: str, dtype: Dtype, **own: Any) -> None:
             with one_line(), progressing() as progress:
-                lines = body(Asked(model, out, seed, device, dtype, progress), **own)
-            for line in (*(lines or ()), f"wrote {out / 'report.html'}; beside it run.json, tables/ and figures/"):
+                folder = out or _unused(default_out)
+                lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
+            kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
+            written = f"wrote {folder / 'report.html'}{kept}; beside it run.json, tables/ and figures/"
+            for line in (*(lines or ()), written):
                 typer.echo(line)
 
         _, *own = inspect.signature(body).parameters.values()
         first, *rest = inspect.signature(_shared).parameters.values()
-        rest[0] = rest[0].replace(default=Path(default_out))
+        rest[0] = rest[0].replace(annotation=out_option(default_out))
         arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
         every = [*arguments, first, *(each for each in own if each not in arguments), *rest]
         signature = inspect.Signature([each for each in every if each.name not in without])
@@ -82,12 +86,18 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
 def _shared(
     *,
     model: Model = "default",
-    out: Out = Path(),
+    out: Path | None = None,
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
-    """The options of every command that leaves a directory."""
+    """The options of every command that leaves a directory; --out is described where its default is known."""
+
+
+def _unused(default_out: str) -> Path:
+    from analyses.report.output import unused
+
+    return unused(default_out, typed())
 
 
 def corpora(specs: Sequence[str] | None) -> "list[Corpus]":

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,12 @@ Stack = StrEnum("Stack", "ENCODER DECODER")
 Attention = StrEnum("Attention", "SELF CROSS")
 Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
+
+
+def out_option(default: str) -> Any:
+    """What --out takes; without it a directory is called `default`, numbered where that is taken."""
+    text = "The output directory, whose earlier run is replaced. Without it none is: where that is taken, -2, -3, ..."
+    return Annotated[Path | None, typer.Option(help=text, show_default=default)]
 
 
 class Parallel(StrEnum):
@@ -66,7 +72,6 @@ Measures = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option(help="The output directory.")]
 OverTraining = Annotated[
     list[Path] | None,
     typer.Option(

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +19,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import InputError
-from interp.training.whole_files import beside, sweep_beside
+from interp.training.whole_files import beside, is_being_made, sweep_beside
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
@@ -87,6 +88,23 @@ class Output:
         path = self.path(RUN)
         whole = {"made_by": MAKER, **facts, "files": sorted(self.files)}
         path.write_text(json.dumps(_jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+
+
+def unused(name: str, command: str) -> Path:
+    """Where a run goes that was given no directory: `name`, or the first of `name`-2, `name`-3, ... that is free.
+
+    That is one that is not there, or is empty, or holds what the same command left when it was stopped.
+    """
+    numbered = (Path(name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(out for out in numbered if _is_free(out, command))
+
+
+def _is_free(out: Path, command: str) -> bool:
+    if is_being_made(out):
+        return False
+    facts = _record(out)
+    stopped = UNFINISHED in facts and facts.get("command") == command
+    return stopped or not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir()))
 
 
 @contextmanager

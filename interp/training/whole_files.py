@@ -45,10 +45,22 @@ def sweep(directory: Path) -> None:
 
 def sweep_beside(path: Path) -> None:
     """Remove what processes of this machine that are no more were writing in place of `path`; others may be at it."""
+    for left, process in _beside(path):
+        if not _runs(process):
+            _remove(left)
+
+
+def is_being_made(path: Path) -> bool:
+    """Whether a process of this machine is writing something that will take the place of `path`."""
+    return any(_runs(process) for _, process in _beside(path))
+
+
+def _beside(path: Path) -> Iterator[tuple[Path, int]]:
+    """What is or was being written in place of `path`, and by which process."""
     for left in path.parent.glob(f".{path.name}.*{_PART}"):
         process = left.name.removeprefix(f".{path.name}.").split(".")[0]
-        if process.isdecimal() and not _runs(int(process)):
-            _remove(left)
+        if process.isdecimal():
+            yield left, int(process)
 
 
 def _runs(process: int) -> bool:

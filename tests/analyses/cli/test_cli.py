@@ -660,3 +660,20 @@ def test_an_excerpt_keeps_what_is_inside():
     assert part.words == ("Sue", ".", "He", "was", "there")
     assert part.mentions == (Mention(0, 1, 0, "s"), Mention(2, 3, 2, "t"))
     assert part.heads == (-1,) * 5
+
+
+def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, here, capsys, monkeypatch):
+    monkeypatch.setattr(frame, "opened", lambda *_: model)
+    monkeypatch.setattr("analyses.cli.measure_commands.corpora", lambda specs: [corpus()])
+
+    def told(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["position", *arguments])
+        assert not ended.value.code
+        return capsys.readouterr().out.splitlines()[-1].split(";")[0]
+
+    assert told() == "wrote position/report.html"
+    assert told("--seed", "1") == "wrote position-2/report.html (position was there already)"
+    assert told("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked
+    assert [json.loads((here / name / "run.json").read_text())["seed"] for name in ("position", "position-2")] == [2, 1]

@@ -181,3 +181,30 @@ def test_a_figure_that_was_shown_is_drawn_once(tmp_path):
         assert new.figure("grid", figure).read_bytes() == first
         new.run({})
     assert (tmp_path / "out/figures/grid.svg").read_bytes() == first
+
+
+def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def place() -> str:
+        return str(output.unused("report", "interp report --seed 1"))
+
+    def left(name: str, **facts) -> None:
+        with output.writing(name) as new:
+            new.run(facts)
+
+    assert place() == "report"
+    Path("report").mkdir()
+    assert place() == "report"  # nothing is in it
+    left("report")
+    assert place() == "report-2"
+    Path("report-2").write_text("a file of mine")
+    Path("report-3").mkdir()
+    Path("report-3/thesis.tex").write_text("mine")
+    assert place() == "report-4"
+    left("report-4", unfinished="labels", command="interp report")
+    assert place() == "report-5"
+    left("report", unfinished="labels", command="interp report --seed 1")
+    assert place() == "report"  # it goes on
+    Path(f".report.{os.getpid()}.new.part").mkdir()
+    assert place() == "report-5"  # another process is at work there

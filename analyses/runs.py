@@ -1,0 +1,187 @@
+"""What do several runs say side by side? Reads the directories that commands left, and joins their tables."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from warnings import warn
+
+import pandas as pd
+
+from analyses.provenance import SCHEMA
+from analyses.report.output import MAKER, RUN, UNFINISHED
+from interp.errors import InputError, InputWarning, inside
+from interp.training import record
+
+ABOUT = ["run", "model", "seed"]  # the first columns of a joined table
+_OWN_RUN = "training_run"  # what the column `run` of a table about training is called in a joined one
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A directory that a command left: `facts` is its run.json, and `table` gives its tables."""
+
+    folder: Path
+    name: str  # of the directory
+    facts: dict[str, Any]
+
+    @property
+    def model(self) -> str | None:
+        """What the run called its model; None where it was about several, or none."""
+        return self.facts.get("name")
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return self.facts["seed"]
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of its tables."""
+        files = map(PurePosixPath, self.facts["files"])
+        return [each.stem for each in files if each.parts[:1] == ("tables",) and each.suffix == ".parquet"]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The table `name` as it was written.
+
+        Raises:
+            InputError: there is none of this name, or its file is gone or damaged.
+        """
+        if name not in self.tables:
+            raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
+        path = self.folder / "tables" / f"{name}.parquet"
+        try:
+            return pd.read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}): {_again(self.facts)}") from error
+
+    def __repr__(self) -> str:
+        corpora = ", ".join(each["name"] for each in self.facts.get("corpora", ())) or "none"
+        return (
+            f"run {self.folder}: model {self.model}, seed {self.seed}, corpora {corpora}\n"
+            f"tables {', '.join(self.tables)}"
+        )
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several runs, each with a name of its own; `table` gives their tables joined."""
+
+    runs: tuple[RunFolder, ...]
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of all their tables."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.tables))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of all runs, one run after another, with `run`, `model` and `seed` as the first columns.
+
+        A column `model` that a table has already, as of a comparison, stays as it is; a column `run`, as of training,
+        is called `training_run`. `q` stays that of each run.
+
+        Raises:
+            InputError: no run has a table of this name. One that only some have is joined with a warning.
+        """
+        having = [run for run in self.runs if name in run.tables]
+        if not having:
+            raise InputError(f'no table "{name}" in these runs: they have {", ".join(self.tables) or "none"}')
+        if lacking := [run.name for run in self.runs if run not in having]:
+            warn(f'no table "{name}" in {", ".join(lacking)}', InputWarning, stacklevel=2)
+        told = [_told(run, name) for run in having]
+        return pd.concat([each for each in told if len(each)] or told[:1], ignore_index=True)
+
+    def about(self) -> pd.DataFrame:
+        """One row a run: what it was made from, and how."""
+        return pd.DataFrame(
+            {
+                "run": run.name,
+                "model": run.model,
+                "seed": run.seed,
+                "corpora": ", ".join(each["name"] for each in run.facts["corpora"]),
+                "model_sha256": run.facts.get("model", {}).get("sha256"),
+                "corpora_sha256": ", ".join(each["sha256"] for each in run.facts["corpora"]),
+                "interp": run.facts["versions"]["interp"],
+                "command": run.facts["command"],
+                "folder": str(run.folder),
+            }
+            for run in self.runs
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{len(self.runs)} runs", *map(repr, self.runs)])
+
+
+def read(out: str | Path) -> RunFolder:
+    """The directory that a command left, or that was given to `report.build` and the others.
+
+    Raises:
+        InputError: no such directory, no run of ours in it, or one of another schema. One that was stopped before all
+            was measured is read with a warning.
+    """
+    folder = Path(out)
+    with inside(str(out)):
+        facts = _facts(folder)
+    if UNFINISHED in facts:
+        warn(f"{out} is unfinished, without {facts[UNFINISHED]}: {_again(facts)}", InputWarning, stacklevel=2)
+    return RunFolder(folder, folder.resolve().name, facts)
+
+
+def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
+    """Several runs, of which any table can be had as one: `join(["report", "report-2"]).table("heads")`.
+
+    A run is called as its directory is; where two are called alike, with as much of their paths as tells them apart.
+
+    Raises:
+        InputError: none, one that comes twice, or as `read`.
+    """
+    if not runs:
+        raise InputError("join: expected at least one run, got none")
+    opened = [each if isinstance(each, RunFolder) else read(each) for each in runs]
+    folders = [each.folder.resolve() for each in opened]
+    if twice := [each.folder for at, each in enumerate(opened) if folders[at] in folders[:at]]:
+        raise InputError(f"join: {twice[0]} comes twice, so its rows would count twice: leave one out")
+    named = zip(opened, _told_apart(folders), strict=True)
+    return Joined(tuple(RunFolder(each.folder, name, each.facts) for each, name in named))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What run.json says."""
+    if not folder.is_dir():
+        raise InputError("no such directory; expected one that a command of interp left (its --out)")
+    if (folder / record.METRICS).is_file():
+        raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
+    try:
+        facts = json.loads((folder / RUN).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
+    if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
+        raise InputError(f"its {RUN} is not one of interp's: expected made_by {MAKER}")
+    schema = facts.get("schema", 0)  # the first runs did not say
+    if schema != SCHEMA:
+        another, mend = ("an earlier", _again(facts)) if schema < SCHEMA else ("a later", "update interp")
+        raise InputError(f"written by {another} interp, schema {schema}, and schema {SCHEMA} is read: {mend}")
+    return facts
+
+
+def _again(facts: dict[str, Any]) -> str:
+    """How a run is made once more."""
+    command = facts.get("command")
+    return f"make it again, {command}" if command else "make it again"
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """The ends of paths, as short as makes each of them another."""
+    parts = 1
+    while len({folder.parts[-parts:] for folder in folders}) < len(folders):
+        parts += 1
+    return ["/".join(folder.parts[-parts:]) for folder in folders]
+
+
+def _told(run: RunFolder, name: str) -> pd.DataFrame:
+    """A table with the columns that say which run it is of."""
+    table = run.table(name).rename(columns={"run": _OWN_RUN})
+    about = {"run": run.name, "model": run.model, "seed": run.seed}
+    table = table.assign(**{column: value for column, value in about.items() if column not in table})
+    return table.loc[:, [*ABOUT, *(column for column in table if column not in ABOUT)]]

@@ -1,0 +1,132 @@
+"""Directories of runs are read as data: tables, joined tables, and one line where there is no run to be read."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tiny import LLAMA
+
+from analyses import runs
+from analyses.provenance import SCHEMA
+from analyses.report.scaffold import write
+from analyses.sections import Page
+from interp import InputError, Transformer, TransformerConfig
+from interp.errors import InputWarning
+
+HEADS = pd.DataFrame({"layer": [0, 1], "gain": [0.5, float("nan")]})
+MODELS = {"tiny": Transformer(TransformerConfig(decoder=LLAMA))}
+
+
+@pytest.fixture
+def leave(tmp_path: Path) -> Callable[..., Path]:
+    """Leaves the directory of a run as every command does, with the tables that it is given."""
+
+    def left(name: str, seed: int = 0, models=MODELS, command: str = "interp report", **tables) -> Path:
+        page = Page("What?", ["short"], [], tables={"heads": HEADS, **tables})
+        write(tmp_path / name, lambda run: page, models, seed=seed, command=command)
+        return tmp_path / name
+
+    return left
+
+
+def facts_of(out: Path, **changed) -> Path:
+    """The same with other facts in run.json; None takes one away."""
+    facts = json.loads((out / "run.json").read_text()) | changed
+    (out / "run.json").write_text(json.dumps({key: value for key, value in facts.items() if value is not None}))
+    return out
+
+
+def test_a_run_is_its_facts_and_its_tables(leave):
+    out = leave("report", seed=3, tasks=pd.DataFrame({"task": ["repeat"]}))
+    run = runs.read(str(out))
+    assert (run.name, run.model, run.seed, run.tables) == ("report", "tiny", 3, ["heads", "tasks"])
+    pd.testing.assert_frame_equal(run.table("heads"), HEADS)
+    assert run.facts == json.loads((out / "run.json").read_text())
+    assert repr(run) == f"run {out}: model tiny, seed 3, corpora none\ntables heads, tasks"
+    with pytest.raises(InputError, match=rf'no table "labels" in {re.escape(str(out))}: it has heads, tasks'):
+        run.table("labels")
+    (out / "tables/heads.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"heads.parquet cannot be read .*: make it again, interp report"):
+        run.table("heads")
+
+
+def test_joined_tables_say_which_run_each_row_is_of(leave):
+    one, two = leave("report"), leave("report-2", seed=1, models={"other": MODELS["tiny"]})
+    joined = runs.join([one, runs.read(two)])
+    table = joined.table("heads")
+    assert list(table.columns) == ["run", "model", "seed", "layer", "gain"]
+    assert table[["run", "model", "seed", "layer"]].to_numpy().tolist() == [
+        ["report", "tiny", 0, 0],
+        ["report", "tiny", 0, 1],
+        ["report-2", "other", 1, 0],
+        ["report-2", "other", 1, 1],
+    ]
+    pd.testing.assert_frame_equal(table.loc[table["run"] == "report-2", HEADS.columns].reset_index(drop=True), HEADS)
+    about = joined.about()
+    assert about[["run", "model", "seed", "command"]].to_numpy().tolist() == [
+        ["report", "tiny", 0, "interp report"],
+        ["report-2", "other", 1, "interp report"],
+    ]
+    assert about["model_sha256"].str.len().tolist() == [64, 64]
+    assert repr(joined) == "\n".join(["2 runs", *map(repr, joined.runs)])
+
+
+def test_columns_that_a_table_has_already_keep_their_values(leave):
+    compared = leave("compare", models={**MODELS, "b": MODELS["tiny"]}, both=pd.DataFrame({"model": ["tiny", "b"]}))
+    trained = leave("training", models={}, both=pd.DataFrame({"run": ["one", "two"], "step": [1, 2]}))
+    table = runs.join([compared, trained]).table("both")
+    assert table["run"].tolist() == ["compare", "compare", "training", "training"]
+    assert table["model"].fillna("none").tolist() == ["tiny", "b", "none", "none"]
+    assert table["training_run"].fillna("").tolist() == ["", "", "one", "two"]
+
+
+def test_runs_called_alike_are_told_apart_by_their_paths(leave):
+    joined = runs.join([leave("a/report"), leave("b/report"), leave("b/other")])
+    assert [run.name for run in joined.runs] == ["a/report", "b/report", "b/other"]
+
+
+def test_a_table_of_some_runs_is_joined_with_a_warning(leave):
+    nothing, more = pd.DataFrame({"task": []}), pd.DataFrame({"task": ["repeat"]})
+    one, two, three = leave("one", tasks=nothing), leave("two", tasks=more), leave("three")
+    joined = runs.join([one, two, three])
+    assert joined.tables == ["heads", "tasks"]
+    with pytest.warns(InputWarning, match='no table "tasks" in three'):
+        table = joined.table("tasks")
+    assert table.to_numpy().tolist() == [["two", "tiny", 0, "repeat"]]
+    assert list(runs.join([one]).table("tasks").columns) == ["run", "model", "seed", "task"]
+    with pytest.raises(InputError, match='no table "labels" in these runs: they have heads, tasks'):
+        joined.table("labels")
+    with pytest.raises(InputError, match="one comes twice"):
+        runs.join([one, two, one])
+    with pytest.raises(InputError, match="expected at least one run, got none"):
+        runs.join([])
+
+
+def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
+    def refused(out: Path) -> str:
+        with pytest.raises(InputError) as found:
+            runs.join([out])
+        assert "\n" not in str(found.value)
+        return str(found.value).removeprefix(f"{out}: ")
+
+    earlier = facts_of(leave("earlier"), schema=None)
+    read = f"and schema {SCHEMA} is read"
+    assert refused(earlier) == f"written by an earlier interp, schema 0, {read}: make it again, interp report"
+    later = facts_of(leave("later"), schema=SCHEMA + 1)
+    assert refused(later) == f"written by a later interp, schema {SCHEMA + 1}, {read}: update interp"
+    assert refused(tmp_path / "nowhere").startswith("no such directory; expected one that a command of interp left")
+    assert refused(facts_of(leave("foreign"), made_by="someone")).startswith("its run.json is not one of interp's")
+    assert refused(tmp_path).startswith("expected run.json, as every command leaves it, got")
+    (damaged := leave("damaged")).joinpath("run.json").write_text("{")
+    assert refused(damaged).startswith("expected run.json, as every command leaves it, got")
+    (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
+    assert refused(trained).startswith("a training run, which has no tables: interp report --over-training")
+
+
+def test_an_unfinished_run_is_read_with_a_warning(leave):
+    out = facts_of(leave("report"), unfinished="labels")
+    with pytest.warns(InputWarning, match="is unfinished, without labels: make it again, interp report"):
+        assert runs.read(out).tables == ["heads"]
