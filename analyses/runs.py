@@ -136,8 +136,8 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
     Raises:
         InputError: none, one that comes twice, or as `read`.
     """
-    if not runs:
-        raise InputError("join: expected at least one run, got none")
+    if isinstance(runs, (str, Path, RunFolder)) or not runs:
+        raise InputError(f"join: expected a list of at least one run, got {runs or 'none'}")
     opened = [each if isinstance(each, RunFolder) else read(each) for each in runs]
     folders = [each.folder.resolve() for each in opened]
     if twice := [each.folder for at, each in enumerate(opened) if folders[at] in folders[:at]]:

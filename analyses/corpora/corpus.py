@@ -126,8 +126,8 @@ FORMATS: dict[str, Format] = {
         "WinoBias", ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"), winobias.recognises, winobias.parse
     ),
     "paired": Format("two columns of source and target", ("paired-*.tsv",), paired.recognises, paired.parse),
-    "text": Format("plain text, paragraph by paragraph", ("*.txt",), None, plain_text.paragraphs, whole_files=True),
-    "lines": Format("plain text, line by line", ("*.txt",), None, plain_text.one_a_line, whole_files=True),
+    "text": Format("plain text in paragraphs", ("*.txt",), None, plain_text.paragraphs, whole_files=True),
+    "lines": Format("plain text in lines", ("*.txt",), None, plain_text.one_a_line, whole_files=True),
 }
 """The file formats that `read` knows, by the kind that forces them."""
 _TOLD = {kind: known for kind, known in FORMATS.items() if known.recognises}  # by their content
@@ -161,7 +161,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if kind not in FORMATS:
         known = ", ".join([*(f"{known}:PATH" for known in FORMATS), *(f"{known}:COUNT:SEED" for known in GENERATORS)])
         raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')
-    if not Path(rest).exists():
+    if not rest or not Path(rest).exists():
         raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
     return _from_files(str(spec), kind, Path(rest), limit)
 

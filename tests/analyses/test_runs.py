@@ -101,8 +101,9 @@ def test_a_table_of_some_runs_is_joined_with_a_warning(leave):
         joined.table("labels")
     with pytest.raises(InputError, match="one comes twice"):
         runs.join([one, two, one])
-    with pytest.raises(InputError, match="expected at least one run, got none"):
-        runs.join([])
+    for given, got in (([], "none"), ("report", "report")):
+        with pytest.raises(InputError, match=f"expected a list of at least one run, got {got}"):
+            runs.join(given)
 
 
 def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
