@@ -5,6 +5,7 @@ Heads whose W_Q and W_K keep their numbers in another order read the trained str
 of weights N(0, 0.02²), whose heads attend to everything alike, are a third bar, which hardly anything fails.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
-_DOCUMENTS, _WORDS = 32, 120  # what each of them reads
+_DOCUMENTS, _WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
+_ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
 Say = Callable[[str, int], object]  # what is being done, and how often it was
 
 
@@ -102,7 +104,8 @@ def bars_of(
         of_kind = asked_of(kind, behaviours)
         asked = {each.behaviour: corpora[each.behaviour] for each in collected if each.heads == kind}
         for corpus, names in sharing(asked):
-            sample = list(Sample(corpus, 0, _DOCUMENTS, _WORDS))
+            read = [each for each in collected if each.heads == kind and each.behaviour in names]
+            sample = list(Sample(corpus, 0, documents_of(read), _WORDS))
             measured = [of_kind[name] for name in names]
             kept = shards_of(shards, corpus, *names)
             nulls = [*_nulls(model, kind, seed)]
@@ -120,6 +123,16 @@ def bars_of(
                     name, measure = key.split(_OF, 1)
                     bars[kind, name].add(null.name, of_kind[name][measure], float(gained))
     return list(bars.values())
+
+
+def documents_of(collected: Sequence[Collected]) -> int:
+    """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
+    found = _DOCUMENTS
+    for each in collected:
+        items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in each.scored)
+        read = _WORDS / max(_WORDS, each.counts.get("tokens", 0) / max(each.documents, 1))  # of each document
+        found = max(found, math.ceil(_ITEMS * each.documents / max(items * read, 1)))
+    return min(found, _MOST_DOCUMENTS)
 
 
 def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:

@@ -1,0 +1,29 @@
+"""What sets the bar of a label is read of as many documents as hold enough items."""
+
+import pytest
+import torch
+
+from analyses.head_tables import Collected, Heads, Scored
+from analyses.labels.null_bars import documents_of
+from interp.patterns import Totals
+
+
+@pytest.mark.parametrize(
+    ("items", "documents", "tokens", "read"),
+    [
+        (9000, 300, 24_000, 32),  # thirty in each document: enough in the fewest that are read
+        (100, 200, 10_000, 128),  # one in two documents of fifty tokens: 200 documents would be read
+        (100, 100, 6_000, 100),  # one in each
+        (2000, 100, 120_000, 50),  # twenty in each, of which a tenth is read
+        (0, 100, 6_000, 128),
+    ],
+)
+def test_documents_hold_a_hundred_items(items, documents, tokens, read):
+    rows = torch.zeros(128, 3, 2)
+    rows[0, :, 0], rows[0, :, 1] = items, items // 2
+    scored = Scored(Totals(rows, rows, rows), (), "kept")
+    heads = Heads("decoder", 1, 3)
+    whole = Collected(heads, "coreference", "a text", [scored], {"tokens": tokens}, documents)
+    assert documents_of([whole]) == read
+    few = Collected(heads, "position", "a text", [Scored(Totals(rows, rows, rows + 1e6), (), "kept")], {}, documents)
+    assert documents_of([few, whole]) == max(read, 32)
