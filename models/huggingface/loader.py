@@ -1,6 +1,5 @@
 """From a directory to a model. All is checked before a weight is read, and weights go straight to where they belong."""
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import groupby
@@ -15,7 +14,7 @@ from interp import InputError, Tokenizer, Transformer, TransformerConfig
 from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
-from models.families.family import Family, Piece, layout
+from models.families.family import Family, layout
 from models.huggingface.model_files import (
     CONFIG,
     GENERATION,
@@ -25,7 +24,8 @@ from models.huggingface.model_files import (
     read_json,
     weight_files,
 )
-from models.tensor_files import DTYPES, Stored, folded, read_header
+from models.placement import check_computed, check_copies, check_fit, named, settled_by
+from models.tensor_files import Stored, read_header
 
 
 def read(
@@ -43,7 +43,7 @@ def read(
         model = Transformer(config, *read_tokenizers(directory, config))
     model.source, model.family = directory, raw["model_type"]
     pieces = list(layout(model, family))
-    _check(model, stored, pieces, family)
+    check_fit(model, stored, pieces, family, directory)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):
         value = torch.empty_like(model.get_parameter(ours), dtype=dtype, device=device)
         for piece in parts:
@@ -56,8 +56,8 @@ def read(
         if quantize is not None:  # at once, so that no more than one matrix is whole
             quantizing.replace(model, ours)
     model.tie()
-    _check_copies(model, stored, pieces, family)
-    _check_computed(model, stored, family)
+    check_copies(model, stored, pieces, family, directory)
+    check_computed(stored, family, directory)
     return model
 
 
@@ -68,124 +68,43 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
         InputError: as `read`.
     """
     raw = read_json(directory / CONFIG)
-    family = family_of(raw, directory)
+    elsewhere = f'what TransformerLens can load, the name "lens:{directory}" gives'
+    family = family_of(raw, directory, elsewhere)
     if family.both and (directory / GENERATION).is_file():
         raw = writing.with_generation(raw, read_json(directory / GENERATION))
     stored = stored_tensors(directory, family)
     try:
-        return raw, family, stored, family.config(_settled_by(stored, family, raw))
+        return raw, family, stored, family.config(settled_by(stored, family, raw))
     except InputError as error:
         raise InputError(f"{directory}: {error}") from error
 
 
-def _settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Their fields, with what the stored tensors tell: an output layer, where a file has one or none."""
-    if family.settle is not None:
-        return family.settle(raw, stored)
-    if family.masked is not None:
-        return {**raw, "architectures": ["ForMaskedLM"] if family.masked in stored else []}
-    return {"tie_word_embeddings": family.head not in stored, **raw}
-
-
-def family_of(raw: Mapping[str, Any], directory: Path) -> Family:
-    """The family that `model_type` names."""
+def family_of(raw: Mapping[str, Any], where: object, elsewhere: str = "") -> Family:
+    """The family that `model_type` names; `elsewhere` says what else could bring one of another family."""
     name = raw.get("model_type")
     if not isinstance(name, str):
-        raise InputError(f"{directory}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
+        raise InputError(f"{where}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
     if name not in FAMILIES:
         near = get_close_matches(name, FAMILIES, n=1, cutoff=0.0)[0]
         raise InputError(
-            f"{directory}: model family {name!r} is not one of {', '.join(FAMILIES)} (the nearest is {near}); "
-            f'what TransformerLens can load, the name "lens:{directory}" gives'
+            f"{where}: model family {name!r} is not one of {', '.join(FAMILIES)} (the nearest is {near})"
+            f"{elsewhere and '; '}{elsewhere}"
         )
     if raw.get("auto_map") or raw.get("trust_remote_code"):
         raise InputError(
-            f"{directory}: config.json: auto_map wants code that comes with the model, which is never run; if the "
+            f"{where}: config.json: auto_map wants code that comes with the model, which is never run; if the "
             f"weights are those of a plain {name} model, take auto_map out of config.json"
         )
     family = FAMILIES[name]
     for field, expected in {"quantization_config": None, "is_encoder_decoder": family.both}.items():
         if raw.get(field) not in (None, expected):
-            raise InputError(f"{directory}: config.json: {field} {raw[field]!r} is not supported")
+            raise InputError(f"{where}: config.json: {field} {raw[field]!r} is not supported")
     return family
 
 
 def stored_tensors(directory: Path, family: Family) -> dict[str, Stored]:
     """Tensors by name, without the family's prefix and with old names renewed."""
-    found: dict[str, Stored] = {}
-    for file in weight_files(directory):
-        for stored, tensor in read_header(file).items():
-            name = stored.removeprefix(family.prefix)
-            for old, new in family.renamed.items():
-                name = name.replace(old, new)
-            if not re.fullmatch(family.ignored, name):
-                found[name] = tensor
-    if family.masked is not None and family.masked not in found:  # what there is of an output is another task's
-        found = {name: tensor for name, tensor in found.items() if not family.of_output(name)}
-    for name, others in family.also.items():  # of tensors that are one, a file may hold any
-        for other in others:
-            if name not in found and other in found:
-                found[name] = found.pop(other)
-    return found
-
-
-def _copies(model: Transformer, family: Family) -> dict[str, str]:
-    """Their names of tensors that a file may hold once more, and what they are copies of."""
-    family = family.suit(family, model.config)
-    copies = {other: name for name, others in family.also.items() for other in others}
-    if model.config.output == "tied" and family.head is not None:
-        embedding = model.last.embed.token.weight
-        copies[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
-    return copies
-
-
-def _check(model: Transformer, stored: Mapping[str, Stored], pieces: list[Piece], family: Family) -> None:
-    """Refuse weights that are not just those that config.json asks for; all that is wrong is said."""
-    parameters = dict(model.named_parameters())
-    shapes = {piece.theirs: piece.shape(parameters[piece.ours]) for piece in pieces}
-    wrong: dict[str, set[str]] = {}  # what is wrong, with which
-    for name in shapes.keys() - stored.keys() - family.zero:
-        wrong.setdefault("the weights lack {}, which config.json asks for", set()).add(name)
-    for name in stored.keys() - shapes.keys() - _copies(model, family).keys() - family.computed.keys():
-        wrong.setdefault("the weights hold {}, which config.json has no place for", set()).add(name)
-    for name in shapes.keys() & stored.keys():
-        got, expected, kind = stored[name].shape, shapes[name], stored[name].kind
-        if got != expected:
-            wrong.setdefault(f"{{}} has shape {got}, but config.json asks for {expected}", set()).add(name)
-        if kind not in DTYPES:
-            wrong.setdefault(f"{{}} is stored as {kind}; expected {', '.join(DTYPES)}", set()).add(name)
-    if wrong:
-        told = "; ".join(each.format(folded(names)) for each, names in wrong.items())
-        raise InputError(f"{model.source}: {told}")
-
-
-def _check_copies(model: Transformer, stored: Mapping[str, Stored], pieces: list[Piece], family: Family) -> None:
-    places = {piece.theirs: piece for piece in pieces}
-    for copy, name in _copies(model, family).items():
-        if copy in stored and name in places and copy not in places:
-            piece = places[name]
-            if not stored[copy].equals(piece.view(model.get_parameter(piece.ours))):
-                raise InputError(f"{model.source}: config.json says that {copy} and {name} are one, but they differ")
-
-
-def _check_computed(model: Transformer, stored: Mapping[str, Stored], family: Family) -> None:
-    """Refuse a file whose fixed table is another than the one that is computed in its place.
-
-    A table rounded to a short format may be off by a hundredth.
-    """
-    for name, table in family.computed.items():
-        if name not in stored:
-            continue
-        shape = stored[name].shape
-        if len(shape) == 2 and stored[name].kind in DTYPES:
-            found = torch.empty(shape)
-            stored[name].fill(found)
-            if torch.allclose(found, table(*shape), rtol=0, atol=0.01):
-                continue
-        raise InputError(
-            f"{model.source}: {name} is not the table that a {family.name} model computes (sines and cosines of "
-            "positions), so the model would not be read as it was trained; this is not supported"
-        )
+    return named(family, {name: each for file in weight_files(directory) for name, each in read_header(file).items()})
 
 
 def read_tokenizers(directory: Path, config: TransformerConfig) -> tuple[Tokenizer | None, Tokenizer | None]:

@@ -1,0 +1,132 @@
+"""Do stored tensors, in files or in memory, fit the parameters of a model? And are those that are there twice the same?
+
+Every message begins with where the tensors come from, and speaks of a config.json, which in memory is an object.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from interp import InputError, Transformer
+from models.families.family import Family, Piece
+from models.tensor_files import DTYPES, folded
+
+
+@runtime_checkable
+class Source(Protocol):
+    """One tensor, wherever it is."""
+
+    @property
+    def kind(self) -> str:
+        """Its dtype, in the words of safetensors."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        ...
+
+    def fill(self, place: Tensor) -> None:
+        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device."""
+        ...
+
+    def equals(self, other: Tensor) -> bool:
+        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
+        ...
+
+
+Found = TypeVar("Found")
+
+
+def named(family: Family, stored: Mapping[str, Found]) -> dict[str, Found]:
+    """Tensors by name, without the family's prefix and with old names renewed; those that are no weights left out."""
+    found: dict[str, Found] = {}
+    for given, tensor in stored.items():
+        name = given.removeprefix(family.prefix)
+        for old, new in family.renamed.items():
+            name = name.replace(old, new)
+        if not re.fullmatch(family.ignored, name):
+            found[name] = tensor
+    if family.masked is not None and family.masked not in found:  # what there is of an output is another task's
+        found = {name: tensor for name, tensor in found.items() if not family.of_output(name)}
+    for name, others in family.also.items():  # of tensors that are one, a file may hold any
+        for other in others:
+            if name not in found and other in found:
+                found[name] = found.pop(other)
+    return found
+
+
+def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Their fields, with what the stored tensors tell: an output layer, where a file has one or none."""
+    if family.settle is not None:
+        return family.settle(raw, stored)
+    if family.masked is not None:
+        return {**raw, "architectures": ["ForMaskedLM"] if family.masked in stored else []}
+    return {"tie_word_embeddings": family.head not in stored, **raw}
+
+
+def _copies(model: Transformer, family: Family) -> dict[str, str]:
+    """Their names of tensors that a file may hold once more, and what they are copies of."""
+    family = family.suit(family, model.config)
+    copies = {other: name for name, others in family.also.items() for other in others}
+    if model.config.output == "tied" and family.head is not None:
+        embedding = model.last.embed.token.weight
+        copies[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
+    return copies
+
+
+def check_fit(
+    model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, where: object
+) -> None:
+    """Refuse weights that are not just those that config.json asks for; all that is wrong is said."""
+    parameters = dict(model.named_parameters())
+    shapes = {piece.theirs: piece.shape(parameters[piece.ours]) for piece in pieces}
+    wrong: dict[str, set[str]] = {}  # what is wrong, with which
+    for name in shapes.keys() - stored.keys() - family.zero:
+        wrong.setdefault("the weights lack {}, which config.json asks for", set()).add(name)
+    for name in stored.keys() - shapes.keys() - _copies(model, family).keys() - family.computed.keys():
+        wrong.setdefault("the weights hold {}, which config.json has no place for", set()).add(name)
+    for name in shapes.keys() & stored.keys():
+        got, expected, kind = stored[name].shape, shapes[name], stored[name].kind
+        if got != expected:
+            wrong.setdefault(f"{{}} has shape {got}, but config.json asks for {expected}", set()).add(name)
+        if kind not in DTYPES:
+            wrong.setdefault(f"{{}} is stored as {kind}; expected {', '.join(DTYPES)}", set()).add(name)
+    if wrong:
+        told = "; ".join(each.format(folded(names)) for each, names in wrong.items())
+        raise InputError(f"{where}: {told}")
+
+
+def check_copies(
+    model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, where: object
+) -> None:
+    """Refuse tensors that the configuration says are one, but are not."""
+    places = {piece.theirs: piece for piece in pieces}
+    for copy, name in _copies(model, family).items():
+        if copy in stored and name in places and copy not in places:
+            piece = places[name]
+            if not stored[copy].equals(piece.view(model.get_parameter(piece.ours))):
+                raise InputError(f"{where}: config.json says that {copy} and {name} are one, but they differ")
+
+
+def check_computed(stored: Mapping[str, Source], family: Family, where: object) -> None:
+    """Refuse a file whose fixed table is another than the one that is computed in its place.
+
+    A table rounded to a short format may be off by a hundredth.
+    """
+    for name, table in family.computed.items():
+        if name not in stored:
+            continue
+        shape = stored[name].shape
+        if len(shape) == 2 and stored[name].kind in DTYPES:
+            found = torch.empty(shape)
+            stored[name].fill(found)
+            if torch.allclose(found, table(*shape), rtol=0, atol=0.01):
+                continue
+        raise InputError(
+            f"{where}: {name} is not the table that a {family.name} model computes (sines and cosines of "
+            "positions), so the model would not be read as it was trained; this is not supported"
+        )
