@@ -1,6 +1,7 @@
-"""Where models come from: directories, the Hugging Face hub, an installed package, the default model."""
+"""Where models come from: directories, the Hugging Face hub, an installed package, the default model, memory."""
 
 from models.huggingface import save, weights_digest
 from models.sources import load
+from models.wrapping import Wrapped, copy_weights, wrap
 
-__all__ = ["load", "save", "weights_digest"]
+__all__ = ["Wrapped", "copy_weights", "load", "save", "weights_digest", "wrap"]

@@ -4,7 +4,7 @@ Every message begins with where the tensors come from, and speaks of a config.js
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -68,14 +68,14 @@ def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]
     return {"tie_word_embeddings": family.head not in stored, **raw}
 
 
-def _copies(model: Transformer, family: Family) -> dict[str, str]:
-    """Their names of tensors that a file may hold once more, and what they are copies of."""
-    family = family.suit(family, model.config)
-    copies = {other: name for name, others in family.also.items() for other in others}
+def copies(model: Transformer, family: Family, pieces: Iterable[Piece]) -> dict[str, str]:
+    """Their names of tensors that may be there once more, and what they are copies of."""
+    family, places = family.suit(family, model.config), {piece.theirs for piece in pieces}
+    found = {other: name for name, others in family.also.items() for other in others}
     if model.config.output == "tied" and family.head is not None:
         embedding = model.last.embed.token.weight
-        copies[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
-    return copies
+        found[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
+    return {copy: name for copy, name in found.items() if name in places and copy not in places}
 
 
 def check_fit(
@@ -87,7 +87,7 @@ def check_fit(
     wrong: dict[str, set[str]] = {}  # what is wrong, with which
     for name in shapes.keys() - stored.keys() - family.zero:
         wrong.setdefault("the weights lack {}, which config.json asks for", set()).add(name)
-    for name in stored.keys() - shapes.keys() - _copies(model, family).keys() - family.computed.keys():
+    for name in stored.keys() - shapes.keys() - copies(model, family, pieces).keys() - family.computed.keys():
         wrong.setdefault("the weights hold {}, which config.json has no place for", set()).add(name)
     for name in shapes.keys() & stored.keys():
         got, expected, kind = stored[name].shape, shapes[name], stored[name].kind
@@ -101,15 +101,12 @@ def check_fit(
 
 
 def check_copies(
-    model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, where: object
+    stored: Mapping[str, Source], twice: Mapping[str, str], value: Callable[[str], Tensor], where: object
 ) -> None:
-    """Refuse tensors that the configuration says are one, but are not."""
-    places = {piece.theirs: piece for piece in pieces}
-    for copy, name in _copies(model, family).items():
-        if copy in stored and name in places and copy not in places:
-            piece = places[name]
-            if not stored[copy].equals(piece.view(model.get_parameter(piece.ours))):
-                raise InputError(f"{where}: config.json says that {copy} and {name} are one, but they differ")
+    """Refuse copies, by `twice` of what, that differ from its `value`."""
+    for copy, name in twice.items():
+        if copy in stored and not stored[copy].equals(value(name)):
+            raise InputError(f"{where}: config.json says that {copy} and {name} are one, but they differ")
 
 
 def check_computed(stored: Mapping[str, Source], family: Family, where: object) -> None:

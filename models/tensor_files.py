@@ -18,7 +18,7 @@ from torch import Tensor
 from interp import InputError
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_BLOCK, _BLOCK_ELSEWHERE = 1 << 20, 1 << 26  # bytes; a device with memory of its own wants few transfers
+BLOCK, BLOCK_ELSEWHERE = 1 << 20, 1 << 26  # bytes; a device with memory of its own wants few transfers
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class Stored:
             InputError: the file has become shorter.
         """
         assert place.numel() == math.prod(self.shape)
-        for part, block in self._beside(place, _BLOCK if place.device.type == "cpu" else _BLOCK_ELSEWHERE):
-            _into(part, block.to(part.device))
+        for part, block in self._beside(place, BLOCK if place.device.type == "cpu" else BLOCK_ELSEWHERE):
+            into(part, block.to(part.device))
 
     def equals(self, other: Tensor) -> bool:
         """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
         assert other.numel() == math.prod(self.shape)
-        return all(torch.equal(block.to(part), part) for part, block in self._beside(other.detach(), _BLOCK))
+        return all(torch.equal(block.to(part), part) for part, block in self._beside(other.detach(), BLOCK))
 
     def _beside(self, place: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Parts of `place`, each with its numbers from the file, which are overwritten by the next."""
         buffer = bytearray()
         with self.file.open("rb", buffering=0) as stream:
             stream.seek(self.start)
-            for part in _blocks(place, size):
+            for part in blocks(place, size):
                 length = part.numel() * DTYPES[self.kind].itemsize
                 if len(buffer) < length:
                     buffer = bytearray(length)
@@ -62,13 +62,13 @@ class Stored:
                 yield part, torch.frombuffer(buffer, dtype=DTYPES[self.kind], count=part.numel()).view(part.shape)
 
 
-def _blocks(place: Tensor, size: int) -> Iterator[Tensor]:
+def blocks(place: Tensor, size: int) -> Iterator[Tensor]:
     """`place` cut along its first axes, in order, into parts of at most about `size` bytes."""
     if place.numel() == 0:
         return
     if place.ndim > 2:
         for part in place:
-            yield from _blocks(part, size)
+            yield from blocks(part, size)
     elif place.ndim == 0:
         yield place
     else:
@@ -76,7 +76,8 @@ def _blocks(place: Tensor, size: int) -> Iterator[Tensor]:
         yield from place.split(rows)
 
 
-def _into(place: Tensor, block: Tensor) -> None:
+def into(place: Tensor, block: Tensor) -> None:
+    """Copy a block that fits the cache into `place`, which may lie the other way round."""
     if place.ndim == 2 and place.stride(0) == 1:
         place.T.copy_(block.T.contiguous())  # turned within the cache, then written in runs
     else:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, Run, TokenBatch, generate, run
-from models import load, save
+from models import load, save, wrap
 from models.families import FAMILIES
 from models.families.family import Fields
 from models.huggingface.saver import settled
@@ -302,6 +302,21 @@ class Parity:
         with softmax_of_the_same_precision(), torch.no_grad():
             expected = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids))
         assert torch.equal(generate(pair.ours, ids, variant.new_tokens), expected)
+
+    def test_wrapped_in_memory_it_is_what_it_is_loaded_from_files(self, made, variant):
+        pair = made(variant)
+        copied, shared = wrap(pair.theirs, copy=True), wrap(pair.theirs)
+        assert copied.config == shared.config == pair.ours.config
+        assert copied.shares.copied == 1
+        for name, weight in pair.ours.named_parameters():
+            for other in (copied, shared):
+                assert torch.equal(other.get_parameter(name), weight), name
+            assert copied.get_parameter(name).stride() == weight.stride(), name
+        theirs = {each.untyped_storage().data_ptr() for each in pair.theirs.state_dict().values()}
+        for share in shared.shares.parameters:  # what is said to be shared is, and nothing else
+            here = shared.get_parameter(share.parameter).untyped_storage().data_ptr()
+            assert (here in theirs) is share.shared, share
+        assert {share.parameter for share in shared.shares.parameters} == {*dict(shared.named_parameters())}
 
     def test_configurations_survive_being_written(self, made, variant):
         pair = made(variant)

@@ -26,7 +26,9 @@ from models.families import (
     stablelm,
     t5,
 )
-from models.families.family import Family
+from models.families.family import Family, Theirs, by_head, columns, one_row, rows
+
+__all__ = ["FAMILIES", "Family", "Theirs", "by_head", "columns", "one_row", "rows"]
 
 FAMILIES: dict[str, Family] = {
     each.name: each

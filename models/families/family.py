@@ -248,9 +248,8 @@ class Family:
 
     def theirs(self, parameter: str) -> tuple[list[str], Form]:
         """Their names (without prefix) for one of our parameters, and how they lay it out."""
-        path = parameter.split(".")
-        numbers = [part for part in path if part.isdecimal()]
-        pattern = ".".join("*" if part.isdecimal() else part for part in path)
+        numbers = [part for part in parameter.split(".") if part.isdecimal()]
+        pattern = starred(parameter)
         module, _, leaf = pattern.rpartition(".")
         entry = self.weights.get(pattern) or self.weights[module]
         names = entry.names if pattern in self.weights else [f"{name}.{leaf}" for name in entry.names]
@@ -259,6 +258,11 @@ class Family:
     def stored(self, piece: "Piece") -> str:
         """The name under which a piece is saved."""
         return piece.theirs if piece.ours.startswith("output.") else self.prefix + piece.theirs
+
+
+def starred(parameter: str) -> str:
+    """A name of ours with a `*` for each number in it."""
+    return ".".join("*" if part.isdecimal() else part for part in parameter.split("."))
 
 
 def _numbered(name: str, numbers: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import nn
 
-from interp import InputError, Tokenizer, Transformer, TransformerConfig
+from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
 from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
@@ -24,7 +24,7 @@ from models.huggingface.model_files import (
     read_json,
     weight_files,
 )
-from models.placement import check_computed, check_copies, check_fit, named, settled_by
+from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
 from models.tensor_files import Stored, read_header
 
 
@@ -56,7 +56,9 @@ def read(
         if quantize is not None:  # at once, so that no more than one matrix is whole
             quantizing.replace(model, ours)
     model.tie()
-    check_copies(model, stored, pieces, family, directory)
+    places = {piece.theirs: piece for piece in pieces}
+    twice = copies(model, family, pieces)
+    check_copies(stored, twice, lambda name: places[name].view(model.get_parameter(places[name].ours)), directory)
     check_computed(stored, family, directory)
     return model
 
@@ -117,12 +119,17 @@ def read_tokenizers(directory: Path, config: TransformerConfig) -> tuple[Tokeniz
     tokenizer = read_tokenizer(directory)
     target = read_tokenizer(directory, TARGET_TOKENIZER) if len(config.stacks) > 1 else None
     for each, stack, name in ((tokenizer, first, TOKENIZER), (target, last, TARGET_TOKENIZER)):
-        if each is not None and each.largest_id >= stack.d_vocab:
-            raise InputError(
-                f"{directory}: {name} gives ids up to {each.largest_id}, but the embedding has {stack.d_vocab} rows: "
-                "they belong to different models"
-            )
+        check_tokenizer(each, stack, f"{directory}: {name}")
     return tokenizer, target
+
+
+def check_tokenizer(tokenizer: Tokenizer | None, stack: StackConfig, called: str) -> None:
+    """Refuse a tokenizer that gives ids for which the embedding has no row."""
+    if tokenizer is not None and tokenizer.largest_id >= stack.d_vocab:
+        raise InputError(
+            f"{called} gives ids up to {tokenizer.largest_id}, but the embedding has {stack.d_vocab} rows: "
+            "they belong to different models"
+        )
 
 
 def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:

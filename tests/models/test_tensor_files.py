@@ -22,7 +22,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.fixture(params=[8, 60, 1 << 20], ids=lambda size: f"blocks of {size} bytes")
 def block(request, monkeypatch) -> None:
-    monkeypatch.setattr(stored, "_BLOCK", request.param)
+    monkeypatch.setattr(stored, "BLOCK", request.param)
 
 
 @pytest.mark.usefixtures("block")

@@ -1,0 +1,110 @@
+"""Tensors in memory: a module's, as the files of its library would have them, or a dict's, ready to fill a model."""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interp import InputError, Transformer
+from models.tensor_files import BLOCK, DTYPES, blocks, into
+
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Held:
+    """One tensor in memory; `kept` says whether it is the model's own, or was made of it on the way."""
+
+    tensor: Tensor
+    kept: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Its dtype, in the words of safetensors where they have one."""
+        return KINDS.get(self.tensor.dtype, str(self.tensor.dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return tuple(self.tensor.shape)
+
+    def fill(self, place: Tensor) -> None:
+        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device."""
+        flat, at = self.tensor.detach().reshape(-1), 0
+        for part in blocks(place, BLOCK if place.device.type == "cpu" else place.nbytes):
+            into(part, flat[at : at + part.numel()].view(part.shape))
+            at += part.numel()
+
+    def equals(self, other: Tensor) -> bool:
+        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
+        one, two = self.tensor.detach(), other.detach()
+        same_memory = (one.data_ptr(), one.stride(), one.dtype) == (two.data_ptr(), two.stride(), two.dtype)
+        return same_memory or torch.equal(one.reshape(two.shape).to(two), two)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was given, under the name of its class."""
+
+    called: str
+    tensors: dict[str, Held]
+    buffers: frozenset[str] = frozenset()  # which of them are no parameters
+    config: Any = None
+    generation: Any = None  # how it writes, where `transformers` keeps that apart
+
+
+def given(model: Any) -> Given:
+    """What `model` holds.
+
+    Raises:
+        InputError: it is one of ours, or TransformerLens's, or no model; or its tensors hold no numbers.
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    called = type(model).__name__
+    if isinstance(model, Transformer):
+        raise InputError(f"this {called} is one of ours already: expected one to wrap, or to take weights from")
+    if type(model).__module__.startswith("transformer_lens"):
+        raise InputError(f"a {called} is TransformerLens's: models.lens.wrap takes a TransformerBridge")
+    if isinstance(model, Mapping):
+        return Given("these tensors", _held(model, model.values()))
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"expected a model of transformers, another torch module or tensors by name, got {called}; models.load "
+            "opens a directory or a name"
+        )
+    config = getattr(model, "config", None)
+    state = model.state_dict(keep_vars=True)  # what is tied is one object then
+    written = _as_written(model, state) if hasattr(config, "to_json_string") else state
+    buffers = frozenset(state) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    generation = getattr(model, "generation_config", None)
+    return Given(called, _held(written, state.values()), buffers, config, generation)
+
+
+def _held(tensors: Mapping[str, Any], kept: Iterable[Any]) -> dict[str, Held]:
+    """Tensors by name; those whose memory is not that of any in `kept` were made on the way.
+
+    Raises:
+        InputError: a value is no tensor, or none that holds its numbers itself.
+    """
+    for name, tensor in tensors.items():
+        if type(tensor) not in {Tensor, nn.Parameter}:
+            raise InputError(f"{name} is a {type(tensor).__name__}: expected plain tensors by name")
+        if tensor.is_meta:
+            raise InputError(f"{name} has no numbers (it is on the meta device): load the model without offloading")
+    memory = {each.untyped_storage().data_ptr() for each in kept}
+    return {name: Held(each, each.untyped_storage().data_ptr() in memory) for name, each in tensors.items()}
+
+
+def _as_written(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors of a model of `transformers` as its files have them: in memory some are twice, fused or renamed."""
+    twice: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    once = {name: each for name, each in state.items() if name not in twice or each is not state.get(twice[name])}
+    try:
+        loading: Any = importlib.import_module("transformers.core_model_loading")
+    except ImportError:  # before version 5 they were the same
+        return once
+    with torch.no_grad():
+        return loading.revert_weight_conversion(model, once)

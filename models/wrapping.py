@@ -1,0 +1,278 @@
+"""From a model in memory to one of ours: its weights shared where they lie as ours do, copied where they do not.
+
+Three kinds come in: models of `transformers`, by the family that their config names; tensors by name, with such a
+config; and anyone's own module, with our configuration and a table of names.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer as Backend
+from torch import Tensor, nn
+
+from interp import InputError, Tokenizer, Transformer, TransformerConfig
+from models import quantization as quantizing
+from models.families import FAMILIES, own
+from models.families import target_ids as writing
+from models.families.family import Family, Form, Piece, Theirs, layout, rows, starred
+from models.huggingface.loader import check_tokenizer, family_of
+from models.memory_tensors import Given, Held, given
+from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
+from models.tensor_files import folded
+from models.weight_shares import Share, Shares
+
+Names = Mapping[str, str | tuple[str, ...] | Theirs]
+_ELSEWHERE = "what TransformerLens runs, models.lens.wrap takes as a bridge"
+
+
+class Wrapped(Transformer):
+    """A transformer made of weights that were in memory; `shares` says which of them it has in common with their model.
+
+    What is shared is one memory: changed there, it is changed here, and the other way round, until `to(...)` moves it.
+    """
+
+    shares: Shares
+
+
+def wrap(
+    model: Any,
+    *,
+    config: Any = None,
+    names: Names | None = None,
+    tokenizer: Any = None,
+    target_tokenizer: Any = None,
+    copy: bool = False,
+) -> Wrapped:
+    """A model in memory as one of ours; `print(wrapped.shares)` says what the two have in common.
+
+    Args:
+        model: a model of `transformers`, of a family that `interp models` lists; tensors by name (a `state_dict()`); or
+            anyone's module. It stays as it is. What runs is what the configuration says: hooks, adapters and a changed
+            `forward` do not come along.
+        config: of `transformers`, or a dict of a config.json's fields; by default the model's own. For anyone's module
+            ours, a `TransformerConfig`.
+        names: beside a `TransformerConfig`, the table of names: for each of our modules or parameters, every number in
+            it a `*`, what it is called there. Several names are stacked along the outputs, and `columns(...)` and the
+            like (`models.families`) are for matrices that lie otherwise. Without a table they are called as ours are.
+        tokenizer: ours, or a fast one of `transformers`; without one the model works on ids.
+        target_tokenizer: the same of what a decoder beside an encoder reads, where that is another.
+        copy: copy every weight, and lay it out as `load` does: more memory, and the logits of `load` bit for bit.
+
+    Raises:
+        InputError: no such family, or a setting of it is not supported; weights are missing, left over, of another
+            shape or dtype, or on several devices; a tokenizer of another model.
+    """
+    there = given(model)
+    with _speaking_of(there.called):
+        family, stored, ours = _described(there, config, names)
+        tokenizers = [*_tokenizers(ours, tokenizer, target_tokenizer)]
+        with torch.device("meta"):  # shapes without memory, and without drawing random weights
+            made = Wrapped(ours, *tokenizers)
+        made.family = family.name or None
+        pieces, stored, passed_over = _fitting(made, family, stored, there)
+        like = _held_alike(pieces, stored)
+        found = []
+        for parameter, parts in groupby(pieces, lambda piece: piece.ours):
+            value, share = _placed(made.get_parameter(parameter), [*parts], stored, like, copy=copy)
+            module, _, leaf = parameter.rpartition(".")
+            setattr(made.get_submodule(module), leaf, nn.Parameter(value))
+            found.append(share)
+    made.tie()
+    made.shares = Shares(tuple(found), passed_over)
+    return made
+
+
+@torch.no_grad()
+def copy_weights(model: Transformer, weights: Any, names: Names | None = None) -> None:
+    """Copy weights into `model`, whose configuration they must fit; nothing is copied where they do not.
+
+    Args:
+        model: filled in place. What it shares with another (`wrap`) changes there too.
+        weights: a module, or tensors by name: called as in the family that `model` is of, else as `names` says.
+        names: the table of names (`wrap`); without one, and without a family, tensors are called as ours are.
+
+    Raises:
+        InputError: weights are missing, left over, or of another shape or dtype.
+    """
+    if any(isinstance(module, quantizing.Int8) for module in model.modules()):
+        raise InputError("the weights of a quantized model are rounded: expected one that was loaded without quantize")
+    there = given(weights)
+    with _speaking_of(there.called):
+        family = FAMILIES[model.family or own.FAMILY.name] if names is None else _family(names)
+        pieces, stored, _ = _fitting(model, family, named(family, there.tensors), there)
+        for piece in pieces:
+            place = piece.view(model.get_parameter(piece.ours))
+            if piece.theirs in stored:
+                stored[piece.theirs].fill(place)
+            else:
+                place.zero_()
+
+
+@contextmanager
+def _speaking_of(called: str) -> Iterator[None]:
+    """Say what it is that does not fit, which has no files."""
+    try:
+        yield
+    except InputError as error:
+        told = str(error).removeprefix(f"{called}: ").replace("config.json", "the config")
+        raise InputError(f"{called}: {told}") from error
+
+
+# what it is
+
+
+def _described(there: Given, config: Any, names: Names | None) -> tuple[Family, dict[str, Held], TransformerConfig]:
+    """Its family, its tensors as that calls them, and our configuration."""
+    if isinstance(config, TransformerConfig):
+        return (own.FAMILY if names is None else _family(names)), there.tensors, config
+    if names is not None:
+        raise InputError("a table of names goes with config=TransformerConfig(...): families know their own names")
+    raw = _fields(there.config if config is None else config)
+    family = family_of(raw, there.called, _ELSEWHERE)
+    if family.both and there.generation is not None:
+        raw = writing.with_generation(raw, json.loads(there.generation.to_json_string()))
+    stored = named(family, there.tensors)
+    ours = family.config(settled_by(stored, family, raw))
+    if ours.output == "untied" and family.head not in stored:
+        raise InputError(
+            f"the weights lack {family.head}, the output layer: wrap the {family.architecture} that has it"
+        )
+    return family, stored, ours
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    """What a config.json would hold."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    if hasattr(config, "to_json_string"):
+        return json.loads(config.to_json_string())
+    got = "none" if config is None else type(config).__name__
+    raise InputError(
+        f"expected config= of transformers, a dict of its fields with model_type, or a TransformerConfig; got {got}"
+    )
+
+
+def _family(names: Names) -> Family:
+    """A family of one: anyone's own names."""
+    table = {
+        ours: each if isinstance(each, Theirs) else rows(*((each,) if isinstance(each, str) else each))
+        for ours, each in names.items()
+    }
+    return Family("", "", own.config, own.raw, table, prefix="", ignored="")
+
+
+def _tokenizers(config: TransformerConfig, *given: Any) -> Iterator[Tokenizer | None]:
+    """What was given, as ours, for the first stack and for the last."""
+    stacks = [next(iter(config.stacks.values())), config.last]
+    for each, stack, name in zip(given, stacks, ("tokenizer", "target_tokenizer"), strict=True):
+        found = _tokenizer(each, name)
+        check_tokenizer(found, stack, name)
+        yield found
+
+
+def _tokenizer(given: Any, name: str) -> Tokenizer | None:
+    if given is None or isinstance(given, Tokenizer):
+        return given
+    backend = getattr(given, "backend_tokenizer", None)
+    if not isinstance(backend, Backend):
+        got = type(given).__name__
+        raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {got}")
+    start = given.bos_token_id if getattr(given, "add_bos_token", False) else None
+    return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps how it cuts and pads
+
+
+# where its weights go
+
+
+def _fitting(
+    model: Transformer, family: Family, stored: Mapping[str, Held], there: Given
+) -> tuple[list[Piece], dict[str, Held], tuple[str, ...]]:
+    """The pieces of `model`, what fills them, and buffers that no name speaks of. All fits; else an error says it."""
+    anyones = not family.name
+    if anyones:
+        _check_names(model, family)
+    try:
+        pieces = list(layout(model, family))
+        wanted = {piece.theirs: piece.shape(model.get_parameter(piece.ours)) for piece in pieces}
+    except RuntimeError as error:
+        raise InputError("by_head is for one matrix of q, k and v, of which there are as many heads each") from error
+    passed_over = there.buffers - wanted.keys() if anyones or family is own.FAMILY else frozenset()
+    stored = {name: each for name, each in stored.items() if name not in passed_over}
+    check_fit(model, stored, pieces, family, there.called)
+    check_copies(stored, copies(model, family, pieces), lambda name: stored[name].tensor, there.called)
+    check_computed(stored, family, there.called)
+    return pieces, stored, tuple(sorted(passed_over))
+
+
+def _check_names(model: Transformer, family: Family) -> None:
+    """Refuse a table that does not speak of each parameter, or speaks of what the model has not."""
+    ours = {starred(name) for name, _ in model.named_parameters(remove_duplicate=False)}
+    either = {name: {name, name.rpartition(".")[0]} for name in ours}
+    tied = {"output.weight"} if model.config.output == "tied" else set()
+    wrong = {
+        "names lacks {}, which the config asks for": {
+            name for name, ways in either.items() if name not in tied and not ways & family.weights.keys()
+        },
+        "names speaks of {}, which the config has no place for": family.weights.keys() - set().union(*either.values()),
+    }
+    if told := "; ".join(each.format(folded(found)) for each, found in wrong.items() if found):
+        raise InputError(told)
+
+
+def _held_alike(pieces: Iterable[Piece], stored: Mapping[str, Held]) -> Tensor:
+    """The tensor whose dtype and device are the model's: the embedding of tokens."""
+    used = {piece.theirs: piece for piece in pieces if piece.theirs in stored}
+    devices = {str(stored[name].tensor.device) for name in used}
+    if len(devices) > 1:
+        raise InputError(f"the weights are on {', '.join(sorted(devices))}: expected one device")
+    return next(stored[name].tensor for name, piece in used.items() if piece.ours.endswith("embed.token.weight"))
+
+
+def _placed(
+    place: Tensor, pieces: list[Piece], stored: Mapping[str, Held], like: Tensor, *, copy: bool
+) -> tuple[Tensor, Share]:
+    """The value of one parameter, and where it came from."""
+    why = "as you asked" if copy else _why_copied(pieces, stored, like)
+    if why:
+        value = torch.empty_like(place, dtype=like.dtype, device=like.device)
+        for piece in pieces:
+            if piece.theirs in stored:
+                stored[piece.theirs].fill(piece.view(value))
+            else:
+                piece.view(value).zero_()
+    else:
+        value = _turned(stored[pieces[0].theirs].tensor.detach(), pieces[0].form)
+    made_of = tuple(piece.theirs for piece in pieces if piece.theirs in stored)
+    return value, Share(pieces[0].ours, made_of, value.nbytes, why)
+
+
+def _turned(theirs: Tensor, form: Form) -> Tensor:
+    """Their tensor as a view that lies as our parameter does."""
+    match form:
+        case "columns" if theirs.ndim == 2:
+            return theirs.T
+        case "one_row":
+            return theirs[0]
+        case _:
+            return theirs
+
+
+def _why_copied(pieces: list[Piece], stored: Mapping[str, Held], like: Tensor) -> str:
+    """Why a parameter cannot be a view of what it is made of; nothing where it can."""
+    piece = pieces[0]
+    if not any(each.theirs in stored for each in pieces):
+        return "as there is none, so it is zero"
+    if len(pieces) > 1:
+        return "as several matrices are one here"
+    if piece.form == "by_head":
+        return "as they lie head by head there"
+    held = stored[piece.theirs]
+    if held.tensor.dtype != like.dtype:
+        return f"as the others are {str(like.dtype).removeprefix('torch.')}"
+    if not held.kept:
+        return "as transformers keeps them otherwise in memory"
+    return "as they were made in inference mode" if held.tensor.is_inference() else ""
