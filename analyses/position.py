@@ -18,6 +18,7 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown
 from analyses.reading.collectors import measured, summary
 from analyses.reading.inputs import is_paired, patterns
+from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
 from interp.initialisation import untrained
@@ -35,18 +36,22 @@ _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 def measure(
     model: Model,
-    corpus: Iterable[AnnotatedText],
+    corpus: Iterable[AnnotatedText] | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
 
+    Without a corpus they are measured on random token ids, and a model without a tokenizer reads texts of ids ("5 17").
+
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty, or the model has no tokenizer.
+        InputError: the corpus is empty, or of words where the model has no tokenizer.
     """
+    if corpus is None:
+        model, corpus = by_ids(model), random_ids(model, seed)
     return measured(Collector(model, seed=seed), model, corpus, seed=seed, progress=progress).heads
 
 

@@ -34,7 +34,7 @@ def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected
     """What each collector adds up over one reading of a corpus, or why there was nothing for it.
 
     Raises:
-        InputError: the corpus is empty, or the model has no tokenizer.
+        InputError: the corpus is empty, or of words where the model has no tokenizer.
     """
     for batch in reading:
         for each in collectors:
@@ -60,7 +60,7 @@ def measured(
     """What one behaviour alone says: its rows of `tables/heads`, every rival's value, and what was read and left out.
 
     Raises:
-        InputError: the corpus is empty or lacks what is measured, or the model has no tokenizer.
+        InputError: the corpus is empty or lacks what is measured, or is of words where the model has no tokenizer.
     """
     (found,) = collect(Reading(model, corpus, progress), [collector])
     if isinstance(found, InputError):

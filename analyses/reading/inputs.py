@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
+from interp import AnnotatedText, Model, TokenBatch, Tokenizer
 from interp.patterns.captured import read_patterns
 from interp.running import target_tokenizer
 
@@ -25,10 +25,9 @@ def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
     """What makes the tokens that the heads' queries stand on.
 
     Raises:
-        InputError: the model has none, or does not say how its decoder's input begins.
+        InputError: the model does not say how its decoder's input begins.
     """
-    if model.tokenizer is None:
-        raise InputError("this model has no tokenizer, so it cannot read a corpus: give its directory a tokenizer.json")
+    assert model.tokenizer is not None  # a `Reading` sees to it
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from analyses.head_tables import Heads
 from analyses.reading.inputs import is_paired, patterns, shown_to, tokenizer_of
+from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
@@ -179,7 +180,8 @@ class Batch:
 class Reading:
     """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
 
-    `heads` are those whose patterns are read; a model of one stack has one kind.
+    `heads` are those whose patterns are read; a model of one stack has one kind. A model without a tokenizer reads
+    texts of token ids.
     """
 
     model: Model
@@ -189,6 +191,10 @@ class Reading:
     heads: Heads | None = None
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.model.tokenizer is None:
+            self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
         return (read_batch(self.model, self.read, windows) for windows in self.shown())

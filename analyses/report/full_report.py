@@ -18,6 +18,7 @@ from analyses.labels import label
 from analyses.measures import Behaviour, Measure
 from analyses.own_measures import as_behaviours
 from analyses.reading.collectors import collect, refuse_unread
+from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
 from analyses.reading.windows import Reading
 from analyses.report import behaviour_sections, coreference_section, explanation_section, label_section
 from analyses.report.behaviour_sections import Result
@@ -45,6 +46,9 @@ T = TypeVar("T")
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
     "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
+)
+_BY_IDS = (
+    "The model has no tokenizer, so it was read by token ids: texts of words, and what is asked of words, are left out."
 )
 _KEPT_APART = "Attention says where a head looks; only an intervention says what it does: the two are kept apart."
 _EXPERIMENTS = (
@@ -114,6 +118,9 @@ def find(
 ) -> Page:
     """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
     known = chosen(as_behaviours(behaviours) if behaviours else None)
+    given = model
+    if model.tokenizer is None:
+        known, model, corpora = _without_words(known, model, corpora, run.seed)
     measured = _measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
@@ -125,13 +132,27 @@ def find(
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
         "explanations": partial(_explanations, model, results),
-        **({"probes": partial(_probes, model, corpora)} if probes else {}),
-        **({"scores": partial(_scores, model, corpora)} if coreference.BEHAVIOUR.name in known else {}),
+        **({"probes": partial(_probes, given, corpora)} if probes else {}),
+        **({"scores": partial(_scores, given, corpora)} if coreference.BEHAVIOUR.name in known else {}),
     }
     beside = _side_by_side(run, told)
     explained, probed, scored = beside["explanations"], beside.get("probes"), beside.get("scores", Part())
-    asked = experiments_section.section(model, seed=run.seed, progress=run.say) if experiments else None
+    asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
     return _page(run, model, corpora, results, labelled, scored, explained, probed, asked, pairs)
+
+
+def _without_words(
+    behaviours: Mapping[str, Behaviour], model: Model, corpora: Sequence[Corpus], seed: int
+) -> tuple[dict[str, Behaviour], Model, list[Corpus]]:
+    """What can be asked of a model without a tokenizer, the model reading ids, and texts of ids that it can read.
+
+    Raises:
+        InputError: nothing can.
+    """
+    rest = {name: behaviour for name, behaviour in behaviours.items() if not behaviour.needs}
+    if not rest:
+        raise InputError(f"this model has no tokenizer, and {', '.join(behaviours)} is about words: give it one")
+    return rest, by_ids(model), [each for each in corpora if of_ids(model, each)] or [random_ids(model, seed)]
 
 
 def _measure(
@@ -322,7 +343,11 @@ def _page(
             *small,
             Section(
                 "What was read and what was left out",
-                [*_counted(results, probed, several), *scored.counted, *explained.counted],
+                [
+                    *_counted(results, probed, several=several, by_ids=isinstance(model.tokenizer, TokenIds)),
+                    *scored.counted,
+                    *explained.counted,
+                ],
             ),
         ],
         corpora=_sources(corpora, results, {*scored.facts.get("scored", ())}),
@@ -345,10 +370,12 @@ def _experiments_short(asked: Part) -> tuple[Block, ...]:
     return link("Experiments", "experiments"), [*titles, "."] if titles else "None can be asked of this model."
 
 
-def _counted(results: Sequence[Result], probed: Part | str | None, several: bool) -> list[Block]:
+def _counted(results: Sequence[Result], probed: Part | str | None, *, several: bool, by_ids: bool) -> list[Block]:
     """What was read and what was left out, behaviour by behaviour and by probes."""
     names = [result.name(several) for result in results]
     blocks: list[Block] = [*counts_table([result.counts for result in results], names, ["unknown tokens"])]
+    if by_ids:
+        blocks.insert(0, caveat(_BY_IDS))
     if isinstance(probed, Part):
         blocks.append(Section("By probes", probed.counted))
     elif probed:

@@ -1,0 +1,85 @@
+"""Models without a tokenizer read token ids: texts whose words are whole numbers, or random ones where none are given.
+
+Measures of position, induction and their causal test need no words, so they are the same numbers then.
+"""
+
+import copy
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import TypeVar
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from analyses.corpora import Corpus
+from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp.tokens import Pieces
+
+Read = TypeVar("Read", bound=Model)
+_TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
+
+
+class TokenIds(Tokenizer):
+    """Reads "5 17 3" as the ids 5, 17 and 3; nothing stands around them."""
+
+    def __init__(self, d_vocab: int):
+        self.backend = Backend(WordLevel({str(id): id for id in range(d_vocab)}))
+        self.backend.pre_tokenizer = WhitespaceSplit()
+        self.prefix, self.suffix = (), ()
+
+    def knows(self, word: str) -> bool:
+        """Whether a word is an id."""
+        return self.backend.token_to_id(word) is not None
+
+    def pieces(self, text: str) -> Pieces:
+        """The ids of a text.
+
+        Raises:
+            InputError: a word is no id.
+        """
+        for word in text.split():
+            if not self.knows(word):
+                raise InputError(
+                    f"this model has no tokenizer, so it reads token ids from 0 to {self.largest_id}: expected texts "
+                    f'like "5 17 3", got {word[:40]!r}; or give the model a tokenizer'
+                )
+        return super().pieces(text)
+
+    def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
+        """The same with ids around every text."""
+        other = copy.copy(self)
+        other.prefix, other.suffix = prefix, suffix
+        return other
+
+
+def by_ids(model: Read) -> Read:
+    """The same model, reading token ids; its weights are those of `model`, which stays as it is."""
+    other = copy.copy(model)
+    first, last = next(iter(model.config.stacks.values())), model.config.last
+    vars(other).update(tokenizer=TokenIds(first.d_vocab), target_tokenizer=TokenIds(last.d_vocab))
+    return other
+
+
+def random_ids(model: Model, seed: int = 0) -> Corpus:
+    """100 texts of 64 random ids, or of as many as the context holds; in each half as many ids come again and again."""
+    stacks = model.config.stacks.values()
+    length = max(2, min(_LONGEST, min(stack.n_ctx for stack in stacks) - (len(stacks) > 1)))  # after a start id
+    d_vocab = min(stack.d_vocab for stack in stacks)
+    name = f"random token ids ({_TEXTS} texts of {length}, seed {seed})"
+
+    def texts() -> Iterator[AnnotatedText]:
+        drawn = random.Random(f"token ids {seed}")
+        for number in range(_TEXTS):
+            some = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
+            yield AnnotatedText.plain(" ".join(drawn.choices(some, k=length)), f"random-{number}")
+
+    digest = hashlib.sha256("\n".join([name, *(text.text for text in texts())]).encode()).hexdigest()
+    return Corpus(name, "token ids", frozenset(), digest, texts)
+
+
+def of_ids(model: Model, corpus: Corpus) -> bool:
+    """Whether a corpus, told from its first text, is of ids that `model` knows."""
+    tokenizer, first = TokenIds(min(stack.d_vocab for stack in model.config.stacks.values())), next(iter(corpus), None)
+    return first is not None and all(map(tokenizer.knows, first.words))

@@ -1,0 +1,106 @@
+"""What needs no words is measured without a tokenizer: on texts of token ids, or on random ones."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from tiny import randomise
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from analyses import corpora, position, report
+from analyses.reading.token_ids import by_ids, of_ids, random_ids
+from interp import AnnotatedText, InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from models import load, wrap
+
+D_VOCAB, N_CTX = 43, 37
+
+
+def made(tokenizer: Tokenizer | None = None) -> Transformer:
+    sizes = {"n_layers": 2, "d_model": 14, "n_heads": 3, "d_head": 5, "d_mlp": 17}
+    stack = StackConfig(**sizes, n_ctx=N_CTX, d_vocab=D_VOCAB, causal=True)
+    model = Transformer(TransformerConfig(decoder=stack), tokenizer)
+    randomise(model)
+    return model
+
+
+def words() -> Tokenizer:
+    backend = Backend(WordLevel({f"w{id}": id for id in range(D_VOCAB)}, "w0"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return Tokenizer(backend)
+
+
+def texts(before: str = "") -> list[AnnotatedText]:
+    rows = torch.randint(D_VOCAB, (5, 31), generator=torch.Generator().manual_seed(3)).tolist()
+    lines = [" ".join(f"{before}{id}" for id in row) for row in rows]
+    return [AnnotatedText.plain(line, f"text-{number}") for number, line in enumerate(lines)]
+
+
+def test_ids_are_measured_as_the_words_that_they_stand_for():
+    by_words = position.measure(made(words()), texts("w"))
+    pd.testing.assert_frame_equal(position.measure(made(), texts()), by_words, check_exact=True)
+    assert {"previous-token", "duplicate-token", "induction", "positional-head"} <= {*by_words["measure"]}
+
+
+def test_without_a_corpus_ids_are_random_and_the_same_for_everyone():
+    model = made()
+    table = position.measure(model)
+    assert table.loc[table["measure"] == "previous-token", "corpus"].unique().tolist() == [random_ids(model).name]
+    pd.testing.assert_frame_equal(position.measure(made(words())), table, check_exact=True)
+    assert model.tokenizer is None
+    first, again = (list(random_ids(model, seed)) for seed in (0, 0))
+    assert first == again
+    assert first != list(random_ids(model, 1))
+    assert {len(text.words) for text in first} == {N_CTX}
+    assert all(len({*text.words}) <= N_CTX // 2 for text in first)  # so that copies come
+
+
+@pytest.mark.slow
+def test_known_heads_are_found_without_a_tokenizer():
+    model = load("default")
+    model.tokenizer = model.target_tokenizer = None
+    table = position.measure(model)
+    best = table[table["sink"] == "kept"].groupby("measure")["gain"].max()
+    assert best["induction"] > 0.3
+    assert best["previous-token"] > 0.3
+
+
+def test_a_model_reading_ids_shares_its_weights_and_leaves_the_other_as_it_was():
+    model = made()
+    reading = by_ids(model)
+    assert model.tokenizer is None
+    assert reading.last is model.last
+    assert reading.tokenizer.encode("5 17 5") == [5, 17, 5]
+    assert reading.tokenizer.label(17) == "17"
+    assert reading.tokenizer.around((3,), ()).encode("5") == [3, 5]
+
+
+@pytest.mark.parametrize("word", ["43", "-1", "1.5", "Tim", "05"])
+def test_a_word_that_is_no_id_is_named(word):
+    with pytest.raises(InputError) as caught:
+        position.measure(made(), [AnnotatedText.plain(f"5 {word} 7", "text")])
+    assert f'ids from 0 to 42: expected texts like "5 17 3", got {word!r}' in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_corpus_of_ids_is_told_from_its_first_text():
+    assert of_ids(made(), random_ids(made()))
+    assert not of_ids(made(), corpora.read("stories:2"))
+
+
+@pytest.mark.slow
+def test_a_report_without_a_tokenizer_is_about_what_needs_no_words(tmp_path):
+    wrapped = wrap(made().state_dict(), config=made().config)
+    given = [corpora.read("stories:3")]
+    report.build(wrapped, given, tmp_path / "out", labels=False, probes=False, experiments=False)
+    told = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [(each["name"], each["measured"]) for each in told["corpora"]] == [(random_ids(wrapped).name, ["position"])]
+    heads = pd.read_parquet(tmp_path / "out" / "tables" / "heads.parquet")
+    assert {*heads["behaviour"]} == {"position"}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "The model has no tokenizer, so it was read by token ids" in page
+    with pytest.raises(InputError, match="no tokenizer, and coreference is about words"):
+        report.build(wrapped, given, tmp_path / "none", behaviours=["coreference"])
+    assert not (tmp_path / "none").exists()
