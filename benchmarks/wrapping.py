@@ -1,0 +1,183 @@
+"""What does it cost to bring in a model in memory, and are sweeps slower on weights that lie as another library's do?
+
+    python -m benchmarks.wrapping [--quick]     # some 4 GB of memory, half a gigabyte of disk
+
+Random models of `transformers`, of GPT-2 small's size, are brought in by three ways, in processes of their own:
+
+    wrap         `models.wrap(theirs)`: weights are shared where they lie as ours do
+    wrap, copy   `models.wrap(theirs, copy=True)`: all are copied, laid out as `load` does
+    write, load  what one had to do before: `theirs.save_pretrained(directory)`, then `models.load(directory)`
+
+Prints a line about the machine, then JSON lines:
+
+    weights_mb   bytes of ours, in MB (of 10^6 bytes, as all here)
+    copied_mb    of these, what is not shared
+    seconds, cpu_seconds   of bringing it in
+    peak_mb      by how much the process's peak resident memory grew meanwhile, over what theirs takes
+    off          the largest difference of a logit from that of `write, load`, in parts of the largest logit
+
+and, of decoders, in one process, ways in turn, medians over repeats:
+
+    sweep_s      processor's seconds of a sweep of `z` by layer and head, 8 prompts of 16 tokens
+    pass_s       processor's seconds of a pass over 8 texts of 64 tokens
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from benchmarks.floor import Peak
+from interp import Transformer, run
+from interp.patching import Pairs, logit_difference, sweep
+from models import load, wrap
+
+SIZES = {
+    "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50_257},
+    "llama": {
+        "num_hidden_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 1024,
+        "vocab_size": 50_257,
+    },
+    "bert": {"vocab_size": 30_522},
+}
+QUICK = {"gpt2": {"n_layer": 2}, "llama": {"num_hidden_layers": 2}, "bert": {"num_hidden_layers": 2}}
+CLASSES = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "bert": ("BertConfig", "BertForMaskedLM"),
+}
+MB = 1e6
+
+
+def build(family: str, *, quick: bool) -> Any:
+    """A random model of `transformers`, the same each time."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    config, kind = (getattr(transformers, name) for name in CLASSES[family])
+    return kind(config(**SIZES[family] | (QUICK[family] if quick else {}))).eval()
+
+
+def written(theirs: Any) -> Transformer:
+    with tempfile.TemporaryDirectory() as directory:
+        theirs.save_pretrained(directory)
+        return load(directory)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "wrap": wrap,
+    "wrap, copy": lambda theirs: wrap(theirs, copy=True),
+    "write, load": written,
+}
+
+
+def bring_in(family: str, way: str, *, quick: bool) -> dict[str, float]:
+    """What one way takes; run in a process of its own, in which a tiny model has been brought in before."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    WAYS[way](GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=8, vocab_size=16)))
+    theirs = build(family, quick=quick)
+    with Peak() as peak:
+        began, worked = time.perf_counter(), time.process_time()
+        model = WAYS[way](theirs)
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
+    weights = sum(weight.nbytes for weight in model.parameters())
+    ids = torch.randint(model.config.d_vocab, (2, 16), generator=torch.Generator().manual_seed(1))
+    logits, expected = (run(each, ids).logits for each in (model, written(theirs)))
+    return {
+        "weights_mb": weights / MB,
+        "copied_mb": (model.shares.copied_bytes if hasattr(model, "shares") else weights) / MB,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "peak_mb": peak.mb * 2**20 / MB,
+        "off": float((logits - expected).abs().max() / expected.abs().max()),
+    }
+
+
+def race(family: str, repeats: int, *, quick: bool) -> dict[str, dict[str, float]]:
+    """Processor's seconds of sweeps and passes on shared weights and on copies."""
+    theirs = build(family, quick=quick)
+    models = {way: WAYS[way](theirs) for way in ("wrap", "wrap, copy")}
+    d_vocab, generator = theirs.config.vocab_size, torch.Generator().manual_seed(2)
+    clean, answers = (torch.randint(d_vocab, size, generator=generator) for size in ((8, 16), (2, 8)))
+    corrupt = clean.clone()
+    corrupt[:, 8] = (clean[:, 8] + 1) % d_vocab
+    text = torch.randint(d_vocab, (8, 64), generator=generator)
+    jobs: dict[str, Callable[[Transformer], object]] = {
+        "sweep_s": lambda model: sweep(model, Pairs.from_ids(model, clean, corrupt, *answers), logit_difference()),
+        "pass_s": lambda model: run(model, text).logits,
+    }
+    found: dict[tuple[str, str], list[float]] = {(way, job): [] for way in models for job in jobs}
+    for repeat in range(repeats + 1):
+        for job, ask in jobs.items():
+            for way, model in models.items():
+                began = time.process_time()  # the machine may have other work
+                ask(model)
+                if repeat:  # the first is not counted
+                    found[way, job].append(time.process_time() - began)
+    return {way: {job: statistics.median(found[way, job]) for job in jobs} for way in models}
+
+
+def apart(family: str, what: str, options: argparse.Namespace) -> Any:
+    """What a process of its own finds."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.wrapping",
+        "--measure",
+        family,
+        what,
+        "--repeats",
+        str(options.repeats),
+    ]
+    done = subprocess.run([*command, *["--quick"] * options.quick], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{family}, {what}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in values.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two layers")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--measure", nargs=2, metavar=("FAMILY", "WHAT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        warnings.simplefilter("ignore")
+        family, what = options.measure
+        asked = race(family, options.repeats, quick=options.quick) if what == "race" else None
+        print(json.dumps(asked or bring_in(family, what, quick=options.quick)))
+        return
+    machine, threads = platform.processor() or platform.machine(), torch.get_num_threads()
+    print(f"{machine}, {threads} threads, torch {torch.__version__}, transformers {version('transformers')}")
+    for family in SIZES:
+        for way in WAYS:
+            line = {"family": family, "way": way, **rounded(apart(family, way, options))}
+            print(json.dumps(line), flush=True)
+        if family != "bert":
+            for way, seconds in apart(family, "race", options).items():
+                print(json.dumps({"family": family, "way": way, **rounded(seconds)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
