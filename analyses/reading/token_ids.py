@@ -7,7 +7,7 @@ import copy
 import hashlib
 import random
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
@@ -55,10 +55,19 @@ class TokenIds(Tokenizer):
 
 
 def by_ids(model: Read) -> Read:
-    """The same model, reading token ids; its weights are those of `model`, which stays as it is."""
-    other = copy.copy(model)
+    """The same model, reading token ids; its weights are those of `model`, which stays as it is.
+
+    Raises:
+        InputError: a model of one's own whose tokenizer cannot be set.
+    """
+    other: Any = copy.copy(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
-    vars(other).update(tokenizer=TokenIds(first.d_vocab), target_tokenizer=TokenIds(last.d_vocab))
+    try:
+        other.tokenizer, other.target_tokenizer = TokenIds(first.d_vocab), TokenIds(last.d_vocab)
+    except AttributeError as error:
+        raise InputError(
+            "without a tokenizer: expected a model whose tokenizer and target_tokenizer can be set"
+        ) from error
     return other
 
 
