@@ -16,10 +16,11 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
 from analyses.numerals import number
-from analyses.patch.cells import METRICS, POSITIONS, How, all_idle, dust, sweeps
+from analyses.patch.cells import METRICS, How, all_idle, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
 from interp import InputError, Model
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
+from interp.patching.cell_tables import POSITIONAL
 from interp.patching.patch_sites import IN_ATTENTION
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
@@ -27,7 +28,7 @@ MAGNITUDES = (ATP_STAR,)  # methods without a sign: held against absolute effect
 WITHOUT_GRADIENT = ("rank",)
 _FEWEST = 3  # cells that a correlation needs
 _NOTHING = 1e-5  # of the largest effect: estimates that are all smaller are a gradient of 0, and their order rounding
-_CELL = ("layer", "head", *POSITIONS)
+_CELL = ("layer", "head", *POSITIONAL)
 ESTIMATE_COLUMNS = [
     *("stack", "attention", "site", *_CELL, "sender", "receiver"),
     *("method", "direction", "metric", "exact", "estimate", "idle", "chosen", "n"),
@@ -119,7 +120,7 @@ def _methods(
 def _rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
     """One row a cell and method, cells that lie in no prompt left out."""
     effect = found.effect(metric)
-    idle = all_idle([effect, *methods.values()], dust(found, metric)).flatten().cpu().numpy()
+    idle = all_idle([effect, *methods.values()], found.rounding(metric)).flatten().cpu().numpy()
     places = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
     n = (~effect.isnan()).sum(-1).flatten().cpu().numpy()
     tables = []

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from analyses.patch.task_answers import Answers, refusal
 from interp import InputError, Model
@@ -22,10 +21,9 @@ from interp.patching import (
     rank,
     sweep,
 )
-from interp.patching.pairs import Inputs, answers_in
+from interp.patching.cell_tables import ESTIMATED, POSITIONAL, long_table
 from interp.patching.patch_sites import IN_ATTENTION, PatchSite
 from interp.patching.results import Direction
-from interp.statistics import benjamini_hochberg, estimate, shares
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "logit_difference": logit_difference,
@@ -36,9 +34,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-_ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
-POSITIONS = ("position", "query", "key")
-Values = Float[np.ndarray, "prompt cell"]
+_BESIDE = ("name", "token", "corrupt_token")  # columns of a place that a text counts
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ def sweeps(model: Model, pairs: Pairs, site: str, **how: Any) -> list[Sweep]:
     if unknown := [name for name in metrics if name not in METRICS]:
         raise InputError(f"no metric {', '.join(unknown)}: expected some of {', '.join(METRICS)}")
     axes = PatchSite.of(model, site, ("layer",), asked.stack, asked.attention).axes
-    by = ["layer", *(axis for axis in axes if axis == "head" or (asked.by_position and axis in POSITIONS))]
+    by = ["layer", *(axis for axis in axes if axis == "head" or (asked.by_position and axis in POSITIONAL))]
     readers = [METRICS[name]() for name in metrics]
     return [sweep(model, pairs, readers, site, by, direction, **where) for direction in asked.directions]
 
@@ -112,36 +108,22 @@ def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 
     patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
     answers = Answers.of(model, pairs)
     reasons = {name: refusal(first, name, answers) for name in first.values}
-    rows = [_rows(each, name, seed, shared=reasons[name] is None) for each in found for name in each.values]
-    rows = pd.concat(rows, ignore_index=True)
-    where = [axis for axis in patch_site.axes if axis in POSITIONS]
+    rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in found for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
-    cells = pd.DataFrame(place, index=rows.index)
+    table = long_table(place, rows, first.axes, first.positions, first.labels)
+    where = [axis for axis in patch_site.axes if axis in POSITIONAL]
+    beside = [prefix + name for prefix, _ in zip(("", "key_"), where, strict=False) for name in _BESIDE]
     for axis in ("layer", "head", *where):
-        cells[axis] = rows[axis].astype("Int64") if axis in rows else pd.array([pd.NA] * len(rows), dtype="Int64")
-    for prefix, axis in zip(("", "key_"), where, strict=False):
-        named = bool(first.positions) and axis in rows
-        names = [None if not named or pd.isna(at) else first.positions[at] for at in cells[axis].tolist()]
-        cells[f"{prefix}name"] = pd.Series(names, index=cells.index, dtype=object)
-        for name, inputs in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
-            columns = [*pairs.positions.values()] if named else None
-            labels = _shared_labels(model, inputs, patch_site.counted(axis), columns)
-            cells[prefix + name] = [None if pd.isna(at) else labels[at] for at in cells[axis].tolist()]
-    table = pd.concat([cells, rows.drop(columns=list(first.axes))], axis=1)
-    table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+        table[axis] = table[axis].astype("Int64") if axis in table else pd.array([pd.NA] * len(table), dtype="Int64")
+    for name in beside:
+        table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
     prompts |= {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
     attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
     named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
-    order = [*cells.columns, "direction", "metric", "effect", "share", "ci_low", "ci_high", "p", "q", "n"]
     refused = {name: reason for name, reason in reasons.items() if reason}
-    return Cells(table.loc[:, [*order, "share_low", "share_high"]], refused, prompts, answers, named)
-
-
-def dust(found: Sweep, metric: str) -> Float[torch.Tensor, " prompt"]:
-    """What may be rounding: the size of an effect on each prompt up to which it is none."""
-    size = torch.maximum(found.clean[metric].abs(), found.corrupt[metric].abs())
-    return _ROUNDING * torch.finfo(size.dtype).eps * size
+    order = [*place, "layer", "head", *where, *beside, "direction", "metric", *ESTIMATED]
+    return Cells(table.loc[:, order], refused, prompts, answers, named)
 
 
 def all_idle(
@@ -149,60 +131,3 @@ def all_idle(
 ) -> Bool[torch.Tensor, "*cells"]:
     """Where no effect, of none of some ways to find it, is more than rounding on any prompt."""
     return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
-
-
-def _rows(found: Sweep, metric: str, seed: int, *, shared: bool) -> pd.DataFrame:
-    """The cells of one sweep and metric, with their shares, those that lie in no prompt left out."""
-    effect = found.effect(metric)
-    sizes = effect.shape[:-1]
-    values = effect.double().cpu().flatten(0, -2).T.numpy()  # prompt cell
-    least = dust(found, metric).double().cpu().numpy()
-    whole = found.difference(metric).double().cpu().numpy()
-    columns = {name: np.full(values.shape[1], np.nan) for name in _ESTIMATED}
-    there = ~np.isnan(values)
-    for kind in np.unique(there, axis=1).T:  # prompts of unequal length: cells that the same prompts reach
-        if not kind.any():
-            continue
-        some = (there == kind[:, None]).all(0)
-        part = _estimates(values[kind][:, some], least[kind], whole[kind] if shared else None, seed)
-        for name, value in part.items():
-            columns[name][some] = value
-    places = np.unravel_index(np.arange(values.shape[1]), sizes)
-    rows = pd.DataFrame({**dict(zip(found.axes, places, strict=True)), **columns, "n": there.sum(0)})
-    rows = rows.assign(direction=found.direction, metric=metric)
-    return rows.loc[there.any(0)]
-
-
-_ESTIMATED = ("effect", "ci_low", "ci_high", "p", "share", "share_low", "share_high")
-
-
-def _estimates(
-    values: Values, least: Float[np.ndarray, " prompt"], whole: Float[np.ndarray, " prompt"] | None, seed: int
-) -> dict[str, np.ndarray]:
-    """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
-    mean = estimate(values, np.ones_like(values), seed=seed)
-    idle = (np.abs(values) <= least[:, None]).all(0)
-    p = np.where(idle, np.nan, mean.two_sided)
-    found = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
-    if whole is None or whole.sum() == 0:
-        return found
-    share = shares(values, whole, seed=seed)
-    return found | {"share": share.value, "share_low": share.low, "share_high": share.high}
-
-
-def _shared_labels(
-    model: Model, inputs: Inputs, stack: str, named: Sequence[Int[torch.Tensor, " prompt"]] | None = None
-) -> list[str | None]:
-    """At each position of what a stack reads, or at each `named` one, the token of all prompts; None if they differ."""
-    batch, target = inputs
-    tokenizer = model.tokenizer
-    if target is not None and stack == "decoder":
-        batch, tokenizer = target, answers_in(model)
-    labels: list[str | None] = []
-    for position in range(batch.ids.shape[1]) if named is None else named:
-        own = isinstance(position, torch.Tensor)
-        there = batch.ids.gather(1, position[:, None]) if own else batch.ids[batch.lengths > position, position]
-        present = there.unique().tolist()
-        one = len(present) == 1 and tokenizer is not None
-        labels.append(tokenizer.label(present[0]) if one and tokenizer is not None else None)
-    return labels

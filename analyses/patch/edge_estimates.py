@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from analyses.patch.cells import METRICS, all_idle, dust
+from analyses.patch.cells import METRICS, all_idle
 from interp import Model
 from interp.patching import Edges, Metric, Pairs, Receiver, Sweep, edge_attribution, path_patch
 from interp.patching.results import Direction
@@ -58,7 +58,7 @@ def edge_rows(
                 say("measuring edges into receiver", count)
                 for at, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
                     exact[at, scored[EAP].receivers.index(receiver)] = effect
-            least = dust(each, name)
+            least = each.rounding(name)
             idle = all_idle([exact.nan_to_num(torch.inf), *(edges.scores for edges in scored.values())], least)
             for method, edges in scored.items():
                 tables.append(_rows(edges, exact, idle, chosen).assign(method=method, metric=name))

@@ -10,7 +10,6 @@ from interp import Model
 from interp.patching import Pairs, Sweep, unreliable
 from interp.patching.metrics import last_logits
 
-_LOWER = ("rank", "kl_divergence")  # what is lower where the model does better
 _ENOUGH = 5  # prompts from which on a coin can be told from a model
 
 
@@ -62,10 +61,4 @@ def refusal(found: Sweep, metric: str, answers: Answers | None) -> str | None:
     """Why nothing is a share of a metric's whole difference; None where shares mean something."""
     if answers is not None and answers.refused:
         return answers.refused
-    whole = found.difference(metric)
-    mean = float(whole.mean())
-    if reason := unreliable(whole):
-        return reason
-    if mean > 0 if metric in _LOWER else mean < 0:
-        return f"the sign is wrong: {metric} is {mean:+.3g} on clean prompts against corrupted ones"
-    return None
+    return found.no_share(metric)

@@ -8,10 +8,10 @@ bound.
 `ablate_in_order` one after the other, each with all before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -19,26 +19,29 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric, Readout, prepared
-from interp.patching.named_positions import by_name, check_names
+from interp.patching.named_positions import by_name, check_names, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
 from interp.patching.replacements import Alone, Replacement
-from interp.patching.results import chosen
+from interp.patching.results import chosen, drawn_cells, largest_said, unreliable
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
+from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
 from interp.transformer import Transformer, with_parts
 
 
-@dataclass(frozen=True)
-class Ablation:
+@dataclass(frozen=True, repr=False)
+class Ablation(Shown):
     """Each metric with a cell ablated, one value a cell and prompt, and `plain`: with nothing ablated.
 
-    `axes` are those of the cells (`layer`, `head`, `position`), or `cell` for a list of them, `step` for an order.
-    Positions beyond a prompt's text are NaN.
+    `axes` are those of the cells (`layer`, `head`, `position`), or `cell` for a list of them, `step` for an order;
+    then `cells` are the list, and `units` the axes of each. Positions beyond a prompt's text are NaN; `positions` are
+    the names that position axes count, where the prompts have some.
     """
 
     site: str
@@ -46,11 +49,80 @@ class Ablation:
     axes: tuple[str, ...]
     values: dict[str, Float[Tensor, "*cells prompt"]]
     plain: dict[str, Float[Tensor, " prompt"]]
+    stack: str = "decoder"
+    attention: str = "self"
+    positions: tuple[str, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    units: tuple[str, ...] = ()
 
     def drop(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
         """How much lower the metric is without the cell, in the metric's unit (by default the first metric)."""
         name = chosen(self.values, metric, "this ablation has")
         return self.plain[name] - self.values[name]
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a cell and metric: `effect`, how much lower the metric is without it, with interval, p and q.
+
+        Columns are `stack, attention, site, kind`, the axes (of a list the cell's own, of an order also `step`, whose
+        `effect` is that of all cells up to it), `metric`, and those of `cell_tables.cell_rows`: `share` is the part of
+        the plain metric that is lost where that is clear of 0, else missing.
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        rows = []
+        for name, plain in self.plain.items():
+            least, whole = dust(plain, self.values[name].nan_to_num().flatten(0, -2).abs().amax(0)), self._whole(name)
+            found = cell_rows(self.axes, self.drop(name), least, whole, seed=seed).assign(metric=name)
+            for at, unit in enumerate(self.units):
+                found[unit] = [self.cells[each][at] for each in found[self.axes[0]].tolist()]
+            rows.append(found.drop(columns="cell", errors="ignore"))
+        where = {"stack": self.stack, "attention": self.attention, "site": self.site, "kind": self.kind}
+        kept = () if self.axes == ("cell",) else self.axes
+        return long_table(where, rows, [*kept, *self.units], self.positions)
+
+    def _whole(self, metric: str) -> Float[Tensor, " prompt"] | None:
+        """The plain metric, of which a share may be lost; None where it may as well be nothing."""
+        return None if unreliable(self.plain[metric]) else self.plain[metric]
+
+    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+        """A map of what each cell costs, or the largest with their intervals; of an order the metric step by step.
+
+        Args:
+            metric: which to draw, by default the first.
+            kind: `map` or `top`.
+            how: of `analyses.figures.cell_map` (`entry_maps`, `top_cells`, `steps`): `title`, `width`, `font_size`,
+                `ax`, ...
+
+        Raises:
+            InputError: there is no such metric or kind.
+        """
+        name = chosen(self.values, metric, "this ablation has")
+        table = self.table().assign(direction=self.kind)
+        if self.axes == ("step",):
+            return drawn("steps", table, name, plain=float(self.plain[name].mean()), **how)
+        return drawn_cells(table, name, "top" if self.axes == ("cell",) else kind, self.axes, **how)
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What was ablated, each metric with nothing ablated, and what costs most."""
+        facts: dict[str, str] = {}
+        for name, plain in self.plain.items():
+            facts[name] = f"{signed(float(plain.mean()))} with nothing ablated"
+            facts[f"largest drops of {name}"] = self._largest(name)
+        sizes = next(iter(self.values.values())).shape
+        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
+        cross = "cross-attention " if self.attention == "cross" else ""
+        title = f"Ablation of {self.stack} {cross}{self.site} by {self.kind}: {cells}"
+        return f"{title}, over {counted(sizes[-1], 'prompt')}", facts
+
+    def _largest(self, metric: str) -> str:
+        """The cells that cost most, by name."""
+        if not self.units:
+            return largest_said(self.axes, self.drop(metric), self.positions)
+        means = self.drop(metric).mean(-1).tolist()
+        order = sorted(range(len(means)), key=lambda at: -abs(means[at]))[:3]
+        up_to = "up to " * (self.axes == ("step",))
+        return ", ".join(f"{up_to}{cell_label(self.units, self.cells[at])} {signed(means[at])}" for at in order)
 
 
 class Options(TypedDict, total=False):
@@ -117,7 +189,7 @@ def ablate(
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
         values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
-    return Ablation(site, kind, by, values, asked.values)
+    return Ablation(site, kind, by, values, asked.values, *asked.where, names_of(asked.alone, by))
 
 
 def ablate_cells(
@@ -144,7 +216,8 @@ def ablate_cells(
     cells = _checked(patch_site, cells)
     asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
     values = asked.measure(("layer", *patch_site.units), [[cell] for cell in cells])
-    return Ablation(site, kind, ("cell",), values, asked.values)
+    own = (*cells,), ("layer", *patch_site.units)
+    return Ablation(site, kind, ("cell",), values, asked.values, *asked.where, (), *own)
 
 
 def ablate_in_order(
@@ -173,7 +246,8 @@ def ablate_in_order(
         raise InputError(f"an order names each cell once: expected {len({*cells})} cells, got {len(cells)}")
     asked = _Asked.of(model, prompts, metrics, patch_site, kind, options)
     values = asked.measure(("layer", *patch_site.units), [cells[: step + 1] for step in range(len(cells))])
-    return Ablation(site, kind, ("step",), values, asked.values)
+    own = (*cells,), ("layer", *patch_site.units)
+    return Ablation(site, kind, ("step",), values, asked.values, *asked.where, (), *own)
 
 
 def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
@@ -221,6 +295,11 @@ class _Asked:
         readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
         values = read_values(model, plain, readouts)
         return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """The stack and the attention in which the site lies."""
+        return self.patch_site.stack, self.patch_site.attention
 
     def replaced(self) -> PlainRun:
         """A run that has at the site what comes instead, to patch from."""

@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.patching.pairs import Pairs
+from interp.model import Model
+from interp.patching.cell_tables import POSITIONAL
+from interp.patching.pairs import Pairs, answers_in
 from interp.patching.patch_sites import PatchSite
-
-POSITIONAL = ("position", "query", "key")
 
 
 def check_names(pairs: Pairs, patch_site: PatchSite, by: Sequence[str]) -> None:
@@ -32,6 +32,31 @@ def check_names(pairs: Pairs, patch_site: PatchSite, by: Sequence[str]) -> None:
 def names_of(pairs: Pairs, by: Sequence[str]) -> tuple[str, ...]:
     """The names that a table's position axes count, where they do."""
     return (*pairs.positions,) if {*POSITIONAL} & {*by} else ()
+
+
+def labels_of(
+    model: Model, pairs: Pairs, patch_site: PatchSite, by: Sequence[str]
+) -> dict[str, tuple[str | None, ...]]:
+    """What stands at each place of the axes that count positions, where all prompts have the same token there.
+
+    Columns are `token` and `corrupt_token`, of keys `key_token` and `key_corrupt_token`.
+    """
+    found: dict[str, tuple[str | None, ...]] = {}
+    for prefix, axis in [("key_" * (axis == "key"), axis) for axis in by if axis in POSITIONAL]:
+        for name, (batch, target) in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
+            decoded = target is not None and patch_site.counted(axis) == "decoder"
+            tokenizer, read = (answers_in(model), target) if decoded and target else (model.tokenizer, batch)
+            places = [*pairs.positions.values()] or range(read.ids.shape[1])
+            labels: list[str | None] = []
+            for place in places:
+                if isinstance(place, Tensor):
+                    there = read.ids.gather(1, place[:, None])
+                else:
+                    there = read.ids[read.lengths > place, place]
+                ids = there.unique().tolist()
+                labels.append(tokenizer.label(ids[0]) if tokenizer is not None and len(ids) == 1 else None)
+            found[prefix + name] = (*labels,)
+    return found
 
 
 def columns_named(pairs: Pairs) -> Int[Tensor, "name prompt"]:

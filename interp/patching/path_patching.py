@@ -19,7 +19,7 @@ from interp.patching.attention_patches import Where
 from interp.patching.chunks import GroupSweep, groups, passes
 from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared
-from interp.patching.named_positions import by_name, columns_named, names_of
+from interp.patching.named_positions import by_name, columns_named, labels_of, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.plain import PlainRun
 from interp.patching.plain_paths import Moment, Receiver, check_paths, path_name, written
@@ -100,7 +100,7 @@ def path_patch(
     blank_beyond(values, by, pairs, patch_site)
     values = {name: by_name(table, by, pairs) for name, table in values.items()}
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+    where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 

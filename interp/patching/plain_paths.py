@@ -20,7 +20,7 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
 from interp.patching.metrics import Metric, prepared
-from interp.patching.named_positions import POSITIONAL, check_names, names_of
+from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack, site_name
 from interp.patching.plain_sweep import patched, run_inputs, within
@@ -186,7 +186,7 @@ def path_patch_by_forward(
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
     plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
-    where = patch_site.stack, patch_site.attention, names
+    where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from interp.edits import patch
 from interp.model import Model, Site
 from interp.patching.metrics import Metric, prepared
-from interp.patching.named_positions import POSITIONAL, check_names, names_of
+from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction, Sweep
@@ -58,7 +58,8 @@ def sweep_by_forward(
         [{r.name: r.of_logits(run_inputs(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs
     ]
     clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
-    return Sweep(site, direction, by, values, clean, corrupt, patch_site.stack, patch_site.attention, names)
+    where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
+    return Sweep(site, direction, by, values, clean, corrupt, *where)
 
 
 def patched(value: Tensor, site: Site, part: Mapping[str, int]) -> Edit:

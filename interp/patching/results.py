@@ -1,26 +1,30 @@
 """What a sweep found: one value a cell and prompt, and the share of the whole effect that a cell carries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.patching.cell_tables import cell_rows, dust, largest, long_table
+from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
 from interp.statistics import share
 
 Direction = Literal["denoise", "noise"]
+Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
+_LOWER = ("rank", "kl_divergence")  # what is lower where the model does better
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(Shown):
     """Values of each metric, one a cell and prompt; cells lie on `axes` (layer, head, position, query, key).
 
     `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's text are NaN.
     `stack` and `attention` (self, cross) say where the site lies. `positions` are the names that position axes count,
-    where the pairs have some.
+    where the pairs have some; `labels` are the tokens at each place of such an axis, where all prompts have the same.
     """
 
     site: str
@@ -32,6 +36,7 @@ class Sweep:
     stack: str = "decoder"
     attention: str = "self"
     positions: tuple[str, ...] = ()
+    labels: Labels = field(default_factory=dict)
 
     def effect(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
         """How far a cell moves the metric towards the other prompt's value, in the metric's unit.
@@ -60,8 +65,89 @@ class Sweep:
         found = share(effect.flatten(0, -2).T.double().cpu().numpy(), whole.double().cpu().numpy())
         return torch.from_numpy(found).view(effect.shape[:-1]).to(whole)
 
+    def no_share(self, metric: str | None = None) -> str | None:
+        """Why nothing is a share of a metric's whole difference; None where shares mean something."""
+        name = self._name(metric)
+        if reason := unreliable(whole := self.difference(name)):
+            return reason
+        mean = float(whole.mean())
+        if mean > 0 if name in _LOWER else mean < 0:
+            return f"the sign is wrong: {name} is {mean:+.3g} on clean prompts against corrupted ones"
+        return None
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
+
+        Columns are `stack, attention, site`, the axes, for positions their `name` or `token` and `corrupt_token` (of
+        keys `key_...`), `direction, metric`, and those of `cell_tables.cell_rows`; `q` is over all rows. Shares are
+        missing where they mean nothing (`no_share` says why).
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        rows = [self.rows(name, seed=seed, shared=self.no_share(name) is None) for name in self.values]
+        where = {"stack": self.stack, "attention": self.attention, "site": self.site}
+        return long_table(where, rows, self.axes, self.positions, self.labels)
+
+    def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
+        """What may be rounding: the size of an effect on each prompt up to which it is none."""
+        return dust(self.clean[metric], self.corrupt[metric])
+
+    def rows(self, metric: str, *, shared: bool, seed: int = 0) -> DataFrame:
+        """The rows of one metric, without q; `shared`: with shares."""
+        whole = self.difference(metric)
+        least, effect = self.rounding(metric), self.effect(metric)
+        rows = cell_rows(self.axes, effect, least, whole if shared else None, seed=seed)
+        return rows.assign(direction=self.direction, metric=metric)
+
+    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+        """A map of the cells, or the largest effects with their intervals; by layer alone there is no map.
+
+        Args:
+            metric: which to draw, by default the first.
+            kind: `map` or `top`.
+            how: of `analyses.figures.cell_map` (`entry_maps`, `top_cells`): `title`, `width`, `font_size`, `ax`, ...
+
+        Raises:
+            InputError: there is no such metric or kind.
+        """
+        return drawn_cells(self.table(), self._name(metric), kind, self.axes, **how)
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What was swept, each metric of the plain prompts, and the largest effects."""
+        first = next(iter(self.values.values()))
+        facts: dict[str, str] = {}
+        for name in self.values:
+            clean, corrupt = (float(each[name].mean()) for each in (self.clean, self.corrupt))
+            facts[name] = f"clean {signed(clean)}, corrupt {signed(corrupt)}"
+            facts[f"largest effects on {name}"] = largest_said(self.axes, self.effect(name), self.positions)
+            if reason := self.no_share(name):
+                facts[f"no shares of {name}"] = reason
+        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, first.shape[:-1], strict=True))
+        cross = "cross-attention " if self.attention == "cross" else ""
+        title = f"Sweep of {self.stack} {cross}{self.site}, {self.direction}: {cells}, over"
+        return f"{title} {counted(first.shape[-1], 'prompt')}", facts
+
     def _name(self, metric: str | None) -> str:
         return chosen(self.values, metric, "this sweep has")
+
+
+def largest_said(axes: tuple[str, ...], effect: Float[Tensor, "*cells prompt"], positions: tuple[str, ...] = ()) -> str:
+    """`L3.H2 +0.81, L2.H5 +0.42, L1.H1 -0.2`: the largest mean effects."""
+    return ", ".join(f"{name} {signed(value)}" for name, value in largest(axes, effect, positions))
+
+
+def drawn_cells(table: DataFrame, metric: str, kind: str, axes: tuple[str, ...], **how: Any) -> Figure:
+    """A table's cells as a map where they have a head, a position or an entry, else the largest of them.
+
+    Raises:
+        InputError: no such kind.
+    """
+    if kind not in {"map", "top"}:
+        raise InputError(f"no figure {kind!r} of cells: expected map or top")
+    if kind == "top" or not {"head", "position", "query"} & {*axes} or {"neuron", "expert"} & {*axes}:
+        return drawn("top_cells", table, metric, **how)
+    return drawn("entry_maps" if "query" in axes else "cell_map", table, metric, **how)
 
 
 def chosen(values: Mapping[str, Tensor], metric: str | None, have: str) -> str:

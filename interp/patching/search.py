@@ -7,8 +7,9 @@ its doubt, is taken to follow a Student t distribution with few degrees of freed
 and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Models and Empirical Bayes Methods").
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,15 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_effects import CellEffects
+from interp.patching.cell_tables import cell_label, cell_rows, long_table
 from interp.patching.gradients.estimates import attribution_patching
 from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric
-from interp.patching.named_positions import by_name, names_of, of_names
+from interp.patching.named_positions import by_name, labels_of, names_of, of_names
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
-from interp.patching.results import Direction
+from interp.patching.results import Direction, Labels
+from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
 from interp.transformer import with_parts
 
 Array = np.ndarray
@@ -34,8 +37,8 @@ _PRIOR = 3.0  # how many times a cell's own errors must outnumber _DF to count a
 _SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise one in so many
 
 
-@dataclass(frozen=True)
-class TopCells:
+@dataclass(frozen=True, repr=False)
+class TopCells(Shown):
     """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
 
     Attributes:
@@ -46,6 +49,9 @@ class TopCells:
         paid: how many (cell, prompt) were measured exactly.
         total: how many there are that a patch can change.
         positions: the names that position axes count, where the pairs have some.
+        metric: what was read.
+        stack, attention: where the site lies.
+        labels: the tokens at each place of a position axis, where all prompts have the same.
     """
 
     site: str
@@ -57,11 +63,49 @@ class TopCells:
     paid: int
     total: int
     positions: tuple[str, ...] = ()
+    metric: str = "metric"
+    stack: str = "decoder"
+    attention: str = "self"
+    labels: Labels = field(default_factory=dict)
 
     @property
     def mean(self) -> Float[Tensor, " cell"]:
         """Mean effect of each cell over all prompts; one that has no such position counts as 0."""
         return self.effect.nan_to_num().mean(-1)
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a cell, the strongest first; columns are those of `Sweep.table`, and there are no shares.
+
+        `q` is over these cells alone, which were chosen for being large: it is no test of the search. As in `mean`,
+        prompts without the cell's position count as 0.
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        effect = self.effect.nan_to_num()
+        rows = cell_rows(("cell",), effect, effect.new_zeros(effect.shape[-1]), seed=seed)
+        for at, axis in enumerate(self.axes):
+            rows[axis] = [self.cells[each][at] for each in rows["cell"].tolist()]
+        rows = rows.drop(columns="cell").assign(direction=self.direction, metric=self.metric)
+        where = {"stack": self.stack, "attention": self.attention, "site": self.site}
+        return long_table(where, [rows], self.axes, self.positions, self.labels)
+
+    def figure(self, **how: Any) -> Figure:
+        """The cells with their intervals.
+
+        Args:
+            how: of `analyses.figures.top_cells`: `title`, `width`, `font_size`, `ax`, ...
+        """
+        return drawn("top_cells", self.table(), self.metric, **{"top": len(self.cells), **how})
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """The cells, how large any other may be, and what was measured."""
+        names = [cell_label(self.axes, cell, self.positions) for cell in self.cells]
+        facts = {name: signed(mean) for name, mean in zip(names, self.mean.tolist(), strict=True)}
+        facts["any other"] = f"{self.limit:.3g} at most"
+        facts["measured"] = f"{self.paid:,} of {self.total:,} cells and prompts that can change"
+        title = f"Top {counted(len(self.cells), 'cell')} of {self.stack} {self.site}, {self.direction}: {self.metric}"
+        return f"{title}, over {counted(self.effect.shape[-1], 'prompt')}", facts
 
 
 def top_cells(
@@ -127,7 +171,9 @@ def top_cells(
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
     cells = [tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top]
-    return TopCells(site, direction, by, cells, effect, limit, race.paid, int(live.sum()), names_of(pairs, by))
+    counts, names = (race.paid, int(live.sum())), names_of(pairs, by)
+    place = metric.name, patch_site.stack, patch_site.attention, labels_of(model, pairs, patch_site, by)
+    return TopCells(site, direction, by, cells, effect, limit, *counts, names, *place)
 
 
 class _Race:

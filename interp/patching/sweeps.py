@@ -16,7 +16,7 @@ from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout
-from interp.patching.named_positions import by_name, check_names, names_of, wanted
+from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
@@ -79,7 +79,7 @@ def sweep(
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+    where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
 
 

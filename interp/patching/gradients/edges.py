@@ -7,9 +7,9 @@ gradients averaged on the way from one prompt to the other it is EAP-IG (Hanna, 
 arXiv:2403.17806), which finds what a flat gradient at either end hides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from einops import einsum
@@ -18,11 +18,13 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, one_stack, site_name
 from interp.patching.results import Direction
+from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
 from interp.transformer import Block, Transformer, with_parts
 
 Writes = Float[Tensor, "sender prompt position d_model"]
@@ -37,8 +39,8 @@ class Edge(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True)
-class Edges:
+@dataclass(frozen=True, repr=False)
+class Edges(Shown):
     """Scores of all edges, in the metric's unit: how far it is predicted to move when the edge carries the other write.
 
     Senders are `embed`, heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); receivers are heads' queries, keys and
@@ -59,6 +61,33 @@ class Edges:
         order = size.argsort(descending=True, stable=True)[: min(k, int((size >= 0).sum()))]
         places = [divmod(place, len(self.receivers)) for place in order.tolist()]
         return [Edge(self.senders[a], self.receivers[b], float(means[a, b])) for a, b in places]
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row an edge: `sender, receiver, direction, metric`, then `effect` (its score) with interval, p and q.
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        rows = cell_rows(("sender", "receiver"), self.scores, self.scores.new_zeros(self.scores.shape[-1]), seed=seed)
+        rows["sender"] = [self.senders[at] for at in rows["sender"].tolist()]
+        rows["receiver"] = [self.receivers[at] for at in rows["receiver"].tolist()]
+        rows = rows.assign(direction=self.direction, metric=self.metric)
+        return long_table({}, [rows], ("sender", "receiver"))
+
+    def figure(self, **how: Any) -> Figure:
+        """The edges with the largest scores, with their intervals.
+
+        Args:
+            how: of `analyses.figures.top_cells`: `top`, `title`, `width`, `font_size`, `ax`, ...
+        """
+        return drawn("top_cells", self.table(), self.metric, **how)
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """The edges with the largest scores."""
+        count = int((~self.scores[..., 0].isnan()).sum())
+        facts = {f"{each.sender} -> {each.receiver}": signed(each.score) for each in self.top(5)}
+        title = f"Scores of {counted(count, 'edge')}, {self.direction}: {self.metric}"
+        return f"{title}, over {counted(self.scores.shape[-1], 'prompt')}", facts
 
 
 def edge_attribution(

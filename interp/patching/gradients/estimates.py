@@ -9,6 +9,7 @@ and effects along different paths cancel to first order (GradDrop closes one lay
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,23 +17,25 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
-from interp.patching.named_positions import by_name, check_names, names_of
+from interp.patching.named_positions import by_name, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite, site_name
-from interp.patching.results import Direction, Sweep, chosen
+from interp.patching.results import Direction, Sweep, chosen, drawn_cells, largest_said
 from interp.patching.sweeps import blank_beyond, check_reach
 from interp.places import sites as sites_of
+from interp.showing import DataFrame, Figure, Shown, counted
 from interp.sight import Sight, Source
 from interp.transformer import Transformer, with_parts
 
 Sites = Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True)
-class Magnitudes:
+@dataclass(frozen=True, repr=False)
+class Magnitudes(Shown):
     """How large the effect of each cell may be, without its sign: one value a cell and prompt, in the metric's unit.
 
     A mean of absolute values has no direction: it ranks cells for a closer look and is no share of anything. Cells lie
@@ -43,10 +46,44 @@ class Magnitudes:
     direction: Direction
     axes: tuple[str, ...]
     values: dict[str, Float[Tensor, "*cells prompt"]]
+    stack: str = "decoder"
+    attention: str = "self"
+    positions: tuple[str, ...] = ()
 
     def mean(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
         """The mean over prompts, of the first metric by default: the contribution c of Kramár 2024, equation 11."""
         return self.values[chosen(self.values, metric, "these magnitudes have")].nanmean(-1)
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a cell and metric: `effect`, the mean magnitude, with its interval over prompts.
+
+        Columns are those of `Sweep.table`. Magnitudes are never negative, so that no p says anything of 0: `p`, `q` and
+        shares are missing.
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        rows = []
+        for name, values in self.values.items():
+            found = cell_rows(self.axes, values, values.new_zeros(values.shape[-1]), seed=seed)
+            rows.append(found.assign(p=torch.nan, direction=self.direction, metric=name))
+        where = {"stack": self.stack, "attention": self.attention, "site": self.site}
+        return long_table(where, rows, self.axes, self.positions)
+
+    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+        """A map of the magnitudes, or the largest; arguments as in `Sweep.figure`."""
+        name = chosen(self.values, metric, "these magnitudes have")
+        return drawn_cells(self.table(), name, kind, self.axes, **how)
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """The largest magnitudes by each metric."""
+        facts = {
+            f"largest for {name}": largest_said(self.axes, each, self.positions) for name, each in self.values.items()
+        }
+        sizes = next(iter(self.values.values())).shape
+        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
+        title = f"Magnitudes of {self.stack} {self.site}, {self.direction}: {cells}"
+        return f"{title}, over {counted(sizes[-1], 'prompt')}", facts
 
 
 def attribution_patching(
@@ -94,7 +131,7 @@ def attribution_patching(
     for site, tables in estimates.items():
         patch_site, by = plan.patch_sites[site], plan.by[site]
         values = {name: by_name(own[name] + value, by, pairs) for name, value in tables.items()}
-        where = patch_site.stack, patch_site.attention, names_of(pairs, by)
+        where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
         found[site] = Sweep(site, direction, by, values, clean, corrupt, *where)
     return found
 
@@ -136,7 +173,8 @@ def atp_star(
     for site, tables in totals.items():
         passes = n_layers if site.startswith("resid") else n_layers - 1
         values = {name: by_name(total / passes, plan.by[site], pairs) for name, total in tables.items()}
-        found[site] = Magnitudes(site, direction, plan.by[site], values)
+        where = plan.patch_sites[site].stack, plan.patch_sites[site].attention, names_of(pairs, plan.by[site])
+        found[site] = Magnitudes(site, direction, plan.by[site], values, *where)
     return found
 
 

@@ -17,9 +17,10 @@ from analyses import patch as patching
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.cli.options import Metric
-from analyses.patch.cells import _estimates, cells_of, sweeps
+from analyses.patch.cells import cells_of, sweeps
 from interp import InputError, Transformer, TransformerConfig
 from interp.patching import Pairs, logit_difference, sweep
+from interp.patching.cell_tables import estimates
 from interp.patching.pair_files import with_space
 
 
@@ -73,14 +74,14 @@ def test_effects_are_the_means_of_the_sweep(model, pairs, direction):
 
 
 def test_shares_keep_prompts_that_differ_the_other_way():
-    found = _estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
+    found = estimates(np.array([[1.0], [-1.0], [6.0]]), np.zeros(3), np.array([2.0, -2.0, 12.0]), 0)
     assert found["share"] == pytest.approx([0.5])
     assert found["effect"] == pytest.approx([2.0])
 
 
 def test_a_whole_difference_below_zero_gives_the_same_share():
     values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
-    up, down = (_estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
+    up, down = (estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
     for name in ("share", "share_low", "share_high"):
         assert down[name] == pytest.approx(up[name])
 

@@ -1,0 +1,89 @@
+"""How does a result show itself? A few lines on a terminal, the same in a notebook, a long table, a figure.
+
+Nothing is drawn here: a figure is asked for by its name in `FIGURES`, which is loaded when someone wants one, as pandas
+asks its plotting backend. That is the one arrow that points out of this package, and it hands over a table.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import import_module
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from interp.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+else:  # neither is loaded before it is asked for
+    DataFrame = Figure = Any
+
+FIGURES = "analyses.figures"
+_LONGEST, _MOST = 200, 12  # characters of a fact that are shown, and facts
+
+__all__ = ["FIGURES", "DataFrame", "Figure", "Shown", "counted", "drawn", "listed", "signed"]
+
+
+class Shown:
+    """A result that says in a few lines what it is: a title, and facts by name."""
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What there is to see at a glance; cheap, whatever the result's size."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        title, facts = _short(*self.facts())
+        width = max(map(len, facts), default=0)
+        return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in facts.items())])
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook: texts are shown as they are, whatever signs they hold."""
+        title, facts = _short(*self.facts())
+        left = 'style="text-align:left;vertical-align:top"'
+        rows = [
+            f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in facts.items()
+        ]
+        return f"<div><strong>{escape(title)}</strong><table>{''.join(rows)}</table></div>"
+
+
+def _short(title: str, facts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """One line each, not too long, and not too many."""
+    kept = {_line(name): _line(text) for name, text in [*facts.items()][:_MOST]}
+    return _line(title), kept | ({"…": f"{len(facts) - _MOST} more"} if len(facts) > _MOST else {})
+
+
+def _line(text: str) -> str:
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 prompt`, `1,200 prompts`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def signed(value: float) -> str:
+    """`+1.25`, `-0.003`; what is undefined is a dash."""
+    return "–" if isnan(value) else f"{value:+.3g}"
+
+
+def drawn(figure: str, *args: Any, **how: Any) -> Figure:
+    """The figure of that name, drawn.
+
+    Raises:
+        InputError: what draws is not installed, or another package of its name hides it.
+    """
+    try:
+        draw = getattr(import_module(FIGURES), figure)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"figures are drawn by {FIGURES}, which comes with this package; it cannot be loaded ({error}): "
+            "look for another folder or file of that name; .table() needs none of it"
+        ) from error
+    return draw(*args, **how)
