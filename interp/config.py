@@ -4,12 +4,52 @@ A variant is a typed value (`Rotary(base=10_000)`, `RMSNorm(eps=1e-5)`), never a
 the list of parts that `interp.parts` and `interp.positions` build from it.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from html import escape
+from typing import Any, Literal
 
 from interp.errors import InputError
+from interp.showing import DataFrame
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+
+
+class Configured:
+    """A configuration that shows what differs from its defaults, as the call that makes it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _chosen(self))})"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, a line a setting."""
+        cells = [(escape(name), escape(repr(value))) for name, value, default in _settings(self) if not default]
+        rows = [
+            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{value}</td></tr>'
+            for name, value in cells
+        ]
+        return f"<div><strong>{type(self).__name__}</strong><table>{''.join(rows)}</table></div>"
+
+    def table(self) -> DataFrame:
+        """One row a setting, defaults too: `setting` (`decoder.n_layers`), `value`, and whether it is the `default`."""
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        return pd.DataFrame([*_settings(self)], columns=["setting", "value", "default"])
+
+
+def _chosen(config: Any) -> list[tuple[str, Any]]:
+    """The settings that differ from their defaults, or have none."""
+    return [(each.name, value) for each in fields(config) if (value := getattr(config, each.name)) != each.default]
+
+
+def _settings(config: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """Every setting by its full name, with its value and whether that is the default."""
+    for each in fields(config):
+        name, value = f"{before}{each.name}", getattr(config, each.name)
+        if isinstance(value, Configured) and is_dataclass(value):
+            yield from _settings(value, f"{name}.")
+        else:
+            yield name, value, each.default is not MISSING and value == each.default
 
 
 @dataclass(frozen=True)
@@ -154,8 +194,8 @@ class NoMLP:
 Wiring = Literal["pre", "post", "after", "sandwich", "parallel", "parallel_one_norm"]
 
 
-@dataclass(frozen=True)
-class StackConfig:
+@dataclass(frozen=True, repr=False)
+class StackConfig(Configured):
     """One stack of blocks: an encoder or a decoder.
 
     `wiring` says where norms stand: `pre` x + layer(norm(x)); `post` norm(x + layer(x)); `after` x + norm(layer(x));
@@ -262,8 +302,8 @@ class Writing:
     never: tuple[int, ...] = ()  # what it never writes
 
 
-@dataclass(frozen=True)
-class TransformerConfig:
+@dataclass(frozen=True, repr=False)
+class TransformerConfig(Configured):
     """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
 
     `output` is `tied` (the output layer's weight is the embedding), `untied`, or `none` (no output layer, no logits).

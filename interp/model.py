@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.config import TransformerConfig
+from interp.showing import DataFrame, Shown, so_many
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
 
@@ -25,6 +26,42 @@ class Site:
     axes: tuple[str, ...]
     sizes: tuple[int | None, ...]  # None where the text decides
     meaning: str
+
+
+class Sites(dict[str, Site], Shown):
+    """Sites by name; they show themselves once for all layers."""
+
+    __repr__ = Shown.__repr__
+    most = 40  # so that those of an encoder and a decoder are all there
+
+    def table(self) -> DataFrame:
+        """One row a site: `site`, its `stack`, `layer` (missing outside the layers), `axes`, `sizes` and `meaning`."""
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        rows = []
+        for name, site in self.items():
+            parts = name.split(".")
+            layer = int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else None
+            sizes = " ".join("any" if size is None else str(size) for size in site.sizes)
+            stack = parts[0] if len(parts) > 1 else None
+            rows.append([name, stack, layer, " ".join(site.axes), sizes, site.meaning])
+        columns = ["site", "stack", "layer", "axes", "sizes", "meaning"]
+        return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """Each site once, with its axes and meaning, and how many layers have it."""
+        alike: dict[str, list[Site]] = {}
+        for name, site in self.items():
+            parts = name.split(".")
+            layered = len(parts) > 2 and parts[1].isdigit()
+            alike.setdefault(".".join([parts[0], "*", *parts[2:]]) if layered else name, []).append(site)
+        facts = {}
+        for name, found in alike.items():
+            sizes = zip(found[0].axes, found[0].sizes, strict=True)
+            axes = " ".join(axis if size is None else f"{axis}:{size}" for axis, size in sizes)
+            layers = f"{so_many(len(found), 'layer')}, " * (len(found) > 1)
+            facts[name] = f"{layers}{axes} ({found[0].meaning})"
+        return f"{so_many(len(self), 'site')}; axes come after the prompt's", facts
 
 
 @runtime_checkable

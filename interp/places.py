@@ -10,16 +10,16 @@ from functools import lru_cache
 
 from interp.config import Experts, NoMLP, StackConfig, TransformerConfig
 from interp.errors import InputError
-from interp.model import Model, Site
+from interp.model import Model, Site, Sites
 
 _STREAM = ("position", "d_model")
 _HEADS = ("position", "head", "d_head")
 _ROWS = ("head", "query", "key")
 
 
-def sites(model: Model) -> dict[str, Site]:
+def sites(model: Model) -> Sites:
     """All sites of `model`, by name, in the order in which a call passes them."""
-    return {**model.sites}
+    return Sites(model.sites)
 
 
 @lru_cache(maxsize=16)

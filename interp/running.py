@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,14 +15,15 @@ from interp.edits import SelectiveEdit
 from interp.errors import InputError
 from interp.model import Model
 from interp.places import matching
+from interp.showing import DataFrame, Figure, Shown, drawn, listed, so_many
 from interp.tap import AllSeen, Edit, Tap
-from interp.tokens import Text, TokenBatch, Tokenizer
+from interp.tokens import Text, TokenBatch, Tokenizer, said_of
 
 Tokens = str | Sequence[Text] | TokenBatch | Tensor
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """What one call gave: the tokens it read, its logits, and the captured activations by site."""
 
     tokens: TokenBatch
@@ -28,6 +31,7 @@ class Run:
     _logits: Tensor | None = field(repr=False)
     target: TokenBatch | None = None  # what the decoder read, where there is an encoder
     ended: str | None = None  # the site with which the pass ended, where it did before its end
+    model: Model | None = field(default=None, repr=False)  # which ran
 
     @property
     def logits(self) -> Float[Tensor, "*batch position d_vocab"]:
@@ -51,6 +55,109 @@ class Run:
             )
             raise InputError(f"{site!r} was not captured: name it in run(..., capture=...){hint}")
         return self.activations[site]
+
+    def table(self) -> DataFrame:
+        """One row a prompt and position of the text that the logits are of, padding left out.
+
+        Columns are `prompt, position, id, token`; where there are logits also `predicted_id, predicted, probability`,
+        the most probable token there, and in a causal model `log_probability` of the token itself given those before
+        it, in nats (missing for the first).
+
+        Raises:
+            InputError: logits with leading axes of an edit.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        batch, causal = self._read
+        prompt, column = (each.cpu() for each in batch.mask.nonzero(as_tuple=True))
+        ids = batch.ids.cpu()[prompt, column]
+        table = {"prompt": prompt.numpy(), "position": batch.positions.cpu()[prompt, column].numpy()}
+        found = pd.DataFrame({**table, "id": ids.numpy(), "token": self._labels(ids.tolist(), batch)})
+        if self._logits is None:
+            return found
+        if self._logits.shape[:-1] != batch.ids.shape:
+            raise InputError(
+                f"these logits have shape {tuple(self._logits.shape)}, with axes that an edit added: a table is of "
+                f"{tuple(batch.ids.shape)} prompts and positions alone"
+            )
+        said = self._logits.detach().cpu().double().log_softmax(-1)
+        best = said[prompt, column].max(-1)
+        found["predicted_id"] = best.indices.numpy()
+        found["predicted"] = self._labels(best.indices.tolist(), batch)
+        found["probability"] = best.values.exp().numpy()
+        if causal:
+            own = said[prompt, (column - 1).clamp(min=0), ids].numpy()
+            found["log_probability"] = np.where(found["position"] == 0, np.nan, own)
+        return found
+
+    def figure(self, site: str | None = None, prompt: int = 0, **how: Any) -> Figure:
+        """The attention of each head where a pattern was captured; else how well each token was foretold.
+
+        Args:
+            site: which captured pattern, by default the first.
+            prompt: which prompt.
+            how: of `analyses.figures.best_heads` or `token_bars`: `title`, `width`, `font_size`, `ax`, ...
+
+        Raises:
+            InputError: no such prompt, a site that was not captured or is no pattern, neither pattern nor logits.
+        """
+        n_prompts = len(self.tokens.ids)
+        if not 0 <= prompt < n_prompts:
+            raise InputError(f"no prompt {prompt}: this run has prompts 0-{n_prompts - 1}")
+        site = site or next((name for name in self.activations if name.endswith(".pattern")), None)
+        if site is not None:
+            return self._drawn_pattern(site, prompt, **how)
+        table = self.table()
+        if "log_probability" not in table:
+            raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
+        return drawn("token_bars", table.loc[table["prompt"] == prompt], **how)
+
+    def _drawn_pattern(self, site: str, prompt: int, **how: Any) -> Figure:
+        if not site.endswith(".pattern") or self[site].ndim != 4:
+            raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
+        pattern = self[site][prompt].detach().float().cpu().numpy()
+        cross, first = ".cross_attn." in site, site.startswith("encoder.")
+        read = self.target if self.target is not None and not first else self.tokens
+        names = [self._names(batch, prompt) for batch in (read, self.tokens if cross else read)]
+        rows, columns = ([at for at, _ in each] for each in names)
+        heads = {f"{site.rsplit('.', 2)[0]} head {at}": each[rows][:, columns] for at, each in enumerate(pattern)}
+        queries, keys = ([name for _, name in each] for each in names)
+        said = {"title": "Where does each head look?", "label": "attention", "axes_labels": ("from", "to")}
+        return drawn("best_heads", heads, queries=queries, keys=keys, **{**said, **how})
+
+    def _names(self, batch: TokenBatch, prompt: int) -> list[tuple[int, str]]:
+        """The columns of a prompt's tokens, and what each says."""
+        columns = batch.mask[prompt].nonzero()[:, 0].tolist()
+        ids = batch.ids[prompt, columns].tolist()
+        names = self._labels(ids, batch)
+        return [(at, str(id) if name is None else name) for at, id, name in zip(columns, ids, names, strict=True)]
+
+    def _labels(self, ids: Sequence[int], batch: TokenBatch) -> list[str | None]:
+        """Tokens of one of the texts as a person reads them; None without a tokenizer."""
+        tokenizer = None
+        if self.model is not None:
+            tokenizer = self.model.target_tokenizer if batch is self.target else self.model.tokenizer
+        return [None if tokenizer is None else tokenizer.label(id) for id in ids]
+
+    @property
+    def _read(self) -> tuple[TokenBatch, bool]:
+        """The text that the logits are of, and whether each token is foretold from those before it."""
+        causal = self.model is not None and self.model.config.last.causal
+        return (self.tokens if self.target is None else self.target), causal
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What was read, what came out, and what was captured."""
+        facts = {"read": said_of(self.tokens)}
+        if self.target is not None:
+            facts["target"] = said_of(self.target)
+        facts["logits"] = "none" if self._logits is None else " x ".join(map(str, self._logits.shape))
+        if self.ended is not None:
+            facts["ended with"] = self.ended
+        shapes: dict[str, list[str]] = {}
+        for name, value in self.activations.items():
+            shapes.setdefault(" x ".join(map(str, value.shape)), []).append(name)
+        facts |= {f"captured {shape}": listed(names) for shape, names in shapes.items()}
+        return f"Run of {so_many(len(self.tokens.ids), 'prompt')}", facts
 
 
 def run(
@@ -106,7 +213,7 @@ def run(
         raise InputError(f"these edits never fired{ended}: {', '.join(sorted(idle))}")
     if missed := tap.capture - tap.seen.keys():
         raise InputError(f"these sites were not passed{ended}: {', '.join(sorted(missed))}")
-    return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until)
+    return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until, model)
 
 
 def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:

@@ -19,26 +19,28 @@ else:  # neither is loaded before it is asked for
     DataFrame = Figure = Any
 
 FIGURES = "analyses.figures"
-_LONGEST, _MOST = 200, 12  # characters of a fact that are shown, and facts
+_LONGEST = 200  # characters of a fact that are shown
 
-__all__ = ["FIGURES", "DataFrame", "Figure", "Shown", "counted", "drawn", "listed", "signed"]
+__all__ = ["FIGURES", "DataFrame", "Figure", "Shown", "drawn", "listed", "signed", "so_many"]
 
 
 class Shown:
-    """A result that says in a few lines what it is: a title, and facts by name."""
+    """A result that says in a few lines what it is: a title, and facts by name, of which `most` are shown."""
+
+    most = 12
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What there is to see at a glance; cheap, whatever the result's size."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        title, facts = _short(*self.facts())
+        title, facts = _short(*self.facts(), self.most)
         width = max(map(len, facts), default=0)
         return "\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in facts.items())])
 
     def _repr_html_(self) -> str:
         """The same for a notebook: texts are shown as they are, whatever signs they hold."""
-        title, facts = _short(*self.facts())
+        title, facts = _short(*self.facts(), self.most)
         left = 'style="text-align:left;vertical-align:top"'
         rows = [
             f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>" for name, text in facts.items()
@@ -46,10 +48,10 @@ class Shown:
         return f"<div><strong>{escape(title)}</strong><table>{''.join(rows)}</table></div>"
 
 
-def _short(title: str, facts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def _short(title: str, facts: Mapping[str, str], most: int) -> tuple[str, dict[str, str]]:
     """One line each, not too long, and not too many."""
-    kept = {_line(name): _line(text) for name, text in [*facts.items()][:_MOST]}
-    return _line(title), kept | ({"…": f"{len(facts) - _MOST} more"} if len(facts) > _MOST else {})
+    kept = {_line(name): _line(text) for name, text in [*facts.items()][:most]}
+    return _line(title), kept | ({"…": f"{len(facts) - most} more"} if len(facts) > most else {})
 
 
 def _line(text: str) -> str:
@@ -57,7 +59,7 @@ def _line(text: str) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
-def counted(count: int, noun: str) -> str:
+def so_many(count: int, noun: str) -> str:
     """`1 prompt`, `1,200 prompts`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.showing import Shown, so_many
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
 Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
@@ -142,8 +143,8 @@ class Tokenizer:
         return self.pieces(text).ids
 
 
-@dataclass(frozen=True)
-class TokenBatch:
+@dataclass(frozen=True, repr=False)
+class TokenBatch(Shown):
     """Texts as rows of token ids, with everything that padding changes worked out once.
 
     ids        prompt position   token ids; padding is filled with `pad_id`
@@ -201,6 +202,11 @@ class TokenBatch:
             segments[row, : len(of_row)] = torch.tensor(of_row, dtype=torch.long)
         return replace(batch, segments=segments)
 
+    def facts(self) -> tuple[str, dict[str, str]]:
+        """How many texts, and how long they are."""
+        facts = {"ids": " ".join(map(str, self.ids[0, :16].tolist())) + " …" * (self.ids.shape[1] > 16)}
+        return f"TokenBatch: {said_of(self)}", facts | ({} if self.segments is None else {"segments": "0 and 1"})
+
     @cached_property
     def padded(self) -> bool:
         """Whether any row has padding."""
@@ -257,6 +263,13 @@ class TokenBatch:
     def _each(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         segments = None if self.segments is None else change(self.segments)
         return TokenBatch(change(self.ids), change(self.mask), change(self.positions), segments)
+
+
+def said_of(batch: TokenBatch) -> str:
+    """`2 prompts of 5 to 7 tokens`."""
+    shortest, longest = int(batch.lengths.min()), int(batch.lengths.max())
+    upto = f"{shortest} to " if shortest < longest else ""
+    return f"{so_many(len(batch.ids), 'prompt')} of {upto}{so_many(longest, 'token')}"
 
 
 def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:

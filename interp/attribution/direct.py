@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any, Literal
 
 import torch
 from einops import einsum
@@ -15,8 +16,11 @@ from interp.composition import gain, wide
 from interp.errors import InputError
 from interp.model import Model
 from interp.parts import RootMeanSquare
+from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.patch_sites import Attending, last_stack
+from interp.patching.results import unreliable
 from interp.running import Run, Tokens, run
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Block, Transformer, with_parts
 
 Toward = Float[Tensor, "prompt head d_head"]  # what a unit of each dimension of each head's z adds along a direction
@@ -54,8 +58,8 @@ def head_results(
     return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
 
 
-@dataclass(frozen=True)
-class DirectAttribution:
+@dataclass(frozen=True, repr=False)
+class DirectAttribution(Shown):
     """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
 
     `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
@@ -90,6 +94,66 @@ class DirectAttribution:
         prefixes = [f"{self.reading.stack}.{layer}." for layer in range(self.model.config.n_layers)]
         members = [[at for at, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
         return torch.stack([self.values[at].sum(0) for at in members])
+
+    def table(self, *, seed: int = 0) -> DataFrame:
+        """One row a term: `effect`, what it adds on average, with interval, p and q, and its `share` of the total.
+
+        Columns are `stack, term` (its name here), `part` (`head`, `cross_head`, `mlp`, `embed`, a bias), `layer, head`
+        (missing where the term has none), and those of `cell_tables.cell_rows`; shares are missing where the total may
+        as well be nothing.
+
+        Args:
+            seed: of the intervals' resampling.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        whole = None if unreliable(self.total) else self.total
+        rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
+        places = [_place(self.names[at]) for at in rows["term"].tolist()]
+        rows["term"] = [self.names[at] for at in rows["term"].tolist()]
+        rows["part"] = [part for part, _, _ in places]
+        for at, axis in enumerate(("layer", "head"), 1):
+            rows[axis] = pd.array([place[at] for place in places], dtype="Int64")
+        return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
+
+    def figure(self, kind: Literal["map", "top"] = "map", attention: Attending = "self", **how: Any) -> Figure:
+        """A map of the heads, or the terms that add most either way, with their intervals.
+
+        Args:
+            kind: `map` or `top`.
+            attention: of the map.
+            how: of `analyses.figures.cell_map` or `top_cells`: `title`, `width`, `font_size`, `ax`, ...
+
+        Raises:
+            InputError: no such kind or attention.
+        """
+        if kind not in {"map", "top"}:
+            raise InputError(f"no figure {kind!r} of an attribution: expected map or top")
+        table = self.table().assign(metric="logit_difference", direction="direct", site="z")
+        if kind == "top":
+            return drawn("top_cells", table, "logit_difference", **how)
+        self.by_head(attention)  # which says where there is none
+        heads = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
+        asks = "Which heads write the answer, on the direct path?"
+        return drawn("cell_map", heads, "logit_difference", **{"title": asks, **how})
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """The whole, and the terms that add most."""
+        means = self.values.mean(-1)
+        order = means.abs().argsort(descending=True, stable=True)[:5].tolist()
+        facts = {"whole": signed(float(self.total.mean()))}
+        facts |= {self.names[at]: signed(float(means[at])) for at in order}
+        count = so_many(self.total.shape[-1], "prompt")
+        return f"Direct attribution: {so_many(len(self.names), 'term')}, over {count}", facts
+
+
+def _place(name: str) -> tuple[str, int | None, int | None]:
+    """The part of a term by its name, its layer and its head: `decoder.0.head.3` is head, 0, 3."""
+    parts = name.split(".")
+    if not (len(parts) > 2 and parts[1].isdigit()):
+        return name, None, None
+    head = int(parts[-1]) if parts[-1].isdigit() else None
+    return ".".join(parts[2:] if head is None else parts[2:-1]), int(parts[1]), head
 
 
 @torch.no_grad()

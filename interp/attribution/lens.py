@@ -1,6 +1,8 @@
 """What would the output layer say after each layer?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,22 +11,28 @@ from torch import Tensor
 from interp.attribution.answers import Answer, answer_ids
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.cell_tables import cell_rows, long_table
+from interp.patching.pairs import answers_in
 from interp.patching.patch_sites import last_stack
 from interp.running import Tokens, as_batches, run
-from interp.tokens import Positions
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
+from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer, with_parts
 
+_EACH = ((-1, 1, 1, 1), (-1, 1, 1), (-1, 1), (-1,))  # shapes of the places along each axis of a table
 
-@dataclass(frozen=True)
-class LogitLens:
+
+@dataclass(frozen=True, repr=False)
+class LogitLens(Shown):
     """What the output layer would say after each layer; row 0 is the embedding, the last row the model's own logits.
 
-    `columns` are the columns of the batch that were read, for each prompt.
+    `columns` are the columns of the batch that were read, for each prompt; `tokens` is that batch.
     """
 
     logits: Float[Tensor, "layer prompt position d_vocab"]
     columns: Int[Tensor, "prompt position"]
-    model: Transformer
+    model: Transformer = field(repr=False)
+    tokens: TokenBatch = field(repr=False)
 
     def difference(self, right: Answer, wrong: Answer) -> Float[Tensor, "layer prompt position"]:
         """Logit of `right` less that of `wrong`: one answer for all prompts, or one a prompt; texts or ids."""
@@ -39,6 +47,82 @@ class LogitLens:
             raise InputError(f"expected k from 1 to {self.logits.shape[-1]}, the model's vocabulary; got {k}")
         values, tokens = self.logits.topk(k)
         return values, tokens
+
+    def table(
+        self, right: Answer | None = None, wrong: Answer | None = None, *, k: int = 1, seed: int = 0
+    ) -> DataFrame:
+        """What the layers say, one row a layer, prompt, position and rank; of two answers their difference by layer.
+
+        Columns are `layer` (0: as embedded), `prompt, position` (in the prompt's own tokens), `read` (the token there),
+        `rank, id, token, logit, probability`. With answers: `layer, at` (which of the positions), then `effect`, the
+        mean over prompts of the logit of `right` less that of `wrong`, with interval, p and q.
+
+        Args:
+            right, wrong: as in `difference`.
+            k: how many tokens, the most probable first.
+            seed: of the intervals' resampling.
+
+        Raises:
+            InputError: one answer without the other, no such answer or k.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        if right is not None and wrong is not None:
+            found = self.difference(right, wrong).movedim(1, -1)  # layer position prompt
+            rows = cell_rows(("layer", "at"), found, found.new_zeros(found.shape[-1]), seed=seed)
+            return long_table({}, [rows], ("layer", "at")).drop(columns=["share", "share_low", "share_high"])
+        if right is not None or wrong is not None:
+            raise InputError("expected both answers, whose logits are compared, or neither")
+        logits, ids = (each.cpu() for each in self.top(k))
+        chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
+        sizes = [torch.arange(size).view(*shape) for size, shape in zip(ids.shape, _EACH, strict=True)]
+        layer, prompt, at, rank = (each.expand(ids.shape).flatten() for each in sizes)
+        own, read = self.tokens.positions.cpu(), self.tokens.ids.cpu()
+        column = self.columns.cpu()[prompt, at]
+        return pd.DataFrame(
+            {
+                "layer": layer.numpy(),
+                "prompt": prompt.numpy(),
+                "position": own[prompt, column].numpy(),
+                "read": self._labels(read[prompt, column].tolist()),
+                "rank": rank.numpy() + 1,
+                "id": ids.flatten().numpy(),
+                "token": self._labels(ids.flatten().tolist()),
+                "logit": logits.flatten().double().numpy(),
+                "probability": chances.flatten().numpy(),
+            }
+        )
+
+    def _labels(self, ids: list[int]) -> list[str | None]:
+        """Tokens as a person reads them; None where the model has no tokenizer."""
+        tokenizer = answers_in(self.model)
+        return [None if tokenizer is None else tokenizer.label(id) for id in ids]
+
+    def figure(self, right: Answer | None = None, wrong: Answer | None = None, **how: Any) -> Figure:
+        """The most probable token of every layer, by position or by prompt; of two answers their difference by layer.
+
+        Args:
+            right, wrong: as in `difference`.
+            how: of `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `font_size`, `ax`.
+
+        Raises:
+            InputError: one answer without the other, or no such answer.
+        """
+        if right is not None or wrong is not None:
+            return drawn("lens_line", self.table(right, wrong), **how)
+        return drawn("lens_map", self.table(), **how)
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What the layers say at the last position of the first prompt."""
+        logits, ids = self.top(1)
+        n_layers, n_prompts, n_positions = ids.shape[:3]
+        facts = {}
+        for layer in range(n_layers):
+            id, logit = int(ids[layer, 0, -1, 0]), float(logits[layer, 0, -1, 0])
+            said = self._labels([id])[0]
+            facts["as embedded" if not layer else f"after layer {layer - 1}"] = f"{said or id!r} {signed(logit)}"
+        read = f"{so_many(n_prompts, 'prompt')}, {so_many(n_positions, 'position')} each"
+        return f"Logit lens over {read}: most probable at the last position of prompt 0", facts
 
 
 @torch.no_grad()
@@ -69,4 +153,4 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
     early = torch.stack([out[site][rows, columns] for site in sites])
     logits = model.read(model.last.norm(early))
     assert logits is not None
-    return LogitLens(torch.cat([logits, out.logits[None, rows, columns]]), columns, model)
+    return LogitLens(torch.cat([logits, out.logits[None, rows, columns]]), columns, model, decoded or batch)

@@ -31,7 +31,7 @@ from interp.patching.results import chosen, drawn_cells, largest_said, unreliabl
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
-from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Transformer, with_parts
 
 
@@ -110,10 +110,10 @@ class Ablation(Shown):
             facts[name] = f"{signed(float(plain.mean()))} with nothing ablated"
             facts[f"largest drops of {name}"] = self._largest(name)
         sizes = next(iter(self.values.values())).shape
-        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
+        cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
         cross = "cross-attention " if self.attention == "cross" else ""
         title = f"Ablation of {self.stack} {cross}{self.site} by {self.kind}: {cells}"
-        return f"{title}, over {counted(sizes[-1], 'prompt')}", facts
+        return f"{title}, over {so_many(sizes[-1], 'prompt')}", facts
 
     def _largest(self, metric: str) -> str:
         """The cells that cost most, by name."""

@@ -92,7 +92,7 @@ def long_table(
     table = pd.concat(rows, ignore_index=True)
     named: dict[str, Sequence[str | None]] = {}
     for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
-        at = table[axis].to_numpy(dtype=int).tolist()
+        at = [int(each) for each in table[axis]]
         if positions:
             named[f"{prefix}name"] = [positions[each] for each in at]
         for name, tokens in (labels or {}).items():

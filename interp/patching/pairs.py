@@ -24,13 +24,14 @@ from interp.patching.pair_files import (
 )
 from interp.patching.token_places import Place, Places, each_place, position_of
 from interp.running import as_batch, as_target, target_tokenizer
-from interp.tokens import Span, TokenBatch, Tokenizer
+from interp.showing import DataFrame, Shown, so_many
+from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
 
-@dataclass(frozen=True)
-class Pairs:
+@dataclass(frozen=True, repr=False)
+class Pairs(Shown):
     """Prompts in pairs, token for token alike in length, padded on the right.
 
     `right` and `wrong` are the ids of the answers after the clean prompt and after the corrupted one; None where a
@@ -84,6 +85,32 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.clean.ids)
+
+    def table(self) -> DataFrame:
+        """One row a pair: `pair`, `row` (its place among those offered), `length`, `first_changed`, `changed` (how many
+        tokens differ), `right` and `wrong` (ids), and a column `position:NAME` for each name.
+        """
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
+
+        columns = {"length": self.clean.lengths, "first_changed": self.first_changed, "changed": self.changed.sum(1)}
+        columns |= {name: ids for name, ids in (("right", self.right), ("wrong", self.wrong)) if ids is not None}
+        columns |= {f"{POSITION}{name}": at for name, at in self.positions.items()}
+        rows = [*self.kept] or [*range(len(self))]
+        numbers = {name: value.cpu().numpy() for name, value in columns.items()}
+        return pd.DataFrame({"pair": range(len(self)), "row": rows, **numbers})
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """How many pairs, where they differ, what they name and what was left out."""
+        first, last = int(self.first_changed.min()), int(self.first_changed.max())
+        facts = {"first difference": f"at position {first}" + (f" to {last}" if last > first else "")}
+        facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
+        others = {"target": self.target, "source": self.source}
+        facts |= {name: said_of(other) for name, other in others.items() if other is not None}
+        facts |= {"positions": ", ".join(self.positions)} if self.positions else {}
+        facts |= (
+            {"left out": "; ".join(f"{n} because {why}" for why, n in self.left_out.items())} if self.left_out else {}
+        )
+        return f"{so_many(len(self), 'pair')}: {said_of(self.clean)}", facts
 
     @property
     def changed(self) -> Bool[Tensor, "prompt position"]:

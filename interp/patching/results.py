@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.cell_tables import cell_rows, dust, largest, long_table
-from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.statistics import share
 
 Direction = Literal["denoise", "noise"]
@@ -123,10 +123,10 @@ class Sweep(Shown):
             facts[f"largest effects on {name}"] = largest_said(self.axes, self.effect(name), self.positions)
             if reason := self.no_share(name):
                 facts[f"no shares of {name}"] = reason
-        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, first.shape[:-1], strict=True))
+        cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, first.shape[:-1], strict=True))
         cross = "cross-attention " if self.attention == "cross" else ""
         title = f"Sweep of {self.stack} {cross}{self.site}, {self.direction}: {cells}, over"
-        return f"{title} {counted(first.shape[-1], 'prompt')}", facts
+        return f"{title} {so_many(first.shape[-1], 'prompt')}", facts
 
     def _name(self, metric: str | None) -> str:
         return chosen(self.values, metric, "this sweep has")

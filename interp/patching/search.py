@@ -28,7 +28,7 @@ from interp.patching.named_positions import by_name, labels_of, names_of, of_nam
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.results import Direction, Labels
-from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import with_parts
 
 Array = np.ndarray
@@ -104,8 +104,8 @@ class TopCells(Shown):
         facts = {name: signed(mean) for name, mean in zip(names, self.mean.tolist(), strict=True)}
         facts["any other"] = f"{self.limit:.3g} at most"
         facts["measured"] = f"{self.paid:,} of {self.total:,} cells and prompts that can change"
-        title = f"Top {counted(len(self.cells), 'cell')} of {self.stack} {self.site}, {self.direction}: {self.metric}"
-        return f"{title}, over {counted(self.effect.shape[-1], 'prompt')}", facts
+        title = f"Top {so_many(len(self.cells), 'cell')} of {self.stack} {self.site}, {self.direction}: {self.metric}"
+        return f"{title}, over {so_many(self.effect.shape[-1], 'prompt')}", facts
 
 
 def top_cells(

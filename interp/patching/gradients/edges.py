@@ -24,7 +24,7 @@ from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, one_stack, site_name
 from interp.patching.results import Direction
-from interp.showing import DataFrame, Figure, Shown, counted, drawn, signed
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Block, Transformer, with_parts
 
 Writes = Float[Tensor, "sender prompt position d_model"]
@@ -86,8 +86,8 @@ class Edges(Shown):
         """The edges with the largest scores."""
         count = int((~self.scores[..., 0].isnan()).sum())
         facts = {f"{each.sender} -> {each.receiver}": signed(each.score) for each in self.top(5)}
-        title = f"Scores of {counted(count, 'edge')}, {self.direction}: {self.metric}"
-        return f"{title}, over {counted(self.scores.shape[-1], 'prompt')}", facts
+        title = f"Scores of {so_many(count, 'edge')}, {self.direction}: {self.metric}"
+        return f"{title}, over {so_many(self.scores.shape[-1], 'prompt')}", facts
 
 
 def edge_attribution(

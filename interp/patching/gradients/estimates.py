@@ -27,7 +27,7 @@ from interp.patching.patch_sites import PatchSite, site_name
 from interp.patching.results import Direction, Sweep, chosen, drawn_cells, largest_said
 from interp.patching.sweeps import blank_beyond, check_reach
 from interp.places import sites as sites_of
-from interp.showing import DataFrame, Figure, Shown, counted
+from interp.showing import DataFrame, Figure, Shown, so_many
 from interp.sight import Sight, Source
 from interp.transformer import Transformer, with_parts
 
@@ -81,9 +81,9 @@ class Magnitudes(Shown):
             f"largest for {name}": largest_said(self.axes, each, self.positions) for name, each in self.values.items()
         }
         sizes = next(iter(self.values.values())).shape
-        cells = " x ".join(counted(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
+        cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
         title = f"Magnitudes of {self.stack} {self.site}, {self.direction}: {cells}"
-        return f"{title}, over {counted(sizes[-1], 'prompt')}", facts
+        return f"{title}, over {so_many(sizes[-1], 'prompt')}", facts
 
 
 def attribution_patching(
