@@ -4,19 +4,22 @@ Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
 from analyses.figures.attention_lines import attention_over_words, best_heads, literal
-from analyses.figures.estimate_plots import estimate_panels, point_name
+from analyses.figures.estimate_plots import estimate_panels
 from analyses.figures.explained_bars import explained_bars
 from analyses.figures.gains import distance_by_layer, gain_intervals
 from analyses.figures.grids import Quantity, effect_grid, head_grid
 from analyses.figures.label_map import attention_against_effect, label_map
+from analyses.figures.lens_figures import lens_line, lens_map, token_bars
 from analyses.figures.model_comparison import compared_gains, gains_by_depth
 from analyses.figures.probe_curves import probes_by_layer
-from analyses.figures.style import head_name, measure_name
-from analyses.figures.sweep_maps import cell_map, cell_name, entry_maps, metric_unit, sweep_figures, top_cells
+from analyses.figures.style import Drawn, Page, head_name, measure_name, page
+from analyses.figures.sweep_maps import cell_map, cell_name, entry_maps, metric_unit, steps, sweep_figures, top_cells
 from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
 
 __all__ = [
+    "Drawn",
+    "Page",
     "Quantity",
     "attention_against_effect",
     "attention_over_words",
@@ -35,12 +38,16 @@ __all__ = [
     "head_grid",
     "head_name",
     "label_map",
+    "lens_line",
+    "lens_map",
     "literal",
     "measure_name",
     "metric_unit",
-    "point_name",
+    "page",
     "probes_by_layer",
+    "steps",
     "sweep_figures",
     "three_attentions",
+    "token_bars",
     "top_cells",
 ]

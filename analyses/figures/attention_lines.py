@@ -1,7 +1,7 @@
 """What do single heads look at? Mean patterns, and attention drawn over the words of a sentence."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +12,21 @@ from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analyses.figures.style import BLUE, GREY, ORANGE, POSITIVE, colour_bar, heat_map, measure_name, panels, styled
+from analyses.figures.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    POSITIVE,
+    Page,
+    caption,
+    colour_bar,
+    heat_map,
+    leftmost,
+    measure_name,
+    panels,
+    sized,
+    styled,
+)
 
 Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
@@ -24,21 +38,24 @@ _EVERY = 4  # positions from one label to the next
 def best_heads(
     patterns: Mapping[str, Pattern],
     *,
-    title: str,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     axes_labels: tuple[str, str] = ("from position", "to position"),
+    label: str = "mean attention",
+    **page: Unpack[Page],
 ) -> Figure:
     """Mean attention patterns as heat maps on one scale, one a head; queries run downwards, as text does.
 
     Args:
         patterns: `query key` by the name of the head.
-        title: the question.
         queries: names of the rows; positions by default.
         keys: names of the columns; positions by default.
         axes_labels: what rows and columns are.
+        label: what the colour is.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
-    figure, axes = panels(title, len(patterns), height=3.1, columns=_ACROSS)
+    question = f"Where do{'es the head' if len(patterns) == 1 else ' the heads'} look?"
+    figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, options=page)
     scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
         heat_map(ax, pattern, scale, POSITIVE, xticklabels=keys or _EVERY, yticklabels=queries or _EVERY)
@@ -46,9 +63,13 @@ def best_heads(
         ax.set_xlabel(axes_labels[1])
         ax.tick_params("x", rotation=90 if keys else 0)
         ax.tick_params("y", rotation=0)
-    for ax in axes[::_ACROSS]:
-        ax.set_ylabel(axes_labels[0])
-    colour_bar(figure, axes, ScalarMappable(scale, POSITIVE), "mean attention")
+    for ax in axes:
+        if leftmost(figure, ax):
+            ax.set_ylabel(axes_labels[0])
+    colour_bar(figure, axes, ScalarMappable(scale, POSITIVE), label)
+    caption(
+        figure, f"{label[0].upper()}{label[1:]} of {', '.join(map(measure_name, patterns))}; queries run downwards."
+    )
     return figure
 
 
@@ -57,9 +78,9 @@ def attention_over_words(
     words: Sequence[str],
     patterns: Mapping[str, Pattern] | Pattern,
     *,
-    title: str,
     emphasised: Collection[int] = (),
     sought: Collection[int] = (),
+    **page: Unpack[Page],
 ) -> Figure:
     """Lines from each word (left) to the words that it attends to (right), one panel a head.
 
@@ -68,17 +89,20 @@ def attention_over_words(
     Args:
         words: of one sentence, in order.
         patterns: word by word attention, or several by the name of the head.
-        title: the question.
         emphasised: indices of words whose lines are drawn in another colour; the rest turn grey.
         sought: indices of words that those words should look at, written in that colour on the right.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     named = patterns if isinstance(patterns, Mapping) else {"": patterns}
     height = 0.5 + 0.19 * max(len(words), 6)
-    figure, axes = panels(title, len(named), height=height, columns=_ACROSS, key=0.4)
+    question = "Which words look at which?"
+    figure, axes = panels(question, len(named), height=height, columns=_ACROSS, key=0.4, options=page)
     for ax, (name, pattern) in zip(axes, named.items(), strict=True):
         ax.set_title(measure_name(name))
         _lines(ax, np.nan_to_num(pattern), emphasised)
         _words(ax, words, emphasised, sought)
+    said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
+    caption(figure, said + (", in orange that of the words asked about." if emphasised else "."))
     return figure
 
 
@@ -102,8 +126,8 @@ def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: 
     for at, word in enumerate(words):
         asks: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in emphasised else {}
         answers: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in sought else {}
-        ax.text(-0.04, at, literal(word), ha="right", va="center", fontsize=8, **asks)
-        ax.text(1.04, at, literal(word), ha="left", va="center", fontsize=8, **answers)
+        ax.text(-0.04, at, literal(word), ha="right", va="center", fontsize=sized(8), **asks)
+        ax.text(1.04, at, literal(word), ha="left", va="center", fontsize=sized(8), **answers)
     ax.set_xlim(-0.9, 1.9)
     ax.set_ylim(len(words) - 0.4, -0.6)
     ax.set_axis_off()

@@ -1,7 +1,7 @@
 """How well do gradients foretell what patching measures? Estimates against exact effects, one panel a method."""
 
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, begin, head_name, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, Page, begin, caption, keys, sized, styled
 from analyses.figures.sweep_maps import cell_name, metric_unit
 
 MAGNITUDES = "magnitudes"
@@ -26,9 +26,7 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 @styled
-def estimate_panels(
-    estimates: pd.DataFrame, correlations: pd.DataFrame, metric: str, *, title: str | None = None
-) -> Figure:
+def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric: str, **page: Unpack[Page]) -> Figure:
     """Estimate (across) against exact effect (up): a column a method, a row a direction; the line is perfect agreement.
 
     Panels of one kind (cells, edges, magnitudes) have one scale, the same on both axes. The worst missed are named.
@@ -37,15 +35,15 @@ def estimate_panels(
         estimates: rows of `tables/estimates`.
         correlations: rows of `tables/correlations`; each panel's title gives its own.
         metric: which to draw.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     rows = estimates.loc[(estimates["metric"] == metric) & estimates["exact"].notna() & ~estimates["idle"]]
     agreement = correlations.loc[correlations["metric"] == metric].set_index(["method", "direction"])
     methods, directions = (list(dict.fromkeys(agreement.index.get_level_values(level))) for level in (0, 1))
-    question = title or "How well do gradients foretell what patching measures?"
-    width = min(WIDTH, 0.4 + _PANEL * max(len(methods), 3))
+    question = "How well do gradients foretell what patching measures?"
+    width = page.get("width", min(WIDTH, 0.4 + _PANEL * max(len(methods), 3)))
     side = min(_PANEL, (width - 0.4) / len(methods) - 0.4)
-    figure = begin(question, 0.9 + (side + 0.62) * len(directions), width)
+    figure = begin(question, 0.9 + (side + 0.62) * len(directions), width, page)
     axes = figure.subplots(len(directions), len(methods), squeeze=False)
     kinds = {method: _kind(method, rows) for method in methods}
     limits = {kind: _limits(rows.loc[rows["method"].map(kinds) == kind]) for kind in set(kinds.values())}
@@ -62,6 +60,8 @@ def estimate_panels(
     for ax in axes[:, 0]:
         ax.set_ylabel(f"exact effect on the\n{quantity}, {unit}")
     _legend(figure, rows)
+    said = f"Estimates (across) against exact effects on the {quantity} ({unit}); the line is perfect agreement"
+    caption(figure, f"{said}, ρ rank and r linear correlation over n cells or edges.")
     return figure
 
 
@@ -106,7 +106,7 @@ def _name_missed(ax: Axes, group: pd.DataFrame, low: float, reach: float, side: 
     worst = np.argsort(-missed, kind="stable")[:_MISSED]
     worst = worst[missed[worst] > _CLEAR]
     for at in worst[np.argsort(-points[worst, 1], kind="stable")]:  # from the top down
-        name = point_name(rows[at])
+        name = cell_name(rows[at])
         box = _place(points[at], (_LETTER * len(name) / side, _HEIGHT / side), points, taken)
         taken.append(box)
         x, y = points[at]
@@ -115,7 +115,9 @@ def _name_missed(ax: Axes, group: pd.DataFrame, low: float, reach: float, side: 
             ax.plot((x, end[0]), (y, end[1]), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
         align = "left" if box[0] >= x else "right" if box[2] <= x else "center"
         anchor = {"left": box[0], "right": box[2], "center": (box[0] + box[2]) / 2}[align]
-        text = ax.text(anchor, (box[1] + box[3]) / 2, name, transform=ax.transAxes, ha=align, va="center", fontsize=8)
+        text = ax.text(
+            anchor, (box[1] + box[3]) / 2, name, transform=ax.transAxes, ha=align, va="center", fontsize=sized(8)
+        )
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
@@ -139,21 +141,6 @@ def _place(point: np.ndarray, size: tuple[float, float], points: np.ndarray, tak
     return min(boxes)[1]
 
 
-def point_name(row: dict[Any, Any]) -> str:
-    """`L1.H3`, `L1.H3 at 4`, `L0.H3 → L1.H2.q`: a cell or an edge, as short as it goes."""
-    if isinstance(row["sender"], str):
-        return f"{_component(row['sender'])} → {_component(row['receiver'])}"
-    return cell_name(row)
-
-
-def _component(name: str) -> str:
-    """`0.3` as L0.H3, `1.2.q` as L1.H2.q, `mlp.1` as L1.MLP; `embed` and `logits` as they are."""
-    if name.startswith("mlp."):
-        return f"L{name.removeprefix('mlp.')}.MLP"
-    layer, *rest = name.split(".")
-    return ".".join([head_name(int(layer), int(rest[0])), *rest[1:]]) if rest else name
-
-
 def _agreement(found: dict[Any, Any]) -> str:
     """A panel's correlations: rank (ρ) and linear (r), and over how many."""
     rank, line = (f"{found[name]:.2f}".replace("nan", "–") for name in ("spearman", "pearson"))
@@ -161,10 +148,9 @@ def _agreement(found: dict[Any, Any]) -> str:
 
 
 def _legend(figure: Figure, rows: pd.DataFrame) -> None:
-    line = Line2D([], [], color=GREY, lw=1, label="estimate = exact")
-    handles = [line]
+    entries = {"estimate = exact": Line2D([], [], color=GREY, lw=1)}
     if "strongest" in set(rows["chosen"]):
         dot: dict[str, Any] = {"marker": "o", "ls": "", "ms": 4.5, "color": "0.3"}
-        handles.append(Line2D([], [], **dot, label="chosen by chance (in ρ and r)"))
-        handles.append(Line2D([], [], **dot, mfc="none", label="chosen by estimate (not in ρ and r)"))
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=3)
+        entries["chosen by chance (in ρ and r)"] = Line2D([], [], **dot)
+        entries["chosen by estimate (not in ρ and r)"] = Line2D([], [], **dot, mfc="none")
+    keys(figure, figure.axes, entries, columns=3)

@@ -1,28 +1,42 @@
 """Of what is each head's attention made?"""
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.figures.style import BLUE, GREEN, ORANGE, PURPLE, WIDTH, legend, panels, styled
+from analyses.figures.style import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    WIDTH,
+    Page,
+    caption,
+    legend,
+    panels,
+    sized,
+    styled,
+)
 
 _COLOURS = ("#4d4d4d", BLUE, ORANGE, PURPLE, GREEN, "#d9d9d9")
 
 
 @styled
-def explained_bars(parts: Mapping[str, pd.DataFrame], title: str = "") -> Figure:
+def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> Figure:
     """A bar a head and a panel a layer: its attention, group by group of rules.
 
     Args:
         parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
-        title: the question; one about rules by default.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     shape = next(iter(parts.values())).shape
     columns = 1 if shape[1] > 16 else 2 if shape[1] > 8 or shape[0] < 6 else 3
-    title = title or "Of which simple rules is the attention of each head made?"
-    figure, axes = panels(title, shape[0], height=0.8, columns=columns, key=0.9)
-    figure.set_figwidth(WIDTH)
+    question, options = "Of which simple rules is the attention of each head made?", page
+    if page.get("ax") is None:
+        options: Page = {"width": WIDTH, **page}
+    figure, axes = panels(question, shape[0], height=0.8, columns=columns, key=0.9, options=options)
     for layer, ax in enumerate(axes):
         below = pd.Series(0.0, index=range(shape[1]))
         for (group, shares), colour in zip(parts.items(), _COLOURS, strict=False):
@@ -30,7 +44,8 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], title: str = "") -> Figure
             ax.bar(own.index, own, bottom=below, color=colour, width=0.85, label=group, linewidth=0)
             below = below + own
         ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, shape[1] - 0.4), ylabel=f"layer {layer}")
-        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=7)
+        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=sized(7))
         ax.tick_params(axis="x", length=0)
     legend(figure, axes, columns=3)
+    caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")
     return figure

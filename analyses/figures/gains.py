@@ -1,13 +1,14 @@
 """How much better than its baseline is a head, how sure is that, and how does it change with depth?"""
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, head_name, legend, measure_name, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, Page, caption, head_name, legend, measure_name, single, styled
 
 Sink = Literal["kept", "removed"]
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
@@ -15,7 +16,7 @@ _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
 
 @styled
 def gain_intervals(
-    heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, title: str | None = None
+    heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, **page: Unpack[Page]
 ) -> Figure:
     """The heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
 
@@ -24,13 +25,13 @@ def gain_intervals(
         measure: which to draw.
         sink: whether the first position counts.
         top: how many heads.
-        title: the question; one about the baseline by default.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows = heads.loc[(heads["measure"] == measure) & (heads["sink"] == sink)].dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain").iloc[::-1]
     name = measure_name(measure)
-    figure = begin(title or f"Which heads beat the baseline of {name}, and how surely?", 1.1 + 0.2 * max(len(rows), 3))
-    ax = figure.subplots()
+    question = f"Which heads beat the baseline of {name}, and how surely?"
+    figure, ax = single(question, 1.1 + 0.2 * max(len(rows), 3), options=page)
     y = np.arange(len(rows))
     sure = np.where(rows["ci_low"] > 0, _ABOVE, _NOT_ABOVE)
     palette = {_ABOVE: BLUE, _NOT_ABOVE: GREY}
@@ -40,7 +41,9 @@ def gain_intervals(
     ax.axvline(0, color=ORANGE, lw=1, label=_baseline(rows))
     ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
     ax.set(xlabel=f"gain in {name} over the baseline", ylabel="")
-    _legend_below(figure)
+    _legend_below(figure, ax)
+    said = f"The {len(rows)} heads with the largest gains in {name} over its baseline; lines are 95% intervals"
+    caption(figure, f"{said}, blue where they lie above 0.")
     return figure
 
 
@@ -52,17 +55,16 @@ def _baseline(rows: pd.DataFrame) -> str:
 
 
 @styled
-def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", title: str | None = None) -> Figure:
+def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpack[Page]) -> Figure:
     """Mean attention distance of every head by layer, the mean of each layer, and uniform attention's.
 
     Args:
         heads: rows of `tables/heads`, of which the measure `distance` is drawn.
         sink: whether the first position counts.
-        title: the question; one about layers by default.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows = heads.loc[(heads["measure"] == "distance") & (heads["sink"] == sink)].dropna(subset=["value"])
-    figure = begin(title or "Do later layers look farther away?", 3.2)
-    ax = figure.subplots()
+    figure, ax = single("Do later layers look farther away?", 3.2, options=page)
     layers = rows["layer"].to_numpy(dtype=int)
     dots: dict[str, Any] = {"s": 5, "color": BLUE, "alpha": 0.7, "linewidth": 0, "jitter": False, "label": "a head"}
     sns.stripplot(x=layers, y=rows["value"], ax=ax, legend=False, **dots)
@@ -72,13 +74,14 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", title: str | 
         ax.axhline(rows["baseline"].mean(), color=GREY, ls="--", lw=1, label="uniform attention")
     ax.set_ylim(bottom=0)
     ax.set(xlabel="layer", ylabel="mean distance, in tokens")
-    _legend_below(figure)
+    _legend_below(figure, ax)
+    said = "Mean attention distance by layer: a dot a head, the line their mean"
+    caption(figure, said + (", dashed what uniform attention has." if rows["baseline"].notna().any() else "."))
     return figure
 
 
-def _legend_below(figure: Figure) -> None:
+def _legend_below(figure: Figure, ax: Axes) -> None:
     """One legend under the axes instead of those inside."""
-    (ax,) = figure.axes
     if inside := ax.get_legend():
         inside.remove()
     legend(figure, [ax], columns=3)

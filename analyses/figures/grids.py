@@ -1,7 +1,7 @@
 """Where in the model are the heads that matter? Layer x head heat maps, layer 0 at the bottom."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,20 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from analyses.figures.style import POSITIVE, SIGNED, colour_bar, heat_map, measure_name, panels, signed_scale, styled
+from analyses.figures.style import (
+    POSITIVE,
+    SIGNED,
+    Page,
+    along,
+    caption,
+    colour_bar,
+    heat_map,
+    measure_name,
+    panels,
+    signed_scale,
+    sized,
+    styled,
+)
 
 NOTABLE = 0.05  # the least gain or effect that is called one
 DISCOVERY = 0.05  # the false discovery rate that a dot is held to
@@ -19,6 +32,8 @@ _LONG = 20  # characters of a measure's name that fit above a panel in one line
 _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16]  # where the colours of lifts are named
+_DOTS = f"A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}."
+_UNDEFINED = "Grey: undefined."
 Quantity = Literal["gain", "value", "lift"]
 
 
@@ -29,7 +44,7 @@ def head_grid(
     *,
     quantity: Quantity = "gain",
     sink: Literal["kept", "removed"] = "kept",
-    title: str | None = None,
+    **page: Unpack[Page],
 ) -> Figure:
     """One heat map a measure, on one scale; a dot marks a gain of at least 0.05, clear of 0, with q below 0.05.
 
@@ -39,7 +54,7 @@ def head_grid(
         quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
             from 1 as twice as much).
         sink: whether the first position counts.
-        title: the question; one about the measures by default.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     wanted = [measures] if isinstance(measures, str) else list(measures or heads["measure"].unique())
     rows = heads.loc[heads["measure"].isin(wanted) & (heads["sink"] == sink)]
@@ -48,23 +63,32 @@ def head_grid(
         for measure in wanted
         for key, group in rows.loc[rows["measure"] == measure].groupby(["measure", "stack", "attention"], sort=False)
     ]
-    question = title or f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
+    question = f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
     notable = (rows["gain"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
     column = "gain" if quantity == "gain" else "value"
     marked = rows.index[notable] if quantity != "value" else rows.index[:0]  # a value alone is no finding
     scale = _scale(rows[column], quantity)
     colours = POSITIVE if quantity == "value" else SIGNED
-    return _grid(question, groups, column=column, label=_LABELS[quantity], drawn=(scale, colours), marked=marked)
+    drawn = {"column": column, "label": _LABELS[quantity], "drawn": (scale, colours), "marked": marked}
+    figure = _grid(question, groups, page, **drawn)
+    said = f"The {_LABELS[quantity]} of every head in {' and '.join(map(measure_name, wanted))}, layer 0 at the bottom."
+    caption(
+        figure,
+        said,
+        _UNDEFINED * bool(rows[column].isna().to_numpy().any()),
+        _DOTS.format("a gain") * bool(len(marked)),
+    )
+    return figure
 
 
 @styled
-def effect_grid(effects: pd.DataFrame, task: str, *, title: str | None = None) -> Figure:
+def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
     """Denoising and noising of every head side by side, on one scale; a dot marks effects of 0.05 either way.
 
     Args:
         effects: rows of `tables/effects`; 1 is the whole effect.
         task: which task to draw.
-        title: the question; one about the task by default.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows = effects.loc[effects["task"] == task]
     says = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
@@ -72,9 +96,12 @@ def effect_grid(effects: pd.DataFrame, task: str, *, title: str | None = None) -
     groups = [(says.get(str(key[0]), str(key[0])), group) for key, group in rows.groupby(keys, sort=True)]
     clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
     marked = rows.index[(rows["effect"].abs() >= NOTABLE) & clear]
-    question = title or f"Which heads cause the right answer in {task}?"
-    drawn = _scale(rows["effect"], "gain"), SIGNED
-    return _grid(question, groups, column="effect", label="share of the\nlogit difference", drawn=drawn, marked=marked)
+    question, drawn = f"Which heads cause the right answer in {task}?", (_scale(rows["effect"], "gain"), SIGNED)
+    label = "share of the\nlogit difference"
+    figure = _grid(question, groups, page, column="effect", label=label, drawn=drawn, marked=marked)
+    said = f"The share of the logit difference that each head carries in {task}, layer 0 at the bottom."
+    caption(figure, said, _DOTS.format("a share, above 0 or below,") * bool(len(marked)))
+    return figure
 
 
 def _panel_title(rows: pd.DataFrame, key: tuple[str, ...]) -> str:
@@ -98,6 +125,7 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
 def _grid(
     question: str,
     groups: Sequence[tuple[str, pd.DataFrame]],
+    page: Page,
     *,
     column: str,
     label: str,
@@ -106,26 +134,28 @@ def _grid(
 ) -> Figure:
     layers, heads = (max((size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
     columns = 4 if heads <= 8 else 3 if heads <= 16 else 2
-    rows = -(-max(1, len(groups)) // columns)
-    columns = -(-max(1, len(groups)) // rows)  # 4 panels as 2 + 2, not as 3 + 1
     height = min(5, 0.7 + max(0.22 * layers, 0.9))
-    figure, axes = panels(question, max(1, len(groups)), height=height, columns=columns)
+    figure, axes = panels(question, max(1, len(groups)), height=height, columns=columns, options=page)
     scale, colours = drawn
     for ax, (name, group) in zip(axes, groups, strict=False):
         _heat_map(ax, group, column, colours, scale)
         ax.set_title(name)
         dots = group.loc[group.index.intersection(marked)]
-        ax.scatter(dots["head"] + 0.5, dots["layer"] + 0.5, s=14, c="black", edgecolors="white", linewidths=0.8)
+        mark(ax, dots["head"].to_numpy(dtype=float), dots["layer"].to_numpy(dtype=float))
     if not groups:
         axes[0].text(0.5, 0.5, "nothing was measured", ha="center", transform=axes[0].transAxes)
         return figure
-    figure.supxlabel("head", fontsize=9)
-    figure.supylabel("layer", fontsize=9)
+    along(figure, axes, "head", "layer")
     bar = colour_bar(figure, axes, ScalarMappable(scale, colours), label)
     if isinstance(scale, LogNorm) and scale.vmax:
         bar.locator, bar.minorlocator = FixedLocator(_LIFTS), NullLocator()
         bar.formatter = FuncFormatter(lambda value, _: f"{value:.2g}")
     return figure
+
+
+def mark(ax: Axes, across: np.ndarray, up: np.ndarray) -> None:
+    """A dot in the middle of some cells, as large as the text wants it."""
+    ax.scatter(across + 0.5, up + 0.5, s=sized(3.7) ** 2, c="black", edgecolors="white", linewidths=0.8)
 
 
 def size(group: pd.DataFrame, axis: str) -> int:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import fill
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from analyses.figures.style import GREY, WIDTH, begin, families, head_name, measure_name, panels, styled
+from analyses.figures.style import (
+    GREY,
+    WIDTH,
+    Page,
+    along,
+    caption,
+    families,
+    head_name,
+    keys,
+    measure_name,
+    panels,
+    single,
+    sized,
+    styled,
+)
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
@@ -26,7 +40,7 @@ def label_map(
     n_heads: int,
     *,
     colours: Mapping[str, str] | None = None,
-    title: str = "What may each head be called?",
+    **page: Unpack[Page],
 ) -> Figure:
     """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
 
@@ -35,15 +49,15 @@ def label_map(
         n_layers: rows of the map.
         n_heads: columns of the map.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     family = families(labels["behaviour"], colours)
-    figure = begin(title, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads))
-    ax = figure.subplots()
+    question = "What may each head be called?"
+    figure, ax = single(question, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads), page)
     for (layer, head), rows in _by_head(labels).items():
         face: Any = (*_rgb(family[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))
-        ax.text(head, layer, _cell([row["label"] for row in rows]), ha="center", va="center", fontsize=6)
+        ax.text(head, layer, _cell([row["label"] for row in rows]), ha="center", va="center", fontsize=sized(6))
     ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
     ax.set_yticks(range(n_layers), [f"L{layer}" for layer in range(n_layers)])
     ax.set_xticks(np.arange(n_heads + 1) - 0.5, minor=True)
@@ -52,9 +66,10 @@ def label_map(
     ax.tick_params(which="both", length=0)
     ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(n_layers - 0.49, -0.51))  # the outer lines are whole too
     ax.spines[:].set_visible(False)
-    keys = [Patch(color=(*_rgb(colour), _STRENGTH["both"]), label=name) for name, colour in family.items()]
-    keys += [Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name]), label=_SAYS[name]) for name in _STRENGTH]
-    figure.legend(handles=keys, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    entries = {name: Patch(color=(*_rgb(colour), _STRENGTH["both"])) for name, colour in family.items()}
+    entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
+    keys(figure, [ax], entries, columns=6)
+    caption(figure, "What each head may be called, the surest label first; colours are behaviours, strength evidence.")
     return figure
 
 
@@ -94,7 +109,7 @@ def attention_against_effect(
     *,
     most: int = 9,
     colours: Mapping[str, str] | None = None,
-    title: str = "Do the heads that attend also matter to what the model says?",
+    **page: Unpack[Page],
 ) -> Figure:
     """One panel a measure, one dot a head: its gain over the baseline, and what hiding the claimed keys costs.
 
@@ -103,7 +118,7 @@ def attention_against_effect(
         labels: rows of `tables/labels`; labelled heads are coloured and the two with the largest effects named.
         colours: as in `label_map`.
         most: panels at most, those measures first whose label most heads carry by both kinds of evidence.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     known = evidence.dropna(subset=["gain", "effect"])
     known = known.dropna(subset=["label"]).assign(measure=known["label"])  # the measure that each label rests on
@@ -111,13 +126,15 @@ def attention_against_effect(
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[:most]
-    figure, axes = panels(title, len(order), height=2.4, columns=3, key=0.8)
+    question = "Do the heads that attend also matter to what the model says?"
+    figure, axes = panels(question, len(order), height=2.4, columns=3, key=0.8, options=page)
     for ax, measure in zip(axes, order, strict=True):
         rows = known.loc[known["measure"] == measure]
         colour = family[rows["behaviour"].iloc[0]]
         _agreement(ax, rows, labels.loc[labels["label"] == measure], colour)
-    figure.supxlabel("attention: gain over the strictest baseline", fontsize=9)
-    figure.supylabel("effect of hiding the claimed keys, in nats a row", fontsize=9)
+    up = "effect of hiding the claimed keys, in nats a row"
+    along(figure, axes, "attention: gain over the strictest baseline", up)
+    caption(figure, f"Every head's gain in a measure and the {up}; coloured are the heads with its label.")
     return figure
 
 
@@ -135,11 +152,11 @@ def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) 
             textcoords="offset points",
             xytext=(-4, 3),
             ha="right",
-            fontsize=7,
+            fontsize=sized(7),
         )
     ax.axhline(0, color=GREY, lw=0.6)
     ax.axvline(0, color=GREY, lw=0.6)
     rho = rows["agreement"].iloc[0]
     agree = "" if np.isnan(rho) else f"ρ = {rho:.2f}, ".replace("-", "−")
-    ax.set_title(f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads", loc="left", fontsize=8)
+    ax.set_title(f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads", loc="left", fontsize=sized(8))
     ax.margins(0.12)

@@ -1,7 +1,7 @@
 """How do the heads of several models compare: their best heads in each measure, and where all of them sit?"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.style import begin, head_name, measure_name, panels, styled
+from analyses.figures.style import Page, begin, caption, head_name, keys, leftmost, measure_name, panels, sized, styled
 
 # Okabe & Ito 2008, without its yellow; with the marker, seven models are told apart without colour too
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -24,19 +24,19 @@ Looks = dict[str, dict[str, Any]]  # by model, its colour and marker
 
 
 @styled
-def compared_gains(table: pd.DataFrame, *, title: str | None = None) -> Figure:
+def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     """A dot and a whisker a model and measure: the best head's gain, and its difference from the reference's.
 
     Args:
         table: rows of `tables/compare`, in the order in which measures and models are drawn.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     looks, reference = _looks(table), str(table["reference"].iloc[0])
     in_lift = np.array([str(measure).startswith(_LIFT) for measure in table["measure"]])
     both = (table.loc[~in_lift], "share"), (table.loc[in_lift], "lift")
     blocks = [(some, unit) for some, unit in both if len(some)]
     heights = [(_GAP + len(looks) * _ROW) * len(set(some["measure"])) for some, _ in blocks]
-    figure = begin(title or "How do the best heads compare?", sum(heights) + 0.75 * len(blocks) + 0.7)
+    figure = begin("How do the best heads compare?", sum(heights) + 0.75 * len(blocks) + 0.7, options=page)
     axes = figure.subplots(len(blocks), 2, squeeze=False, sharey="row", height_ratios=heights, width_ratios=(1.25, 1))
     for (left, right), (some, unit) in zip(axes, blocks, strict=True):
         _block(left, some, looks, ("gain", "ci_low", "ci_high"), named=True)
@@ -44,7 +44,9 @@ def compared_gains(table: pd.DataFrame, *, title: str | None = None) -> Figure:
         left.set_xlabel(f"gain over the baseline, in {unit}")
         right.set_xlabel(f"gain less {_short(reference, 20)}’s, in {unit}")
         right.tick_params("y", length=0, labelleft=False)
-    _legend(figure, looks)
+    _legend(figure, figure.axes, looks)
+    said = f"The gain of each model's best head (left), and less {reference}'s (right)"
+    caption(figure, f"{said}; lines are 95% intervals.")
     return figure
 
 
@@ -64,7 +66,7 @@ def _block(ax: Axes, table: pd.DataFrame, looks: Looks, columns: tuple[str, str,
             end = np.nanmax([row[value], row[high]])
             name = head_name(row["layer"], row["head"])
             offset: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points"}
-            text = ax.annotate(name, (end, y), **offset, va="center", fontsize=8, color="0.35")
+            text = ax.annotate(name, (end, y), **offset, va="center", fontsize=sized(8), color="0.35")
             text.set_path_effects([withStroke(linewidth=2, foreground="white")])
     ax.axvline(0, color="0.4", lw=1, zorder=1)
     ax.set_ylim(len(measures) - 0.5, -0.5)
@@ -75,18 +77,18 @@ def _block(ax: Axes, table: pd.DataFrame, looks: Looks, columns: tuple[str, str,
 
 
 @styled
-def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], *, title: str | None = None) -> Figure:
+def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[Page]) -> Figure:
     """A panel a measure: the gain of every head of every model over the relative depth of its layer.
 
     Args:
         heads: rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
         measures: which to draw.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     looks = _looks(heads)
     kept = heads.loc[heads["sink"] == "kept"]
-    question = title or "At which depth do the heads sit that show each measure?"
-    figure, axes = panels(question, len(measures), height=1.8, columns=_COLUMNS, key=1.1)
+    question = "At which depth do the heads sit that show each measure?"
+    figure, axes = panels(question, len(measures), height=1.8, columns=_COLUMNS, key=1.1, options=page)
     for ax, measure in zip(axes, measures, strict=True):
         rows = kept.loc[kept["measure"] == measure]
         for at, (model, look) in enumerate(looks.items()):
@@ -99,11 +101,14 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], *, title: str |
             ax.scatter(x[shown], y[shown], s=22, lw=0, alpha=0.9, **look)
         ax.axhline(0, color="0.4", lw=0.8, zorder=0)
         ax.set(xlim=(0, 1.08), title=measure_name(measure))
-    for ax in axes[-_COLUMNS:]:
+    for ax in axes:
         ax.set_xlabel("relative depth")
-    for ax in axes[::_COLUMNS]:
-        ax.set_ylabel("gain")
-    _legend(figure, looks)
+        if leftmost(figure, ax):
+            ax.set_ylabel("gain")
+    _legend(figure, axes, looks)
+    caption(
+        figure, "The gain of every head by the relative depth of its layer; filled are those that show the measure."
+    )
     return figure
 
 
@@ -116,9 +121,9 @@ def _looks(table: pd.DataFrame) -> Looks:
     }
 
 
-def _legend(figure: Figure, looks: Looks) -> None:
-    handles = [Line2D([], [], ls="", ms=5, mew=0, **look, label=_short(model, 36)) for model, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=9, ncols=min(len(looks), 4))
+def _legend(figure: Figure, axes: Sequence[Axes], looks: Looks) -> None:
+    entries = {_short(model, 36): Line2D([], [], ls="", ms=5, mew=0, **look) for model, look in looks.items()}
+    keys(figure, axes, entries)
 
 
 def _short(name: str, longest: int) -> str:

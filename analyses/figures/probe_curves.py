@@ -1,6 +1,6 @@
 """How deep in the model is each kind of knowledge read? Probes by layer, and where along the layers they gain."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, begin, legend, styled
+from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, Page, begin, caption, legend, sized, styled
 
 _PURPLE = "#aa4499"
 _LINES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -25,18 +25,17 @@ _LINE = 0.42  # inches: a task
 
 
 @styled
-def probes_by_layer(layers: pd.DataFrame, *, title: str | None = None) -> Figure:
+def probes_by_layer(layers: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     """A panel a task: what probes of each layer's stream read, with the interval of what they have over their control.
 
     Args:
         layers: rows of `tables/layers`; heads are left out.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     rows = layers.loc[layers["head"].isna()]
     tasks = list(dict.fromkeys(rows["task"]))
-    question = title or "How well does a probe of each layer read it, and what is that worth?"
-    width = WIDTH if len(tasks) > 1 else 6.5
-    figure = begin(question, 4.2, width)
+    question = "How well does a probe of each layer read it, and what is that worth?"
+    figure = begin(question, 4.2, WIDTH if len(tasks) > 1 else 6.5, page)
     drawn = [name for name in _LINES if rows[name].notna().any()]
     lowest = float(np.nanmin(rows[drawn].to_numpy(dtype=float)))
     axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
@@ -45,7 +44,8 @@ def probes_by_layer(layers: pd.DataFrame, *, title: str | None = None) -> Figure
         _panel(ax, group)
         ax.set_title(f"{task}, n {group['n'].iloc[0]:,}")
     axes[0].set(ylabel="accuracy", ylim=(np.floor(10 * lowest - 0.2) / 10, 1.01))
-    legend(figure, axes, columns=int(width / 3))
+    legend(figure, axes, columns=3)
+    caption(figure, "What linear probes read from each layer's stream, beside controls; the band is a 95% interval.")
     return figure
 
 
@@ -64,18 +64,18 @@ def _panel(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 @styled
-def probe_depths(depths: pd.DataFrame, deepest: int, *, title: str | None = None) -> Figure:
+def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[Page]) -> Figure:
     """How deep each task is read, by both measures with intervals; beside it, by how much one task lies above another.
 
     Args:
         depths: rows of `tables/depths`.
         deepest: how many blocks the model has.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     names = list(dict.fromkeys(depths["task"]))
     tasks, pairs = ([name for name in names if (" - " in name) == pair] for pair in (False, True))
-    question = title or "Is syntax read low in the model, and reference high?"
-    figure = begin(question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5)
+    question = "Is syntax read low in the model, and reference high?"
+    figure = begin(question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5, page)
     left, *right = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
     _intervals(left, depths, tasks)
     low, high = left.get_xlim()
@@ -87,6 +87,7 @@ def probe_depths(depths: pd.DataFrame, deepest: int, *, title: str | None = None
     for ax in (left, *right):
         ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     legend(figure, [left], columns=2)
+    caption(figure, "How deep in the model each task is read; lines are 95% intervals.")
     return figure
 
 
@@ -99,7 +100,13 @@ def _intervals(ax: Axes, depths: pd.DataFrame, tasks: list[str]) -> None:
         ax.plot(rows["value"], y, marker, color=colour, ms=5, label=f"{measure}, 95% interval")
         for at in y[rows["value"].isna().to_numpy()]:
             ax.text(
-                0.02, at, _ABSENT[measure], color=colour, fontsize=7, va="center", transform=ax.get_yaxis_transform()
+                0.02,
+                at,
+                _ABSENT[measure],
+                color=colour,
+                fontsize=sized(7),
+                va="center",
+                transform=ax.get_yaxis_transform(),
             )
     ax.set_yticks(range(len(tasks)), [name.replace(" - ", " – ") for name in tasks])
     ax.set_ylim(len(tasks) - 0.5, -0.5)

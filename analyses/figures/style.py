@@ -1,13 +1,16 @@
-"""How do all figures look? Sizes in inches and points, the colours, and the two ways in which every figure begins."""
+"""How do all figures look? Sizes in inches and points, the colours, and the ways in which every figure begins."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from io import BytesIO
 from itertools import cycle
 from math import isnan
-from textwrap import fill
-from typing import Any
+from textwrap import fill, wrap
+from typing import Any, ParamSpec, TypedDict
 
+import numpy as np
 import seaborn as sns
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -24,37 +27,214 @@ BLUE, ORANGE, GREEN, GREY = (
 PURPLE = "#cc79a7"
 FAMILIES = {"blue": BLUE, "green": GREEN, "orange": ORANGE, "purple": PURPLE}
 SIGNED, POSITIVE = "RdBu_r", "viridis"
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "figure.titlesize": 11,
-    "figure.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+FONT = 9.0  # points
+_SIZES = {  # in points where the text has 9
+    **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9},
+    **{"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 11},
 }
+_STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}
+_SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can be searched, and that journals take
+_SHOWN, _PRINTED = 144, 300  # dots an inch
+_LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
+_LEAST = 1.6  # inches: a panel is not made narrower
+_ASKED = "?"
+P = ParamSpec("P")
 
-styled = rc_context(_STYLE)
-"""Decorates a function that draws: our style inside it, the caller's after it."""
+
+class Page(TypedDict, total=False):
+    """How a figure stands on a page; every function that draws takes these.
+
+    title: the figure's own question by default ("?"); another text, or None for a figure without any, whose caption
+        says what its marks mean.
+    width: in inches: 3.3 is a column of a paper, 6.9 its page; by default that of a report.
+    font_size: in points, 9 by default; what is smaller or larger in a figure changes with it.
+    ax: axes of a figure of one's own to draw into instead, one for each panel; nothing else of that figure is changed.
+    """
+
+    title: str | None
+    width: float
+    font_size: float
+    ax: Axes | Sequence[Axes] | np.ndarray
 
 
-def begin(title: str, height: float, width: float = WIDTH) -> Figure:
-    """An empty figure whose title asks a question."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(fill(title, int(width * 11)), x=0.01, ha="left")
+class Drawn(Figure):
+    """A figure that a notebook shows by itself, that is saved in TrueType, and that brings its caption.
+
+    Attributes:
+        caption: what the figure shows and what its marks mean, to stand under it.
+    """
+
+    caption: str = ""
+    under_way = False
+
+    def savefig(self, fname: Any, **how: Any) -> None:
+        """Save it as `Figure.savefig` does, at its exact size, by default with 300 dots an inch."""
+        with rc_context(_SAVED):
+            super().savefig(fname, **{"dpi": _PRINTED, **how})
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture, and how large it is to be shown."""
+        drawn = BytesIO()
+        super().savefig(drawn, format="png", dpi=_SHOWN)
+        width, height = (int(96 * inches) for inches in self.get_size_inches())
+        return drawn.getvalue(), {"width": width, "height": height}
+
+
+def page(width: float = 6.9, height: float = 2.5) -> Drawn:
+    """An empty figure, in whose axes (`page.subplots(1, 2)`) several figures can stand side by side."""
+    return Drawn(figsize=(width, height), layout="constrained")
+
+
+def _style(size: float) -> Any:
+    return _STYLE | {name: points * size / FONT for name, points in _SIZES.items()}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorates a function that draws: our style inside it, in the size of text that is asked for; the caller's after.
+
+    What the function is called with beside its own arguments is a `Page`.
+    """
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        size: Any = kwargs.get("font_size", FONT)
+        if not size > 0:
+            raise ValueError(f"font_size is in points: expected more than 0, got {size}")
+        with rc_context(_style(float(size))):
+            figure = draw(*args, **kwargs)
+            if isinstance(figure, Drawn) and figure.under_way:
+                figure.under_way = False
+                for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+                    axis.get_major_ticks(1)  # made here: later they would have the caller's size
+        return figure
+
+    return inside
+
+
+def sized(size: float) -> float:
+    """A size of text for a figure whose text has 9 points, in the size that is asked for."""
+    return size * rcParams["font.size"] / FONT
+
+
+def begin(question: str, height: float, width: float = WIDTH, options: Page | None = None) -> Figure:
+    """An empty figure; `height` counts its title in one line.
+
+    Raises:
+        ValueError: axes to draw into.
+    """
+    options = _checked(options)
+    if options.get("ax") is not None:
+        raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
+    width, title = options.get("width", width), options.get("title", _ASKED)
+    letters = int(width * 72 / (_BOLD * rcParams["figure.titlesize"]))
+    lines = [] if title is None else wrap(question if title == _ASKED else title, letters)
+    line = 1.25 * rcParams["figure.titlesize"] / 72
+    figure = Drawn(figsize=(width, height + line * (len(lines) - 1)), layout="constrained")
+    if lines:
+        figure.suptitle("\n".join(lines), x=0.01, ha="left")
+    figure.under_way = True
     return figure
 
 
-def panels(title: str, count: int, *, height: float, columns: int, key: float = 0.5) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` equal panels of `height` inches, in rows of at most `columns`; `key` inches for the rest."""
-    rows, columns = -(-count // columns), min(count, columns)
-    figure = begin(title, rows * height + key, min(WIDTH, 1.5 + 3.75 * columns))
+def single(question: str, height: float, width: float = WIDTH, options: Page | None = None) -> tuple[Figure, Axes]:
+    """A figure of one panel."""
+    if borrowed := _borrowed(options, 1):
+        return borrowed[0], borrowed[1][0]
+    figure = begin(question, height, width, options)
+    return figure, figure.subplots()
+
+
+def panels(
+    question: str, count: int, *, height: float, columns: int, key: float = 0.5, options: Page | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` equal panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
+
+    A narrow page has fewer columns.
+    """
+    if borrowed := _borrowed(options, count):
+        return borrowed
+    options = _checked(options)
+    width = options.get("width", min(WIDTH, 1.5 + 3.75 * min(count, columns)))
+    columns = max(1, min(columns, count, int(width / (_LEAST * rcParams["font.size"] / FONT))))
+    rows = -(-count // columns)
+    columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
+    figure = begin(question, rows * height + key, width, options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
+
+
+def _checked(options: Page | None) -> Page:
+    """Options that a figure has.
+
+    Raises:
+        TypeError: another, or one of another kind.
+        ValueError: a width of nothing.
+    """
+    options = {} if options is None else options
+    if unknown := options.keys() - Page.__annotations__.keys():
+        raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
+    if not options.get("width", 1) > 0:
+        raise ValueError(f"width is in inches (3.3, 6.9): expected more than 0, got {options.get('width')}")
+    return options
+
+
+def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | None:
+    """The axes that are given to draw into and their figure; None where none are.
+
+    Raises:
+        ValueError: not one for each panel, or a width, which is their figure's.
+    """
+    options = _checked(options)
+    if (given := options.get("ax")) is None:
+        return None
+    axes: list[Axes] = [given] if isinstance(given, Axes) else list(np.ravel(np.asarray(given, dtype=object)))
+    if len(axes) != count:
+        raise ValueError(f"this figure has {count} panels: expected as many axes in ax=, got {len(axes)}")
+    if "width" in options:
+        raise ValueError("width= is of a new figure, and axes (ax=) have theirs: give one of the two")
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None
+    for ax in axes:
+        ax.tick_params(labelsize=sized(8))
+        for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+            text.set_fontsize(sized(9))
+    title = options.get("title", _ASKED)
+    if title not in {_ASKED, None}:
+        axes[0].set_title(str(title), loc="left")
+    return figure, axes
+
+
+def is_ours(figure: Figure) -> bool:
+    """Whether the figure that is being drawn is all ours: no axes of somebody's."""
+    return isinstance(figure, Drawn) and figure.under_way
+
+
+def along(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
+    """What all panels have along their axes: said once, or at each of somebody's axes."""
+    if is_ours(figure):
+        figure.supxlabel(across, fontsize=sized(9))
+        figure.supylabel(up, fontsize=sized(9))
+    else:
+        for ax in axes:
+            ax.set(xlabel=across, ylabel=up)
+
+
+def leftmost(figure: Figure, ax: Axes) -> bool:
+    """Whether a panel says what runs up its side: the first of a row, and each in somebody's figure."""
+    place = ax.get_subplotspec()
+    return not is_ours(figure) or place is None or place.is_first_col()
+
+
+def caption(figure: Figure, *sentences: str, note: str | None = None) -> None:
+    """The caption; a figure that has a title, and so may stand alone, has the `note` on marks under its panels too."""
+    said = " ".join(sentence for sentence in sentences if sentence)
+    before = "" if is_ours(figure) else getattr(figure, "caption", "")
+    setattr(figure, "caption", f"{before} {said}".strip())  # noqa: B010 (somebody's figure has no such attribute)
+    if note and is_ours(figure) and figure.get_suptitle():
+        letters = int(figure.get_figwidth() * 72 / (_LETTER * sized(8)))
+        figure.supxlabel(fill(note, letters), fontsize=sized(8))
 
 
 def signed_scale(largest: float, *, at_least: float = 0.1) -> Normalize:
@@ -77,12 +257,23 @@ def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, la
     return bar
 
 
-def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 4) -> None:
-    """One legend under all panels, each entry once."""
+def legend(figure: Figure, axes: Sequence[Axes], *, columns: int = 4) -> None:
+    """One legend under all panels, each entry once; in somebody's figure inside the first axes."""
     entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", frameon=False, fontsize=8, ncols=columns
-    )
+    keys(figure, axes, entries, columns=columns)
+
+
+def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, columns: int = 4) -> None:
+    """A legend of these handles by label, in no more columns than there is room for."""
+    if not entries:
+        return
+    how: dict[str, Any] = {"frameon": False, "fontsize": sized(8)}
+    if not is_ours(figure):
+        axes[0].legend(entries.values(), entries.keys(), **how)
+        return
+    entry = (max(map(len, entries)) + 5) * _LETTER * sized(8) / 72
+    columns = max(1, min(columns, int(figure.get_figwidth() / entry)))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **how)
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from textwrap import fill
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,17 +14,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.grids import DISCOVERY, NOTABLE, size
+from analyses.figures.grids import DISCOVERY, NOTABLE, mark, size
 from analyses.figures.style import (
     BLUE,
     ORANGE,
     SIGNED,
-    begin,
+    Page,
+    along,
+    caption,
     colour_bar,
     head_name,
     heat_map,
+    is_ours,
+    keys,
+    leftmost,
     panels,
     signed_scale,
+    single,
+    sized,
     styled,
 )
 
@@ -40,6 +48,7 @@ _TICKS, _NUMBERS = 30, 12  # labels along an axis at most, and numbers up one
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
+_PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "term")  # of a layer
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
@@ -56,7 +65,7 @@ def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None)
 
 
 @styled
-def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, place: str | None = None) -> Figure:
+def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
     """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
 
     Where cells have a head and a position, each layer and position shows the head with the largest effect, by number.
@@ -65,8 +74,8 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, plac
     Args:
         cells: rows of `tables/cells`, of one site.
         metric: which to draw.
-        title: the question; one about heads or positions by default.
-        place: what the default calls the site.
+        place: what the title calls the site.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, label = _drawn(cells, metric)
     by_position = _has(rows, "position")
@@ -74,10 +83,11 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, plac
     several = by_position and _has(rows, "head")
     site = str(rows["site"].iloc[0])
     asks = f"In which layer and at which token does {place or site} carry the difference?"
-    question = title or (asks if by_position else f"In which heads does {place or site} carry the difference?")
+    question = asks if by_position else f"In which heads does {place or site} carry the difference?"
     n_layers = size(rows, "layer")
     directions = list(rows["direction"].unique())
-    figure, axes = panels(question, len(directions), height=1.3 + 0.24 * max(n_layers, 4), columns=2, key=0.5)
+    height = 1.3 + 0.24 * max(n_layers, 4)
+    figure, axes = panels(question, len(directions), height=height, columns=2, key=0.5, options=page)
     scale = _scale(rows, quantity)
     names = _token_names(rows) if by_position else [str(head) for head in range(size(rows, "head"))]
     for ax, direction in zip(axes, directions, strict=True):
@@ -86,40 +96,46 @@ def cell_map(cells: pd.DataFrame, metric: str, *, title: str | None = None, plac
             group = _largest(group, quantity)
         _map(ax, group, ("layer", axis), quantity, scale, ([str(layer) for layer in range(n_layers)], names))
         ax.invert_yaxis()
-        ax.set_title(_SAYS[direction])
+        if direction in _SAYS or len(directions) > 1:
+            ax.set_title(_SAYS.get(direction, str(direction)))
         ax.set_xlabel("token" if by_position else f"{'key/value ' if site in {'k', 'v'} else ''}head")
         if several and len(names) <= _FEW:
             _number_heads(ax, group, quantity, scale)
         elif not several:  # the largest of many heads would be marked too often
             _dots(ax, group, axis)
-    axes[0].set_ylabel("layer")
+    for ax in axes:
+        if leftmost(figure, ax):
+            ax.set_ylabel("layer")
     colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
+    said, note, means = _caption(rows, metric, f"{'tokens' if by_position else 'heads'} of {place or site}"), None, ""
     if several and len(names) <= _FEW:
-        figure.supxlabel(
-            "in each cell the head with the largest effect, by its number where its effect shows", fontsize=8
-        )
+        note = "in each cell the head with the largest effect, by its number where its effect shows"
+        means = f"{note[0].upper()}{note[1:]}."
     elif _has(rows, "q") and not several:
-        figure.supxlabel(f"● interval excludes 0, q < {DISCOVERY}, at least {NOTABLE} of the whole", fontsize=8)
+        of_whole = f", at least {NOTABLE} of the whole" * (quantity == "share")
+        note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
+        means = f"A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
+    caption(figure, said, means, note=note)
     return figure
 
 
 @styled
-def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None, place: str | None = None) -> Figure:
+def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
     """Query x key of the heads with the largest single entries, a row of panels a direction, all on one scale.
 
     Args:
         cells: rows of `tables/cells` of `pattern` or `scores`, by query and key.
         metric: which to draw.
-        title: the question.
-        place: what the default calls the site.
+        place: what the title calls the site.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, label = _drawn(cells, metric)
     site = place or str(rows["site"].iloc[0])
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
     directions = list(rows["direction"].unique())
-    question = title or f"From which token to which does a head's {site} carry the difference?"
-    figure, axes = panels(question, len(best) * len(directions), height=3.0, columns=len(best))
+    question = f"From which token to which does a head's {site} carry the difference?"
+    figure, axes = panels(question, len(best) * len(directions), height=3.0, columns=len(best), options=page)
     scale = _scale(rows, quantity)
     drawn = [(direction, layer, head) for direction in directions for layer, head in best.tolist()]
     for ax, (direction, layer, head) in zip(axes, drawn, strict=True):
@@ -127,15 +143,15 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, title: str | None = None, pl
         names = _token_names(group, "query"), _token_names(group, "key")
         _map(ax, group, ("query", "key"), quantity, scale, names)
         ax.set_title(f"{head_name(layer, head)}, {direction}")
-    figure.supxlabel("to token", fontsize=9)
-    figure.supylabel("from token", fontsize=9)
+    along(figure, axes, "to token", "from token")
     colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
+    caption(figure, _caption(rows, metric, f"single entries of {site}, in the heads with the largest"))
     return figure
 
 
 @styled
 def top_cells(
-    cells: pd.DataFrame, metric: str, *, top: int = 12, title: str | None = None, place: str | None = None
+    cells: pd.DataFrame, metric: str, *, top: int = 12, place: str | None = None, **page: Unpack[Page]
 ) -> Figure:
     """The cells with the largest effects either way, both directions, with 95% intervals where prompts are many.
 
@@ -145,27 +161,27 @@ def top_cells(
         cells: rows of `tables/cells`, of one site.
         metric: which to draw.
         top: how many cells.
-        title: the question; one about sureness by default.
-        place: what the default calls the site, where it is to name it.
+        place: what the title calls the site, where it is to name it.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, label = _drawn(cells, metric)
     rows = rows.assign(cell=[cell_name(row) for row in rows.to_dict("records")])
     sure = _has(rows, "ci_low")
-    whole_layers = not any(_has(rows, axis) for axis in ("head", "position", "query"))
+    whole_layers = not any(_has(rows, axis) for axis in _PARTS)
     order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
     names = list(dict.fromkeys(rows["cell"] if whole_layers else order["cell"]))[: None if whole_layers else top]
     of = f" of {place}" if place else ""
     asks = f"In which layer{of} is" if whole_layers else f"Which cells{of} carry most of"
-    question = title or f"{asks} the difference{', and how surely' * sure}?"
-    figure = begin(question, 1.2 + 0.22 * max(len(names), 3))
-    ax = figure.subplots()
+    question = f"{asks} the difference{', and how surely' * sure}?"
+    figure, ax = single(question, 1.2 + 0.22 * max(len(names), 3), options=page)
     directions = list(rows["direction"].unique())
     low, high = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
     for direction, shift in zip(directions, np.linspace(-0.13, 0.13, len(directions)), strict=True):
         group = rows.loc[rows["direction"] == direction].set_index("cell").reindex(names)
         y = np.arange(len(names)) + (shift if len(directions) > 1 else 0)
-        ax.hlines(y, group[low], group[high], colors=_COLOURS[direction], lw=1.5)
-        dots: dict[str, Any] = {"s": 32, "color": _COLOURS[direction], "linewidth": 0, "label": direction}
+        colour = _COLOURS.get(direction, BLUE)
+        ax.hlines(y, group[low], group[high], colors=colour, lw=1.5)
+        dots: dict[str, Any] = {"s": 32, "color": colour, "linewidth": 0, "label": direction}
         sns.scatterplot(x=group[quantity].to_numpy(dtype=float), y=y, ax=ax, legend=False, **dots)
     ax.axvline(0, color="0.4", lw=1)
     if quantity == "share" and rows["share"].abs().to_numpy(dtype=float).max() > 0.5:  # else it is far away
@@ -176,10 +192,55 @@ def top_cells(
     cut = _cut_far_intervals(ax, rows[quantity].to_numpy(dtype=float))
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if sure else "one pair: no interval" if n == 1 else f"{n} prompts"
-    ax.set(xlabel=f"{label.replace(chr(10), ' ')} ({over}{', some beyond the edge' * cut})", ylabel="")
-    handles = [Line2D([], [], marker="o", ls="", color=_COLOURS[each], label=_SAYS[each]) for each in directions]
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
+    over += ", some beyond the edge" * cut
+    letters = int(max(24, (figure.get_figwidth() if is_ours(figure) else 4) * 9))
+    ax.set(xlabel=fill(f"{label.replace(chr(10), ' ')} ({over})", letters), ylabel="")
+    dot: dict[str, Any] = {"marker": "o", "ls": ""}
+    entries = {_SAYS[each]: Line2D([], [], color=_COLOURS[each], **dot) for each in directions if each in _SAYS}
+    keys(figure, [ax], entries, columns=2)
+    kind = "all layers" if whole_layers else f"the {len(names)} cells with the largest effects"
+    caption(figure, _caption(rows, metric, kind), f"Lines are {over}." * sure)
     return figure
+
+
+@styled
+def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page]) -> Figure:
+    """What the metric falls to while cells are ablated one after the other, with the band of its 95% interval.
+
+    Args:
+        cells: rows of an ablation's table, with `step`.
+        metric: which to draw.
+        plain: the metric with nothing ablated.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+    """
+    rows = cells.loc[cells["metric"] == metric].sort_values("step")
+    names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
+    columns = [rows[name].to_numpy(dtype=float) for name in ("effect", "ci_high", "ci_low")]
+    middle, low, high = (plain - np.concatenate([[0.0], each]) for each in columns)
+    figure, ax = single("What is left as one cell after the other is taken away?", 2.6, options=page)
+    x = np.arange(len(names))
+    ax.plot(x, middle, color=BLUE, marker="o", ms=4)
+    ax.fill_between(x, low, high, color=BLUE, alpha=0.2, lw=0)
+    ax.axhline(0, color="0.4", lw=1)
+    shown = x[:: max(1, -(-len(x) // _TICKS))]
+    ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
+    quantity, unit = metric_unit(metric)
+    ax.set(xlabel="ablated too", ylabel=f"{quantity}, {unit}")
+    n = max(rows["n"].tolist())
+    said = f"The {quantity} ({unit}) as cells are ablated, each with all before it; {n} prompts"
+    caption(figure, f"{said}, the band is the 95% interval of the change." if n > 2 else f"{said}.")
+    return figure
+
+
+def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
+    """What is shown, and over how many prompts."""
+    quantity, unit = metric_unit(metric)
+    ways = " and ".join(str(way) for way in rows["direction"].unique())
+    drawn = (
+        f"share of the {quantity}" if rows["share"].notna().to_numpy().any() else f"effect on the {quantity} ({unit})"
+    )
+    n = max(rows["n"].tolist())
+    return f"The {drawn} of {cells}; {ways}, mean over {n} prompt{'s' if n != 1 else ''}."
 
 
 def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
@@ -256,7 +317,8 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
     names = []
     for place in range(size(group, axis)):
         clean, corrupt = (
-            where.loc[place, f"{prefix}{name}"] if place in where.index else None for name in ("token", "corrupt_token")
+            where.loc[place, f"{prefix}{name}"] if f"{prefix}{name}" in where and place in where.index else None
+            for name in ("token", "corrupt_token")
         )
         named = where[f"{prefix}name"].get(place) if f"{prefix}name" in where else None
         shown = named if isinstance(named, str) else _token_name(clean, corrupt) or str(place)
@@ -279,8 +341,16 @@ def _visible(token: str) -> str:
 
 def cell_name(row: Mapping[Any, Any]) -> str:
     """`L3.H2 at 4 (Lily)`: layer, head and place, as far as the cell has them."""
-    layer, head = row["layer"], row["head"]
+    if isinstance(row.get("sender"), str):
+        return f"{component_name(row['sender'])} → {component_name(row['receiver'])}"
+    layer, head = row["layer"], row.get("head", pd.NA)
+    if pd.isna(layer):
+        return str(row["term"])
     name = f"L{layer}" if pd.isna(head) else head_name(layer, head)
+    units = [f"{letter}{row[unit]}" for unit, letter in (("neuron", "N"), ("expert", "E")) if unit in row]
+    if isinstance(row.get("part"), str) and row["part"] != "head":  # a term of the stream
+        units = ["MLP" if row["part"] == "mlp" else "cross" if row["part"] == "cross_head" else str(row["part"])]
+    name = ".".join([name, *units])
     places = []
     for axis, says, prefix in (("position", "at", ""), ("query", "from", ""), ("key", "to", "key_")):
         if axis in row and not pd.isna(row[axis]):
@@ -291,12 +361,20 @@ def cell_name(row: Mapping[Any, Any]) -> str:
     return " ".join([name, *places])
 
 
+def component_name(name: str) -> str:
+    """`0.3` as L0.H3, `1.2.q` as L1.H2.q, `mlp.1` as L1.MLP; `embed` and `logits` as they are."""
+    if name.startswith("mlp."):
+        return f"L{name.removeprefix('mlp.')}.MLP"
+    layer, *rest = name.split(".")
+    return ".".join([head_name(int(layer), int(rest[0])), *rest[1:]]) if rest else name
+
+
 def _dots(ax: Axes, group: pd.DataFrame, axis: str) -> None:
     """Mark cells whose interval excludes 0, with q below 0.05 and, where shares are defined, a share of 0.05."""
     clear = ((group["ci_low"] > 0) | (group["ci_high"] < 0)) & (group["q"] < DISCOVERY)
     marked = group.loc[clear & ~(group["share"].abs() < NOTABLE)]
     x, y = marked[axis].to_numpy(dtype=float), marked["layer"].to_numpy(dtype=float)
-    ax.scatter(x + 0.5, y + 0.5, s=14, c="black", edgecolors="white", linewidths=0.8)
+    mark(ax, x, y)
 
 
 def _number_heads(ax: Axes, group: pd.DataFrame, quantity: str, scale: Normalize) -> None:
@@ -307,4 +385,4 @@ def _number_heads(ax: Axes, group: pd.DataFrame, quantity: str, scale: Normalize
         if share >= 0.1:
             colour = "white" if share > 0.6 else "black"
             x, y = row["position"] + 0.5, row["layer"] + 0.5
-            ax.text(x, y, str(row["head"]), ha="center", va="center", fontsize=8, color=colour)
+            ax.text(x, y, str(row["head"]), ha="center", va="center", fontsize=sized(8), color=colour)

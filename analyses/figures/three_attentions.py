@@ -1,6 +1,7 @@
 """What do the three attentions of an encoder-decoder look at in one pair of texts?"""
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analyses.figures.attention_lines import Pattern, literal
-from analyses.figures.style import ORANGE, WIDTH, begin, measure_name, styled
+from analyses.figures.style import ORANGE, WIDTH, Page, begin, caption, measure_name, sized, styled
 
 Span = tuple[int, int]  # from the first to after the last
 _COLOURS = "Blues"  # so that most of a page stays white, and an outline can be seen
@@ -28,7 +29,7 @@ def three_attentions(
     read: Sequence[str],
     written: Sequence[str],
     aligned: Sequence[tuple[str, Span, Span]] = (),
-    title: str = "What do the three attentions look at while a text is translated?",
+    **page: Unpack[Page],
 ) -> Figure:
     """Heat maps with cells of one size on one scale: the encoder's, and beside it cross-attention over the decoder's.
 
@@ -41,17 +42,19 @@ def three_attentions(
         written: the token that it is to write in each row.
         aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
             outlined, and named where there is one of its name.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     encoder, decoder, cross = patterns.items()
-    cell = min(_LARGEST, (WIDTH - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
+    cell = min(_LARGEST, (page.get("width", WIDTH) - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
     wide, high = len(source) * cell, len(read) * cell
     beside = wide - high >= _KEY[0]  # whether the decoder's map leaves room to its right
     under = 2 * high + _MIDDLE - wide >= _BELOW + 2 * _KEY[1]  # or the encoder's under it
     below = _BELOW if beside or under else _BELOW + _KEY[1]
-    width = max(_LEFT + 2 * wide + _BETWEEN + _RIGHT, _NARROWEST)
+    width = page.get("width", max(_LEFT + 2 * wide + _BETWEEN + _RIGHT, _NARROWEST))
     height = _ABOVE + max(wide, 2 * high + _MIDDLE) + below
-    figure = begin(title, height, width)
+    figure = begin("What do the three attentions look at while a text is translated?", height, width, page)
+    over = _ABOVE + figure.get_figheight() - height  # a title of several lines takes more
+    height = figure.get_figheight()
     figure.set_layout_engine("none")  # every map's place is worked out below, so that all cells are of one size
 
     def axes(left: float, top: float, columns: Sequence[str], rows: Sequence[str]) -> Axes:
@@ -59,14 +62,16 @@ def three_attentions(
         return figure.add_axes((left / width, 1 - (top + size[1]) / height, size[0] / width, size[1] / height))
 
     second = _LEFT + wide + _BETWEEN
-    upper = axes(second, _ABOVE, source, written)
-    lower = axes(second, _ABOVE + high + _MIDDLE, read, read)
-    _map(axes(_LEFT, _ABOVE, source, source), *encoder, source, source, ("source, looked at", "source"))
+    upper = axes(second, over, source, written)
+    lower = axes(second, over + high + _MIDDLE, read, read)
+    _map(axes(_LEFT, over, source, source), *encoder, source, source, ("source, looked at", "source"))
     _map(upper, *cross, written, source, ("source, looked at", "written next"))
     _map(lower, *decoder, read, read, ("read, looked at", "read last"))
     _outline(upper, aligned)
     left, bottom = (second + high + 0.35) if beside else _LEFT, (_BELOW + 0.3) if beside or under else 0.4
     _key(figure, left, bottom, beside or under, bool(aligned))
+    said = "Attention of the encoder, of cross-attention and of the decoder; queries run downwards"
+    caption(figure, said + (", and outlined is what is known to belong together." if aligned else "."))
     return figure
 
 
@@ -112,4 +117,4 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
             continue  # the parts are all of one kind
         to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
         place, side = (left - 0.8, "right") if to_the_left else (right - 0.2, "left")
-        ax.text(place, (top + bottom - 1) / 2, name, color=ORANGE, ha=side, va="center", fontsize=8)
+        ax.text(place, (top + bottom - 1) / 2, name, color=ORANGE, ha=side, va="center", fontsize=sized(8))

@@ -1,7 +1,7 @@
 """How did the heads form while the model was trained? Losses on top, and below them a line a head for each measure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,20 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, WIDTH, begin, head_name, styled
+from analyses.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    WIDTH,
+    Page,
+    begin,
+    caption,
+    head_name,
+    keys,
+    sized,
+    styled,
+)
 
 _PURPLE, _SKY, _YELLOW = "#aa4499", "#56b4e9", "#f0e442"
 _BEST = (BLUE, ORANGE, GREEN)  # of the heads with most of a measure in the end
@@ -49,8 +62,7 @@ def forming(
     table: pd.DataFrame,
     changes: Mapping[str, tuple[int, int] | None],
     boundaries: Mapping[str, Sequence[int]] | None = None,
-    *,
-    title: str | None = None,
+    **page: Unpack[Page],
 ) -> Figure:
     """A column a run: losses, then for each measure a line a head, those with most of it in the end named.
 
@@ -58,13 +70,13 @@ def forming(
         table: rows of `tables/forming`.
         changes: by run, the steps between which its phase change lies.
         boundaries: by run, the steps after which a phase of its training ended.
-        title: the question.
+        page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
     runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
-    width = WIDTH if len(runs) > 1 else _NARROW
-    figure = begin(title or "When did the heads form?", _PANEL * len(measures) + _KEY, width)
+    width = page.get("width", WIDTH if len(runs) > 1 else _NARROW)
+    figure = begin("When did the heads form?", _PANEL * len(measures) + _KEY, width, page)
     axes = figure.subplots(len(measures), len(runs), squeeze=False, sharex=True, sharey="row")
     last = float(table["step"].to_numpy().max())
     names: dict[Axes, list[_Name]] = {}
@@ -80,12 +92,15 @@ def forming(
         if measure in _SHARES:
             row[0].set_ylim(-0.02, 1.03)
     longest = max((len(each.text.replace("\\$", "$")) for written in names.values() for each in written), default=0)
-    _steps(axes[-1, 0], last, len(runs), longest)
+    _steps(axes[-1, 0], last, (width - 0.8) / len(runs) - 0.25, longest)
     figure.align_ylabels(axes[:, 0])
     for ax, written in names.items():
         ax.spines["bottom"].set_bounds(0, last)
         _write(ax, written, last)
     _legend(figure, table, changes, boundaries or {})
+    caption(
+        figure, "Losses and measures while the model was trained, a line a head; those with most in the end are named."
+    )
     return figure
 
 
@@ -143,12 +158,12 @@ def _mark(ax: Axes, change: tuple[int, int] | None, boundaries: Sequence[int]) -
         ax.axvline(step, color="0.6", lw=0.9, ls=":", zorder=1)
 
 
-def _steps(ax: Axes, last: float, columns: int, longest: int) -> None:
-    """Steps from 0 to the last, with room for names of some length; ticks only where there are steps."""
-    width = ((WIDTH if columns > 1 else _NARROW) - 0.8) / columns - 0.25
+def _steps(ax: Axes, last: float, width: float, longest: int) -> None:
+    """Steps from 0 to the last in so many inches, with room for names of some length; ticks only where steps are."""
     share = min(0.5, (0.1 + _LETTER * longest) / width)
     ax.set_xlim(0, last / (1 - share))
-    ticks = MaxNLocator(6 if columns == 1 else 7 - columns, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
+    most = max(2, min(6, round(1.35 * width)))
+    ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
     ax.set_xticks([tick for tick in ticks if 0 <= tick <= last])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
@@ -162,7 +177,7 @@ def _write(ax: Axes, names: Sequence[_Name], last: float) -> None:
     above = max(places[-1] - high, 0.0) if places else 0.0  # a crowd at the top stands below it, all of it in sight
     for name, place in zip(ranked, (each - above for each in places), strict=True):
         offset: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "annotation_clip": False}
-        text = ax.annotate(name.text, (last, place), **offset, va="center", fontsize=_TEXT, color=name.colour)
+        text = ax.annotate(name.text, (last, place), **offset, va="center", fontsize=sized(_TEXT), color=name.colour)
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
@@ -175,18 +190,14 @@ def _apart(wished: Sequence[float], least: float) -> list[float]:
 
 
 def _legend(figure: Figure, table: pd.DataFrame, changes: Mapping[str, Any], boundaries: Mapping[str, Any]) -> None:
-    handles: list[Any] = []
+    entries: dict[str, Any] = {}
     if table["layer"].notna().to_numpy().any():
-        handles += [
-            Line2D([], [], color=BLUE, lw=1.8, label="heads with most in the end"),
-            Line2D([], [], color="0.7", lw=0.8, label="other heads"),
-        ]
+        entries["heads with most in the end"] = Line2D([], [], color=BLUE, lw=1.8)
+        entries["other heads"] = Line2D([], [], color="0.7", lw=0.8)
     if table["baseline"].notna().to_numpy().any():
-        handles.append(Line2D([], [], color="0.35", lw=1, ls="--", label="strictest baseline"))
+        entries["strictest baseline"] = Line2D([], [], color="0.35", lw=1, ls="--")
     if any(changes.values()):
-        handles.append(Patch(color=_YELLOW, alpha=0.55, lw=0, label="phase change"))
+        entries["phase change"] = Patch(color=_YELLOW, alpha=0.55, lw=0)
     if any(map(len, boundaries.values())):
-        handles.append(Line2D([], [], color="0.6", lw=0.9, ls=":", label="next phase of training"))
-    if handles:
-        columns = len(handles) if figure.get_figwidth() > _NARROW else 3
-        figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=columns)
+        entries["next phase of training"] = Line2D([], [], color="0.6", lw=0.9, ls=":")
+    keys(figure, figure.axes, entries, columns=len(entries) or 1)

@@ -416,7 +416,7 @@ def _edges(estimates: pd.DataFrame, metric: str) -> list[list[Text]]:
     table = rows.pivot_table(index=keys, columns="method", values="estimate", sort=False).reset_index()
     table = table.assign(size=table["exact"].abs()).sort_values("size", ascending=False, kind="stable")
     return [
-        [bold(figures.point_name(row)), row["direction"], *(number(row[name]) for name in ("exact", EAP, EAP_IG))]
+        [bold(figures.cell_name(row)), row["direction"], *(number(row[name]) for name in ("exact", EAP, EAP_IG))]
         for direction in rows["direction"].unique()
         for row in table.loc[table["direction"] == direction].head(_EDGES).to_dict("records")
     ]

@@ -64,7 +64,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
     return {
         task: Figure(
             f"{behaviour}-effects-{_slug(task)}",
-            figures.effect_grid(effects, task, title=questions.get(task)),
+            figures.effect_grid(effects, task, title=questions.get(task, "?")),
             caption,
         )
         for task in effects["task"].unique()
@@ -126,7 +126,7 @@ def _grids(behaviour: Behaviour, heads: pd.DataFrame, measures: Sequence[str]) -
     for each in dict.fromkeys(behaviour[measure].unit for measure in measures):
         group = [measure for measure in measures if behaviour[measure].unit == each]
         name, unit = f"{behaviour.name}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
-        figure = figures.head_grid(heads, group, title=behaviour.grids.get(each), quantity=unit.drawn)
+        figure = figures.head_grid(heads, group, title=behaviour.grids.get(each, "?"), quantity=unit.drawn)
         read = [unit.caption, _DOTS if unit.ranked else ""]
         yield Figure(name, figure, " ".join(each for each in read if each))
 

@@ -241,7 +241,7 @@ def test_the_worst_missed_cell_has_its_name(found, agreement):
     missed.loc[row, "estimate"] += 1.0
     missed.loc[row, "idle"] = False
     ax = figures.estimate_panels(missed, agreement, "logit_difference").axes[0]
-    assert [text.get_text() for text in ax.texts] == [figures.point_name(missed.loc[row].to_dict())]
+    assert [text.get_text() for text in ax.texts] == [figures.cell_name(missed.loc[row].to_dict())]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_worst_missed_cell_has_its_name(found, agreement):
     ],
 )
 def test_points_have_short_names(row, name):
-    assert figures.point_name(row) == name
+    assert figures.cell_name(row) == name
 
 
 def test_key_value_heads_of_a_real_model(stories):
