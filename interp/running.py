@@ -120,10 +120,14 @@ class Run(Shown):
         read = self.target if self.target is not None and not first else self.tokens
         names = [self._names(batch, prompt) for batch in (read, self.tokens if cross else read)]
         rows, columns = ([at for at, _ in each] for each in names)
-        heads = {f"{site.rsplit('.', 2)[0]} head {at}": each[rows][:, columns] for at, each in enumerate(pattern)}
+        stack, layer, *_ = site.split(".")
+        where = "cross-attention " if cross else f"{stack} " if self.target is not None else ""
+        heads = {f"{where}L{layer}.H{at}": each[rows][:, columns] for at, each in enumerate(pattern)}
         queries, keys = ([name for _, name in each] for each in names)
-        said = {"title": "Where does each head look?", "label": "attention", "axes_labels": ("from", "to")}
-        return drawn("best_heads", heads, queries=queries, keys=keys, **{**said, **how})
+        said = {"label": "attention", "axes_labels": ("from", "to")}
+        return drawn(
+            "best_heads", heads, queries=queries, keys=keys, asks="Where does each head look?", **{**said, **how}
+        )
 
     def _names(self, batch: TokenBatch, prompt: int) -> list[tuple[int, str]]:
         """The columns of a prompt's tokens, and what each says."""

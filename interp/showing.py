@@ -75,8 +75,8 @@ def signed(value: float) -> str:
     return "–" if isnan(value) else f"{value:+.3g}"
 
 
-def drawn(figure: str, *args: Any, **how: Any) -> Figure:
-    """The figure of that name, drawn.
+def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figure:
+    """The figure of that name, drawn; `asks` is its title, where nothing else is asked for.
 
     Raises:
         InputError: what draws is not installed, or another package of its name hides it.
@@ -88,4 +88,5 @@ def drawn(figure: str, *args: Any, **how: Any) -> Figure:
             f"figures are drawn by {FIGURES}, which comes with this package; it cannot be loaded ({error}): "
             "look for another folder or file of that name; .table() needs none of it"
         ) from error
-    return draw(*args, **how)
+    own_title = {} if asks is None or how.get("ax") is not None else {"title": asks}
+    return draw(*args, **{**own_title, **how})

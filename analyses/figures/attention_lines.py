@@ -32,6 +32,7 @@ Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
 _ACROSS = 3  # panels side by side
 _EVERY = 4  # positions from one label to the next
+_NAMES = 24  # names along an axis
 
 
 @styled
@@ -55,10 +56,10 @@ def best_heads(
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     question = f"Where do{'es the head' if len(patterns) == 1 else ' the heads'} look?"
-    figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, options=page)
+    figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
     scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        heat_map(ax, pattern, scale, POSITIVE, xticklabels=keys or _EVERY, yticklabels=queries or _EVERY)
+        heat_map(ax, pattern, scale, POSITIVE, xticklabels=_ticks(keys), yticklabels=_ticks(queries))
         ax.set_title(measure_name(name))
         ax.set_xlabel(axes_labels[1])
         ax.tick_params("x", rotation=90 if keys else 0)
@@ -66,6 +67,8 @@ def best_heads(
     for ax in axes:
         if leftmost(figure, ax):
             ax.set_ylabel(axes_labels[0])
+        else:  # the rows of all panels are the same
+            ax.set_yticklabels([])
     colour_bar(figure, axes, ScalarMappable(scale, POSITIVE), label)
     caption(
         figure, f"{label[0].upper()}{label[1:]} of {', '.join(map(measure_name, patterns))}; queries run downwards."
@@ -104,6 +107,14 @@ def attention_over_words(
     said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
     caption(figure, said + (", in orange that of the words asked about." if emphasised else "."))
     return figure
+
+
+def _ticks(names: Sequence[str] | None) -> list[str] | int:
+    """What to write along an axis: every name that there is room for, or every few positions."""
+    if not names:
+        return _EVERY
+    step = -(-len(names) // _NAMES)
+    return [literal(name) if at % step == 0 else "" for at, name in enumerate(names)]
 
 
 def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:

@@ -53,20 +53,20 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
     heat_map(ax, chances, Normalize(0, 1), POSITIVE, yticklabels=False, xticklabels=False)
     tokens = rows.assign(shown=[_shown(row) for row in rows.to_dict("records")])
     tokens = tokens.pivot(index="layer", columns=across, values="shown").reindex(columns=places).to_numpy()
-    room = (figure.get_figwidth() - 1.2) / len(places) * 72  # points
+    room = (figure.get_figwidth() - 1.5) / len(places) * 72  # points
     longest = max((len(token) for token in tokens.ravel()), default=1)
     size = max(min(sized(8), room / (0.62 * longest)), sized(4.5))
     for (row, column), token in np.ndenumerate(tokens):
         colour = "black" if chances.to_numpy()[row, column] > 0.6 else "white"
         ax.text(column + 0.5, row + 0.5, token, ha="center", va="center", fontsize=size, color=colour)
     ax.invert_yaxis()
-    names = ["as embedded" if not layer else f"after {layer - 1}" for layer in layers]
+    names = [str(layer - 1) if layer else "embed" for layer in layers]
     ax.set_yticks(np.arange(len(layers)) + 0.5, names)
     read = rows.drop_duplicates(across).set_index(across)["read"]
     labels = [str(place) if by_prompt or not isinstance(read[place], str) else _cut(read[place]) for place in places]
     ax.set_xticks(np.arange(len(places)) + 0.5, labels, rotation=0 if by_prompt else 90)
     ax.tick_params(length=2)
-    ax.set(xlabel=across if by_prompt else "token read", ylabel="layer")
+    ax.set(xlabel=across if by_prompt else "token read", ylabel="after layer")
     ax.spines[["left", "bottom"]].set_visible(False)
     colour_bar(figure, [ax], ScalarMappable(Normalize(0, 1), POSITIVE), "probability")
     caption(

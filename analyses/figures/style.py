@@ -145,11 +145,18 @@ def single(question: str, height: float, width: float = WIDTH, options: Page | N
 
 
 def panels(
-    question: str, count: int, *, height: float, columns: int, key: float = 0.5, options: Page | None = None
+    question: str,
+    count: int,
+    *,
+    height: float,
+    columns: int,
+    key: float = 0.5,
+    square: bool = False,
+    options: Page | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` equal panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
-    A narrow page has fewer columns.
+    A narrow page has fewer columns, and panels that are to be `square` are then less high.
     """
     if borrowed := _borrowed(options, count):
         return borrowed
@@ -158,6 +165,8 @@ def panels(
     columns = max(1, min(columns, count, int(width / (_LEAST * rcParams["font.size"] / FONT))))
     rows = -(-count // columns)
     columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
+    if square:
+        height = min(height, (width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
     figure = begin(question, rows * height + key, width, options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[count:]:
@@ -198,6 +207,7 @@ def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | N
     assert figure is not None
     for ax in axes:
         ax.tick_params(labelsize=sized(8))
+        ax.spines[["top", "right"]].set_visible(False)
         for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
             text.set_fontsize(sized(9))
     title = options.get("title", _ASKED)

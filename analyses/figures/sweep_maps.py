@@ -1,7 +1,6 @@
 """Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any, Unpack
 
 import numpy as np
@@ -49,6 +48,7 @@ _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
 _PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "term")  # of a layer
+_NARROW = 4.0  # inches: up to here what is along an axis has two lines
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
@@ -135,7 +135,8 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
     best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
     directions = list(rows["direction"].unique())
     question = f"From which token to which does a head's {site} carry the difference?"
-    figure, axes = panels(question, len(best) * len(directions), height=3.0, columns=len(best), options=page)
+    count, columns = len(best) * len(directions), len(best)
+    figure, axes = panels(question, count, height=3.0, columns=columns, square=True, options=page)
     scale = _scale(rows, quantity)
     drawn = [(direction, layer, head) for direction in directions for layer, head in best.tolist()]
     for ax, (direction, layer, head) in zip(axes, drawn, strict=True):
@@ -143,6 +144,8 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
         names = _token_names(group, "query"), _token_names(group, "key")
         _map(ax, group, ("query", "key"), quantity, scale, names)
         ax.set_title(f"{head_name(layer, head)}, {direction}")
+        if not leftmost(figure, ax):  # the tokens of all panels are the same
+            ax.set_yticklabels([])
     along(figure, axes, "to token", "from token")
     colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
     caption(figure, _caption(rows, metric, f"single entries of {site}, in the heads with the largest"))
@@ -193,11 +196,12 @@ def top_cells(
     n = max(rows["n"].tolist())
     over = f"95% intervals over {n} prompts" if sure else "one pair: no interval" if n == 1 else f"{n} prompts"
     over += ", some beyond the edge" * cut
-    letters = int(max(24, (figure.get_figwidth() if is_ours(figure) else 4) * 9))
-    ax.set(xlabel=fill(f"{label.replace(chr(10), ' ')} ({over})", letters), ylabel="")
+    alone = is_ours(figure) and bool(figure.get_suptitle())  # else the caption says it
+    wide = is_ours(figure) and figure.get_figwidth() > _NARROW
+    ax.set(xlabel=(label.replace("\n", " ") if wide else label) + f" ({over})" * alone, ylabel="")
     dot: dict[str, Any] = {"marker": "o", "ls": ""}
     entries = {_SAYS[each]: Line2D([], [], color=_COLOURS[each], **dot) for each in directions if each in _SAYS}
-    keys(figure, [ax], entries, columns=2)
+    keys(figure, [ax], entries if alone or len(entries) > 1 else {}, columns=2)
     kind = "all layers" if whole_layers else f"the {len(names)} cells with the largest effects"
     caption(figure, _caption(rows, metric, kind), f"Lines are {over}." * sure)
     return figure

@@ -129,13 +129,14 @@ class DirectAttribution(Shown):
         """
         if kind not in {"map", "top"}:
             raise InputError(f"no figure {kind!r} of an attribution: expected map or top")
-        table = self.table().assign(metric="logit_difference", direction="direct", site="z")
+        table = self.table().assign(metric="logit_difference", direction="on the direct path", site="z")
         if kind == "top":
-            return drawn("top_cells", table, "logit_difference", **how)
+            return drawn("top_cells", table, "logit_difference", asks="Which terms write the answer?", **how)
         self.by_head(attention)  # which says where there is none
         heads = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
-        asks = "Which heads write the answer, on the direct path?"
-        return drawn("cell_map", heads, "logit_difference", **{"title": asks, **how})
+        return drawn(
+            "cell_map", heads, "logit_difference", asks="Which heads write the answer, on the direct path?", **how
+        )
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """The whole, and the terms that add most."""

@@ -98,10 +98,11 @@ class Ablation(Shown):
             InputError: there is no such metric or kind.
         """
         name = chosen(self.values, metric, "this ablation has")
-        table = self.table().assign(direction=self.kind)
+        table = self.table().assign(direction=f"ablated by {self.kind}")
+        asks = f"What is lost without each cell of {self.site}?"
         if self.axes == ("step",):
             return drawn("steps", table, name, plain=float(self.plain[name].mean()), **how)
-        return drawn_cells(table, name, "top" if self.axes == ("cell",) else kind, self.axes, **how)
+        return drawn_cells(table, name, "top" if self.axes == ("cell",) else kind, self.axes, asks=asks, **how)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was ablated, each metric with nothing ablated, and what costs most."""
