@@ -80,7 +80,7 @@ class Drawn(Figure):
         return drawn.getvalue(), {"width": width, "height": height}
 
 
-def page(width: float = 6.9, height: float = 2.5) -> Drawn:
+def page(width: int | float = 6.9, height: int | float = 2.5) -> Drawn:
     """An empty figure, in whose axes (`page.subplots(1, 2)`) several figures can stand side by side."""
     return Drawn(figsize=(width, height), layout="constrained")
 
@@ -111,7 +111,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return inside
 
 
-def sized(size: float) -> float:
+def sized(size: int | float) -> float:
     """A size of text for a figure whose text has 9 points, in the size that is asked for."""
     return size * rcParams["font.size"] / FONT
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from einops import einsum
@@ -116,7 +116,7 @@ class DirectAttribution(Shown):
             rows[axis] = pd.array([place[at] for place in places], dtype="Int64")
         return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
 
-    def figure(self, kind: Literal["map", "top"] = "map", attention: Attending = "self", **how: Any) -> Figure:
+    def figure(self, kind: str = "map", attention: Attending = "self", **how: Any) -> Figure:
         """A map of the heads, or the terms that add most either way, with their intervals.
 
         Args:

@@ -11,7 +11,7 @@ bound.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -85,7 +85,7 @@ class Ablation(Shown):
         """The plain metric, of which a share may be lost; None where it may as well be nothing."""
         return None if unreliable(self.plain[metric]) else self.plain[metric]
 
-    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
         """A map of what each cell costs, or the largest with their intervals; of an order the metric step by step.
 
         Args:

@@ -100,7 +100,7 @@ class Sweep(Shown):
         rows = cell_rows(self.axes, effect, least, whole if shared else None, seed=seed)
         return rows.assign(direction=self.direction, metric=metric)
 
-    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
         """A map of the cells, or the largest effects with their intervals; by layer alone there is no map.
 
         Args:

@@ -9,7 +9,7 @@ and effects along different paths cancel to first order (GradDrop closes one lay
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -70,7 +70,7 @@ class Magnitudes(Shown):
         where = {"stack": self.stack, "attention": self.attention, "site": self.site}
         return long_table(where, rows, self.axes, self.positions)
 
-    def figure(self, metric: str | None = None, kind: Literal["map", "top"] = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
         """A map of the magnitudes, or the largest; arguments as in `Sweep.figure`."""
         name = chosen(self.values, metric, "these magnitudes have")
         return drawn_cells(self.table(), name, kind, self.axes, **how)

@@ -1,0 +1,243 @@
+"""Figures have the size that a page asks for, bring their caption, and draw into somebody's axes and nowhere else."""
+
+import re
+from io import BytesIO
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+from matplotlib._pylab_helpers import Gcf
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from analyses import figures
+from analyses.figures import style
+from interp import Transformer, run, sweep
+from interp.attribution import direct_logit_attribution, logit_lens
+from interp.patching import (
+    Pairs,
+    ablate,
+    ablate_cells,
+    ablate_in_order,
+    atp_star,
+    edge_attribution,
+    logit_difference,
+    top_cells,
+)
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "paper_figures.md"
+HEADS = [
+    {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
+    | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
+    | {"q": 0.01, "n": 7}
+    for measure in ("induction", "previous-token", "distance")
+    for layer in range(2)
+    for head in range(4)
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return tiny.model("gpt2")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    return tiny.ragged_pairs()
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return pd.DataFrame(HEADS)
+
+
+@pytest.fixture(scope="module")
+def drawing(model, pairs) -> dict:
+    """A way to draw each result, by name."""
+    metric, ids = logit_difference(), tiny.token_ids(3, 5)
+    by = {"by": ("layer", "position")}
+    found = sweep(model, pairs, metric)
+    lens = logit_lens(model, ids)
+    return {
+        "sweep": found.figure,
+        "largest": lambda **page: found.figure(kind="top", **page),
+        "positions": sweep(model, pairs, metric, "resid_pre", **by).figure,
+        "layers": sweep(model, pairs, metric, "mlp_out", by=("layer",)).figure,
+        "ablation": ablate(model, pairs, metric, kind="mean").figure,
+        "listed": ablate_cells(model, pairs, metric, [(0, 1)], kind="mean").figure,
+        "order": ablate_in_order(model, pairs, metric, [(0, 1), (1, 2)], kind="mean").figure,
+        "neurons": ablate_cells(model, pairs, metric, [(0, 1), (1, 2)], "mlp.post", kind="mean").figure,
+        "top cells": top_cells(model, pairs, metric, k=2).figure,
+        "edges": edge_attribution(model, pairs, metric).figure,
+        "magnitudes": atp_star(model, pairs, metric, {"z": ("layer", "head")})["z"].figure,
+        "heads": direct_logit_attribution(model, ids, 3, 4).figure,
+        "terms": lambda **page: direct_logit_attribution(model, ids, 3, 4).figure("top", **page),
+        "lens": lens.figure,
+        "answers": lambda **page: lens.figure(3, 4, **page),
+        "tokens": run(model, ids).figure,
+    }
+
+
+def texts(figure: Figure) -> list[Text]:
+    figure.draw_without_rendering()
+    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+
+@pytest.mark.parametrize("width", [3.3, pytest.param(6.9, marks=pytest.mark.slow)])
+def test_every_result_draws_itself_at_any_width_with_a_caption(drawing, width):
+    for name, draw in drawing.items():
+        figure = draw(width=width, font_size=8, title=None)
+        assert figure.get_figwidth() == width, name
+        assert not figure.get_suptitle(), name
+        assert figure.caption.endswith("."), name
+        assert len(figure.caption) > 40, name
+        figure.draw_without_rendering()
+        inked = figure.get_tightbbox()
+        assert min(inked.x0, inked.y0) > -0.02, name  # nothing is cut
+        assert inked.x1 < width + 0.02, name
+        assert inked.y1 < figure.get_figheight() + 0.02, name
+
+
+def test_every_result_draws_into_somebodys_axes_and_makes_no_other_figure(drawing, monkeypatch):
+    for name, draw in drawing.items():
+        mine = Figure(figsize=(4, 3))
+        axes = mine.subplots(1, 2)
+        with monkeypatch.context() as made:
+            made.setattr(style.Drawn, "__init__", None)  # no figure can be made
+            assert draw(ax=axes[0]) is mine, name
+        assert axes[0].has_data() or axes[0].collections, name
+        assert not axes[1].has_data(), name
+        assert not axes[1].get_title()
+        assert not mine.get_suptitle(), name
+        assert not mine.legends, name
+        assert mine.caption, name  # pyright: ignore[reportAttributeAccessIssue]
+        mine.draw_without_rendering()
+    assert not Gcf.get_all_fig_managers()
+
+
+def test_captions_on_one_page_follow_each_other(drawing):
+    page = figures.page(width=6.9, height=2.0)
+    left, right = page.subplots(1, 2)
+    drawing["sweep"](ax=left)
+    first = page.caption
+    drawing["largest"](ax=right, title="b")
+    assert page.caption.startswith(first)
+    assert len(page.caption) > len(first) + 40
+    assert right.get_title(loc="left") == "b"
+    assert tuple(page.get_size_inches()) == (6.9, 2.0)
+
+
+def test_a_dot_is_explained_in_the_caption_and_on_a_figure_with_a_title(table):
+    alone = figures.head_grid(table, "induction")
+    assert alone.get_suptitle()
+    assert "A dot marks a gain of at least 0.05 whose 95% interval excludes 0" in alone.caption
+    none = figures.head_grid(table.assign(q=0.5), "induction")
+    assert "dot" not in none.caption
+
+
+def test_notes_go_with_the_title(drawing):
+    assert "●" in drawing["sweep"]().get_supxlabel()
+    bare = drawing["sweep"](title=None)
+    assert not bare.get_supxlabel()
+    assert "A dot marks" in bare.caption
+
+
+def test_text_has_the_size_that_is_asked_for(table, drawing):
+    for draw in (lambda **page: figures.head_grid(table, "induction", **page), drawing["sweep"], drawing["largest"]):
+        small = {round(text.get_fontsize(), 3) for text in texts(draw(font_size=6, title=None))}
+        assert small <= {6.0, round(6 * 8 / 9, 3)}
+        usual = {round(text.get_fontsize(), 3) for text in texts(draw())}
+        assert usual <= {8, 9, 11}
+
+
+def test_a_narrow_page_has_fewer_panels_in_a_row(table):
+    across = {}
+    for width in (1.8, 3.3, 6.9):
+        figure = figures.head_grid(table, width=width, title=None)
+        figure.draw_without_rendering()
+        across[width] = len({round(ax.get_position().x0, 2) for ax in figure.axes[:3]})
+    assert across == {1.8: 1, 3.3: 2, 6.9: 3}
+
+
+def test_a_title_is_asked_given_or_none(table):
+    assert figures.head_grid(table, "induction").get_suptitle() == "Which heads show induction?"
+    assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
+    assert not figures.head_grid(table, "induction", title=None).get_suptitle()
+
+
+def test_a_pdf_holds_true_type_and_no_style_is_changed(table, drawing, tmp_path):
+    before = dict(matplotlib.rcParams)
+    for at, figure in enumerate((figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3))):
+        figure.savefig(tmp_path / f"{at}.pdf", metadata={"CreationDate": None})
+        written = (tmp_path / f"{at}.pdf").read_bytes()
+        assert b"/FontFile2" in written  # the key of a TrueType font; type 3 fonts have none
+        assert b"/Subtype /Type3" not in written
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", written)
+        assert box
+        assert float(box[1]) == pytest.approx(3.3 * 72, abs=0.1)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_picture_has_300_dots_an_inch_unless_told(table):
+    figure, drawn, coarse = figures.gain_intervals(table, "induction", width=3.3), BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png")
+    figure.savefig(coarse, format="png", dpi=50)
+    sizes = [int.from_bytes(each.getvalue()[16:20], "big") for each in (drawn, coarse)]
+    assert sizes == [990, 165]
+
+
+def test_a_notebook_shows_a_figure_without_any_magic(table):
+    from IPython.core.formatters import DisplayFormatter
+
+    figure = figures.gain_intervals(table, "induction", width=3.0)
+    shown, beside = DisplayFormatter().format(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
+    assert beside["image/png"]["width"] == 288
+
+
+def test_wrong_options_are_one_line(table, drawing):
+    axes = Figure().subplots(1, 2)
+    with pytest.raises(TypeError, match="no option widht here: expected title, width, font_size, ax"):
+        figures.head_grid(table, "induction", widht=3)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(ValueError, match="expected as many axes in ax=, got 2"):
+        figures.head_grid(table, "induction", ax=axes)
+    with pytest.raises(ValueError, match="give one of the two"):
+        drawing["sweep"](ax=axes[0], width=3)
+    with pytest.raises(ValueError, match="inches"):
+        drawing["sweep"](width=-1)
+    with pytest.raises(ValueError, match="points"):
+        drawing["sweep"](font_size=0)
+    with pytest.raises(ValueError, match="lays out its own panels"):
+        patterns = dict.fromkeys("abc", np.ones((1, 1)))
+        figures.three_attentions(patterns, source="x", read="x", written="x", ax=axes[0])
+
+
+def test_every_figure_takes_the_options_of_a_page():
+    drawing = [getattr(figures, name) for name in figures.__all__]
+    functions = [each for each in drawing if getattr(each, "__annotations__", {}).get("return") is Figure]
+    assert len(functions) >= 18
+    for each in functions:
+        assert "page" in each.__annotations__, each.__name__
+
+
+def test_a_captured_pattern_is_drawn_head_by_head(model):
+    out = run(model, tiny.rows((4, 3)), capture="decoder.*.attn.pattern")
+    figure = out.figure("decoder.1.attn.pattern", prompt=1)
+    assert [ax.get_title() for ax in figure.axes[:3]] == ["L1.H0", "L1.H1", "L1.H2"]
+    drawn = np.asarray(figure.axes[2].collections[0].get_array())
+    np.testing.assert_allclose(drawn, out["decoder.1.attn.pattern"][1, 2, :3, :3], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "agg")
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(block, names)
+    assert {path.name for path in tmp_path.iterdir()} == {"heads.pdf", "both.pdf", "grid.pdf", "gains.pdf"}
