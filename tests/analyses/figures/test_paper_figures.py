@@ -210,8 +210,8 @@ def test_wrong_options_are_one_line(table, drawing):
         drawing["sweep"](width=-1)
     with pytest.raises(ValueError, match="points"):
         drawing["sweep"](font_size=0)
+    patterns = dict.fromkeys("abc", np.ones((1, 1)))
     with pytest.raises(ValueError, match="lays out its own panels"):
-        patterns = dict.fromkeys("abc", np.ones((1, 1)))
         figures.three_attentions(patterns, source="x", read="x", written="x", ax=axes[0])
 
 
