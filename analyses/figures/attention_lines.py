@@ -59,7 +59,11 @@ def best_heads(
     figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
     scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        heat_map(ax, pattern, scale, POSITIVE, xticklabels=_ticks(keys), yticklabels=_ticks(queries))
+        heat_map(ax, pattern, scale, POSITIVE, xticklabels=not keys and _EVERY, yticklabels=not queries and _EVERY)
+        for set_ticks, names in ((ax.set_xticks, keys), (ax.set_yticks, queries)):
+            if names:
+                at = range(0, len(names), -(-len(names) // _NAMES))
+                set_ticks([each + 0.5 for each in at], [literal(names[each]) for each in at])
         ax.set_title(measure_name(name))
         ax.set_xlabel(axes_labels[1])
         ax.tick_params("x", rotation=90 if keys else 0)
@@ -107,14 +111,6 @@ def attention_over_words(
     said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
     caption(figure, said + (", in orange that of the words asked about." if emphasised else "."))
     return figure
-
-
-def _ticks(names: Sequence[str] | None) -> list[str] | int:
-    """What to write along an axis: every name that there is room for, or every few positions."""
-    if not names:
-        return _EVERY
-    step = -(-len(names) // _NAMES)
-    return [literal(name) if at % step == 0 else "" for at, name in enumerate(names)]
 
 
 def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:

@@ -1,5 +1,6 @@
 """What does a model say on its way, layer by layer and token by token?"""
 
+import math
 from typing import Any, Unpack
 
 import numpy as np
@@ -19,6 +20,7 @@ from analyses.figures.style import (
     caption,
     colour_bar,
     heat_map,
+    is_ours,
     legend,
     single,
     sized,
@@ -120,7 +122,9 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     width = min(WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
     figure, ax = single("Which tokens surprise the model?", 2.4, width, page)
     ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=BLUE, width=0.8)
-    ax.set_xticks(range(len(names)), names, rotation=90)
+    room = (figure.get_figwidth() if is_ours(figure) else 3.3) - 0.8
+    shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * sized(8) / 72 / room)))
+    ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
     ax.tick_params("x", length=0)
     ax.set(xlabel="", ylabel="surprise, in nats")
     caption(figure, "Minus the log-probability (nats) of each token given those before it; the first has none.")

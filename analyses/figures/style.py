@@ -37,6 +37,7 @@ _SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can
 _SHOWN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 _LEAST = 1.6  # inches: a panel is not made narrower
+_LARGEST = 100  # inches or points: whatever is larger is a slip
 _ASKED = "?"
 P = ParamSpec("P")
 
@@ -98,8 +99,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
         size: Any = kwargs.get("font_size", FONT)
-        if not size > 0:
-            raise ValueError(f"font_size is in points: expected more than 0, got {size}")
+        _check_size("font_size", size, "points")
         with rc_context(_style(float(size))):
             figure = draw(*args, **kwargs)
             if isinstance(figure, Drawn) and figure.under_way:
@@ -179,14 +179,18 @@ def _checked(options: Page | None) -> Page:
 
     Raises:
         TypeError: another, or one of another kind.
-        ValueError: a width of nothing.
+        ValueError: a width that is none.
     """
     options = {} if options is None else options
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
-    if not options.get("width", 1) > 0:
-        raise ValueError(f"width is in inches (3.3, 6.9): expected more than 0, got {options.get('width')}")
+    _check_size("width", options.get("width", WIDTH), "inches (3.3, 6.9)")
     return options
+
+
+def _check_size(name: str, size: Any, unit: str) -> None:
+    if not isinstance(size, int | float | np.number) or not 0 < size < _LARGEST:
+        raise ValueError(f"{name} is in {unit}: expected a number more than 0 and below {_LARGEST}, got {size!r}")
 
 
 def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | None:
@@ -199,6 +203,8 @@ def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | N
     if (given := options.get("ax")) is None:
         return None
     axes: list[Axes] = [given] if isinstance(given, Axes) else list(np.ravel(np.asarray(given, dtype=object)))
+    if any(not isinstance(ax, Axes) for ax in axes):
+        raise TypeError(f"ax= takes axes of Matplotlib, one for each panel: got {given!r:.80}")
     if len(axes) != count:
         raise ValueError(f"this figure has {count} panels: expected as many axes in ax=, got {len(axes)}")
     if "width" in options:

@@ -89,6 +89,7 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
     height = 1.3 + 0.24 * max(n_layers, 4)
     figure, axes = panels(question, len(directions), height=height, columns=2, key=0.5, options=page)
     scale = _scale(rows, quantity)
+    called = "token" if _has(rows, "token") or _has(rows, "name") else "position"
     names = _token_names(rows) if by_position else [str(head) for head in range(size(rows, "head"))]
     for ax, direction in zip(axes, directions, strict=True):
         group = rows.loc[rows["direction"] == direction]
@@ -98,7 +99,7 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         ax.invert_yaxis()
         if direction in _SAYS or len(directions) > 1:
             ax.set_title(_SAYS.get(direction, str(direction)))
-        ax.set_xlabel("token" if by_position else f"{'key/value ' if site in {'k', 'v'} else ''}head")
+        ax.set_xlabel(called if by_position else f"{'key/value ' if site in {'k', 'v'} else ''}head")
         if several and len(names) <= _FEW:
             _number_heads(ax, group, quantity, scale)
         elif not several:  # the largest of many heads would be marked too often

@@ -34,6 +34,8 @@ from interp.running import Tokens
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Transformer, with_parts
 
+_FROM_ZERO = ("logit_difference", "probability")  # metrics of which all can be lost: at 0 there is no more
+
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Shown):
@@ -65,7 +67,7 @@ class Ablation(Shown):
 
         Columns are `stack, attention, site, kind`, the axes (of a list the cell's own, of an order also `step`, whose
         `effect` is that of all cells up to it), `metric`, and those of `cell_tables.cell_rows`: `share` is the part of
-        the plain metric that is lost where that is clear of 0, else missing.
+        the plain metric that is lost, of logit differences and probabilities that are clear of 0, else missing.
 
         Args:
             seed: of the intervals' resampling.
@@ -82,8 +84,8 @@ class Ablation(Shown):
         return long_table(where, rows, [*kept, *self.units], self.positions)
 
     def _whole(self, metric: str) -> Float[Tensor, " prompt"] | None:
-        """The plain metric, of which a share may be lost; None where it may as well be nothing."""
-        return None if unreliable(self.plain[metric]) else self.plain[metric]
+        """The plain metric, of which a share may be lost; None where it may as well be nothing, or has no 0."""
+        return None if metric not in _FROM_ZERO or unreliable(self.plain[metric]) else self.plain[metric]
 
     def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
         """A map of what each cell costs, or the largest with their intervals; of an order the metric step by step.

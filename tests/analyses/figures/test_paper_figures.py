@@ -190,12 +190,9 @@ def test_a_picture_has_300_dots_an_inch_unless_told(table):
 
 
 def test_a_notebook_shows_a_figure_without_any_magic(table):
-    from IPython.core.formatters import DisplayFormatter
-
-    figure = figures.gain_intervals(table, "induction", width=3.0)
-    shown, beside = DisplayFormatter().format(figure)
-    assert shown["image/png"].startswith(b"\x89PNG")
-    assert beside["image/png"]["width"] == 288
+    shown, beside = figures.gain_intervals(table, "induction", width=3.0)._repr_png_()  # what a notebook calls
+    assert shown.startswith(b"\x89PNG")
+    assert beside["width"] == 288
 
 
 def test_wrong_options_are_one_line(table, drawing):
@@ -208,6 +205,10 @@ def test_wrong_options_are_one_line(table, drawing):
         drawing["sweep"](ax=axes[0], width=3)
     with pytest.raises(ValueError, match="inches"):
         drawing["sweep"](width=-1)
+    with pytest.raises(ValueError, match=r"inches .* got 'wide'"):
+        drawing["sweep"](width="wide")
+    with pytest.raises(TypeError, match="takes axes of Matplotlib"):
+        drawing["sweep"](ax="left")
     with pytest.raises(ValueError, match="points"):
         drawing["sweep"](font_size=0)
     patterns = dict.fromkeys("abc", np.ones((1, 1)))
