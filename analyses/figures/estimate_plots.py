@@ -43,7 +43,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
     question = "How well do gradients foretell what patching measures?"
     width = page.get("width", min(WIDTH, 0.4 + _PANEL * max(len(methods), 3)))
     side = min(_PANEL, (width - 0.4) / len(methods) - 0.4)
-    figure = begin(question, 0.9 + (side + 0.62) * len(directions), width, page)
+    figure = begin(question, 0.9 + (side + 0.62) * len(directions), width, page, least=0.4 + 1.3 * len(methods))
     axes = figure.subplots(len(directions), len(methods), squeeze=False)
     kinds = {method: _kind(method, rows) for method in methods}
     limits = {kind: _limits(rows.loc[rows["method"].map(kinds) == kind]) for kind in set(kinds.values())}

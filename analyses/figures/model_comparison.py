@@ -36,7 +36,7 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     both = (table.loc[~in_lift], "share"), (table.loc[in_lift], "lift")
     blocks = [(some, unit) for some, unit in both if len(some)]
     heights = [(_GAP + len(looks) * _ROW) * len(set(some["measure"])) for some, _ in blocks]
-    figure = begin("How do the best heads compare?", sum(heights) + 0.75 * len(blocks) + 0.7, options=page)
+    figure = begin("How do the best heads compare?", sum(heights) + 0.75 * len(blocks) + 0.7, options=page, least=5.0)
     axes = figure.subplots(len(blocks), 2, squeeze=False, sharey="row", height_ratios=heights, width_ratios=(1.25, 1))
     for (left, right), (some, unit) in zip(axes, blocks, strict=True):
         _block(left, some, looks, ("gain", "ci_low", "ci_high"), named=True)

@@ -35,7 +35,7 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     rows = layers.loc[layers["head"].isna()]
     tasks = list(dict.fromkeys(rows["task"]))
     question = "How well does a probe of each layer read it, and what is that worth?"
-    figure = begin(question, 4.2, WIDTH if len(tasks) > 1 else 6.5, page)
+    figure = begin(question, 4.2, WIDTH if len(tasks) > 1 else 6.5, page, least=0.6 + 1.8 * len(tasks))
     drawn = [name for name in _LINES if rows[name].notna().any()]
     lowest = float(np.nanmin(rows[drawn].to_numpy(dtype=float)))
     axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
@@ -75,7 +75,9 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[Page]) -> Fi
     names = list(dict.fromkeys(depths["task"]))
     tasks, pairs = ([name for name in names if (" - " in name) == pair] for pair in (False, True))
     question = "Is syntax read low in the model, and reference high?"
-    figure = begin(question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5, page)
+    figure = begin(
+        question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5, page, least=6.0 if pairs else 3.0
+    )
     left, *right = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
     _intervals(left, depths, tasks)
     low, high = left.get_xlim()

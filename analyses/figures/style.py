@@ -116,16 +116,20 @@ def sized(size: int | float) -> float:
     return size * rcParams["font.size"] / FONT
 
 
-def begin(question: str, height: float, width: float = WIDTH, options: Page | None = None) -> Figure:
-    """An empty figure; `height` counts its title in one line.
+def begin(
+    question: str, height: float, width: float = WIDTH, options: Page | None = None, *, least: float = 0.0
+) -> Figure:
+    """An empty figure; `height` counts its title in one line, `least` inches are what its panels need across.
 
     Raises:
-        ValueError: axes to draw into.
+        ValueError: axes to draw into, or too narrow a width.
     """
     options = _checked(options)
     if options.get("ax") is not None:
         raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
     width, title = options.get("width", width), options.get("title", _ASKED)
+    if "width" in options and width < least:
+        raise ValueError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
     letters = int(width * 72 / (_BOLD * rcParams["figure.titlesize"]))
     lines = [] if title is None else wrap(question if title == _ASKED else title, letters)
     line = 1.25 * rcParams["figure.titlesize"] / 72

@@ -76,7 +76,7 @@ def forming(
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})
     width = page.get("width", WIDTH if len(runs) > 1 else _NARROW)
-    figure = begin("When did the heads form?", _PANEL * len(measures) + _KEY, width, page)
+    figure = begin("When did the heads form?", _PANEL * len(measures) + _KEY, width, page, least=0.8 + 2.0 * len(runs))
     axes = figure.subplots(len(measures), len(runs), squeeze=False, sharex=True, sharey="row")
     last = float(table["step"].to_numpy().max())
     names: dict[Axes, list[_Name]] = {}

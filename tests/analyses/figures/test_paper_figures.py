@@ -216,6 +216,13 @@ def test_wrong_options_are_one_line(table, drawing):
         figures.three_attentions(patterns, source="x", read="x", written="x", ax=axes[0])
 
 
+def test_panels_that_need_more_room_say_how_much(table):
+    rows = table.assign(model="a", reference="a", difference=0.1, difference_low=0.0, difference_high=0.2)
+    assert figures.compared_gains(rows, width=6.9, title=None).get_figwidth() == 6.9
+    with pytest.raises(ValueError, match="need 5.0 inches side by side: got width=3.3"):
+        figures.compared_gains(rows, width=3.3)
+
+
 def test_every_figure_takes_the_options_of_a_page():
     drawing = [getattr(figures, name) for name in figures.__all__]
     functions = [each for each in drawing if getattr(each, "__annotations__", {}).get("return") is Figure]
