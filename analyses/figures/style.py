@@ -277,8 +277,9 @@ def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, la
     return bar
 
 
-def legend(figure: Figure, axes: Sequence[Axes], *, columns: int = 4) -> None:
+def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 4) -> None:
     """One legend under all panels, each entry once; in somebody's figure inside the first axes."""
+    axes = list(axes)
     entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     keys(figure, axes, entries, columns=columns)
 
