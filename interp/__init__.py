@@ -9,7 +9,8 @@
 
 from interp.annotation import AnnotatedText, Attributes, Mention
 from interp.config import StackConfig, TransformerConfig
-from interp.edits import patch, put, scale, zero
+from interp.edited import Edited, edited
+from interp.edits import add, change, patch, put, scale, zero
 from interp.errors import InputError
 from interp.generate import generate
 from interp.model import Model, Site
@@ -23,6 +24,7 @@ from interp.transformer import Transformer
 __all__ = [
     "AnnotatedText",
     "Attributes",
+    "Edited",
     "InputError",
     "Mention",
     "Model",
@@ -37,6 +39,9 @@ __all__ = [
     "Tokenizer",
     "Transformer",
     "TransformerConfig",
+    "add",
+    "change",
+    "edited",
     "generate",
     "logit_difference",
     "patch",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from interp.cache import Growing
 from interp.config import NoPositions, Rotary, StackConfig
+from interp.errors import InputError
 from interp.parts import Linear, build_norm
 from interp.positions import rotate
 from interp.sight import Sight, Source, for_all
@@ -43,6 +44,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x)
         q, k, v = tap("q", q), tap("k", k), tap("v", v)
         q, k, v = self.enter([q, k, v], sight.positions)
+        q, k = tap("rot_q", q), tap("rot_k", k)
         if past is not None:
             k, v = past.extend(k, v)
         return self.out(tap("z", self.mix(q, k, v, sight, tap)).flatten(-2))
@@ -176,10 +178,41 @@ class Attention(nn.Module):
         """What each head writes into the residual stream."""
         return self.out.weight.unflatten(1, (self.config.n_heads, self.config.d_head)).permute(1, 2, 0)
 
+    @property
+    def b_Q(self) -> Float[Tensor, "head d_head"]:
+        """The bias of each head's queries."""
+        return self._biases(0, self.config.n_heads)
+
+    @property
+    def b_K(self) -> Float[Tensor, "kv_head d_head"]:
+        """The bias of each key/value head's keys."""
+        return self._biases(self.config.n_heads, self.config.kv_heads)
+
+    @property
+    def b_V(self) -> Float[Tensor, "kv_head d_head"]:
+        """The bias of each key/value head's values."""
+        return self._biases(self.config.n_heads + self.config.kv_heads, self.config.kv_heads)
+
+    @property
+    def b_O(self) -> Float[Tensor, " d_model"]:
+        """The bias of what all heads write together."""
+        return _there(self.out.bias, "what attention writes")
+
+    def _biases(self, first: int, count: int) -> Tensor:
+        return _there(self.qkv.bias, "queries, keys and values").unflatten(0, (-1, self.config.d_head))[
+            first : first + count
+        ]
+
     def _rows(self, first: int, count: int) -> Tensor:
         d_head = self.config.d_head
         rows = self.qkv.weight[first * d_head : (first + count) * d_head]
         return rows.unflatten(0, (count, d_head)).transpose(1, 2)
+
+
+def _there(bias: Tensor | None, what: str) -> Tensor:
+    if bias is None:
+        raise InputError(f"this model has no bias on {what}")
+    return bias
 
 
 def _head_norm(config: StackConfig, n_heads: int) -> nn.Module:

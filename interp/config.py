@@ -274,6 +274,11 @@ class StackConfig(Configured):
         """Whether what a layer writes passes a norm before another layer's own reads it."""
         return self.wiring in {"post", "after", "sandwich"} and not isinstance(self.norm, NoNorm)
 
+    @property
+    def norms_inputs(self) -> bool:
+        """Whether a norm stands between the stream and the layers that read it."""
+        return self.wiring not in {"post", "after"} and not isinstance(self.norm, NoNorm)
+
     def reach(self, layer: int) -> int | None:
         """How many tokens away a key of `layer` may be; None where there is no limit."""
         return self.local.reach if self.local and layer in self.local.layers else None

@@ -16,6 +16,7 @@ from interp.tap import Edit
 from interp.tokens import TokenBatch
 
 Index = int | slice | list[int] | Tensor
+Change = Callable[[Tensor], Tensor | None]  # a new value, or None to leave what is there as it is
 Region = tuple[Any, ...]
 
 
@@ -126,6 +127,29 @@ def _check(site: Site, axis: str, index: Index, size: int) -> None:
             raise InputError(f"no {axis} {each} at {site.name}: it has {axis} 0-{size - 1}")
 
 
+def on_a_copy(function: Change) -> Edit:
+    """A function of a value that may write over what it is given, and may return nothing to leave it as it is.
+
+    Others hold the value too (the stream out of a block is the stream into the next), so it is given a copy. To write
+    over that and return nothing is refused: it would be lost, or stand for something, and either surprises.
+    """
+
+    def edit(value: Tensor) -> Tensor:
+        copy = value.clone()
+        before = copy._version
+        found = function(copy)
+        written = copy._version != before
+        if found is None and written:
+            raise InputError("this edit writes over its value and returns nothing: return the value that is to stand")
+        return value if found is None or (found is copy and not written) else found
+
+    return edit
+
+
+def _like(value: Tensor | float, part: Tensor) -> Tensor:
+    return torch.as_tensor(value, dtype=part.dtype, device=part.device)
+
+
 def zero(**where: Index) -> SelectiveEdit:
     """Put zeros at `where` (`head=5`, `position=[3, -1]`); everywhere without it."""
     return SelectiveEdit(lambda part, _: torch.zeros_like(part), where)
@@ -133,12 +157,23 @@ def zero(**where: Index) -> SelectiveEdit:
 
 def put(value: Tensor | float, **where: Index) -> SelectiveEdit:
     """Put `value` at `where`; it broadcasts to the part that it replaces."""
-    return SelectiveEdit(lambda part, _: torch.as_tensor(value, dtype=part.dtype, device=part.device), where)
+    return SelectiveEdit(lambda part, _: _like(value, part), where)
 
 
 def scale(factor: float, **where: Index) -> SelectiveEdit:
     """Multiply what is at `where` by `factor`."""
     return SelectiveEdit(lambda part, _: part * factor, where)
+
+
+def add(value: Tensor | float, **where: Index) -> SelectiveEdit:
+    """Add `value` at `where`, as steering does with a direction; it broadcasts to the part that it is added to."""
+    return SelectiveEdit(lambda part, _: part + _like(value, part), where)
+
+
+def change(function: Change, **where: Index) -> SelectiveEdit:
+    """Put at `where` what a function of your own makes of what is there; where it returns None, that stays."""
+    own = on_a_copy(function)
+    return SelectiveEdit(lambda part, _: own(part), where)
 
 
 def patch(value: Tensor, **where: Index) -> SelectiveEdit:

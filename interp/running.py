@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.edits import SelectiveEdit
+from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
 from interp.model import Model
 from interp.places import matching
@@ -20,6 +20,7 @@ from interp.tap import AllSeen, Edit, Tap
 from interp.tokens import Text, TokenBatch, Tokenizer, said_of
 
 Tokens = str | Sequence[Text] | TokenBatch | Tensor
+Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,7 +169,7 @@ def run(
     model: Model,
     tokens: Tokens,
     capture: str | Iterable[str] = (),
-    edit: Mapping[str, Edit | SelectiveEdit] | None = None,
+    edit: Edits | None = None,
     *,
     target: Tokens | None = None,
     until: str | None = None,
@@ -182,7 +183,8 @@ def run(
             pair of texts (`[("He left.", "She stayed.")]`) is read as one, put together as the tokenizer says.
         capture: names or globs of sites (`"decoder.*.attn.pattern"`); `interp.sites(model)` lists them.
         edit: for a site (or glob), a function of its value, or a ready-made one (`zero(head=5)`); a new leading axis
-            that it adds is carried through the rest of the pass. Edits come before captures.
+            that it adds is carried through the rest of the pass. A function that returns None leaves the value as it
+            is. Edits come before captures.
         target: what the decoder reads where there is an encoder, which reads `tokens`: ids are taken as they are, text
             gets the decoder's start id before it. One for each text, or one for all.
         until: a name or glob of sites that are captured too, with the last of which the pass ends: what the model would
@@ -198,15 +200,7 @@ def run(
             that is missing, not wanted, or not one for each text; sites that `until` ends the pass before.
     """
     batch, decoded = as_batches(model, tokens, target)
-    known = model.sites
-    edits: dict[str, Edit] = {}
-    for pattern, change in (edit or {}).items():
-        for name in matching(model, pattern):
-            edits[name] = (
-                change.bind(known[name], counted(model, name, batch, decoded))
-                if isinstance(change, SelectiveEdit)
-                else change
-            )
+    edits = bound(model, edit or {}, batch, decoded)
     wanted, last = matching(model, capture), [] if until is None else matching(model, until)
     tap = Tap(frozenset([*wanted, *last]), edits, frozenset(last))
     logits = None
@@ -220,12 +214,28 @@ def run(
     return Run(batch, tap.seen, tap.seen.get("logits", logits), decoded, until, model)
 
 
+def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, Edit]:
+    """Each site's edit in a call that reads these texts; of several for one site the last.
+
+    Raises:
+        InputError: unknown sites, axes that a site lacks, positions outside a text.
+    """
+    known = model.sites
+    return {
+        name: change.bind(known[name], counted(model, name, batch, decoded))
+        if isinstance(change, SelectiveEdit)
+        else on_a_copy(change)
+        for pattern, change in edits.items()
+        for name in matching(model, pattern)
+    }
+
+
 def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:
     """The text whose positions each axis of a site counts; keys of cross-attention are the encoder's."""
     first = next(iter(model.config.stacks))
     own = batch if decoded is None or site.startswith(f"{first}.") else decoded
     keys = batch if ".cross_attn." in site else own
-    return {"position": keys if site.endswith((".k", ".v")) else own, "query": own, "key": keys}
+    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else own, "query": own, "key": keys}
 
 
 def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:

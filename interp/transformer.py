@@ -27,6 +27,8 @@ from interp.model import Model, Site
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
 from interp.places import sites_of
 from interp.positions import build_bias
+from interp.running import Tokens, as_batches
+from interp.shortcuts import Shortcuts, Weights
 from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch, Tokenizer
@@ -48,7 +50,10 @@ class Sublayer:
     def out(self, residual: Stream, tap: Tap = UNTAPPED, *beside: Any) -> Stream:
         """What it adds to the stream where it reads `residual`."""
         assert self.layer is not None
-        return tap(f"{self.name}_out", self.write(self.layer(self.read(residual), tap.at(self.name), *beside)))
+        within = tap.at(self.name)
+        return tap(
+            f"{self.name}_out", self.write(self.layer(within("normalized", self.read(residual)), within, *beside))
+        )
 
     @property
     def norm_before(self) -> nn.Module:
@@ -204,7 +209,7 @@ class Blocks(nn.ModuleList):
         def __iter__(self) -> Iterator[Block]: ...
 
 
-class Stack(nn.Module):
+class Stack(Weights, nn.Module):
     """Blocks that carry one residual stream, from token embeddings to the final norm."""
 
     def __init__(self, config: StackConfig):
@@ -215,6 +220,10 @@ class Stack(nn.Module):
         self.blocks = Blocks(Block(config, layer, bias) for layer in range(config.n_layers))
         # where norms follow the sums, the last block has normalised already
         self.norm = nn.Identity() if config.wiring == "post" else build_norm(config.norm, config.d_model)
+
+    def weighted(self) -> tuple[Embedding, list[Attention]]:
+        """What its weights are shortcuts to."""
+        return self.embed, [block.attn for block in self.blocks]
 
     def forward(self, batch: TokenBatch, tap: Tap = UNTAPPED, source: Source | None = None) -> Stream:
         """Residual stream after the final norm, for whole texts."""
@@ -238,8 +247,11 @@ class Stack(nn.Module):
         return tap("resid_final", self.norm(residual))
 
 
-class Transformer(nn.Module):
-    """Stacks and, where there is one, the output layer that reads the last of them."""
+class Transformer(Shortcuts, nn.Module):
+    """Stacks and, where there is one, the output layer that reads the last of them.
+
+    `W_E`, `W_Q[layer, head]` and the like are those of the last stack; `model.stack("encoder")` has its own.
+    """
 
     def __init__(
         self, config: TransformerConfig, tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
@@ -286,13 +298,23 @@ class Transformer(nn.Module):
         """What can be read or changed: all that its configuration says."""
         return sites_of(self.config)
 
+    def weighted(self) -> tuple[Embedding, list[Attention]]:
+        """What the last stack's weights are shortcuts to."""
+        return self.last.weighted()
+
     def forward(
-        self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None
+        self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
-        """Logits of every position, of `target` where there are two stacks; None where there is no output layer."""
+        """Logits of every position, of `target` where there are two stacks; None where there is no output layer.
+
+        Text and ids are read as `run` reads them; gradients are kept as torch's mode says.
+        """
+        if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None):
+            batch, target = as_batches(self, batch, target)
         (name, stack), *more = self.stacks.items()
         final = stack(batch, tap.at(name))
         for later, decoder in more:
+            assert target is not None
             final = decoder(target, tap.at(later), Source.of(final, batch))
         return self.read(final, tap)
 

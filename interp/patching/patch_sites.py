@@ -11,12 +11,13 @@ from interp.patching.pairs import Pairs
 from interp.transformer import Stack, with_parts
 
 Attending = Literal["self", "cross"]
-IN_ATTENTION = ("q", "k", "v", "z", "scores", "pattern")
+_HEADS = ("q", "k", "v", "z", "scores", "pattern")
+IN_ATTENTION = (*_HEADS, "normalized", "rot_q", "rot_k")
 _IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
 _OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
 _OF_ROWS = ("scores", "pattern")  # what a query gives each key
 # a sweep's engine knows what a patch of these does to the stream; other cells resume with an edit
-_ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *IN_ATTENTION)
+_ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *_HEADS)
 _AXES = {"d_mlp": "neuron"}  # as cells are counted
 _COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes by which cells may be told apart
 
@@ -69,7 +70,7 @@ class PatchSite:
         kind: Attending = "cross" if attention == "cross" or site in _IN_CROSS else "self"
         if attention not in kinds:
             raise InputError(f"no attention {attention!r} in this model's {stack}: expected {' or '.join(kinds)}")
-        patchable = _patchable(model, stack) if attention == "self" else [*_IN_CROSS, *IN_ATTENTION]
+        patchable = _patchable(model, stack) if attention == "self" else _in_cross(model, stack)
         if site not in patchable:
             where = "cross-attention" if attention == "cross" else "this model" if len(stacks) == 1 else f"the {stack}"
             raise InputError(f"no patchable site {site!r} in {where}: expected one of {', '.join(patchable)}")
@@ -131,7 +132,7 @@ class PatchSite:
     @property
     def of_keys(self) -> bool:
         """Whether its positions are those that are attended to."""
-        return self.site in {"k", "v"}
+        return self.site in {"k", "v", "rot_k"}
 
     @property
     def entries(self) -> int:
@@ -164,11 +165,22 @@ class PatchSite:
 
 def _patchable(model: Model, stack: str) -> list[str]:
     """What can be patched in a stack, cross-attention's insides apart."""
-    first, inside = f"{stack}.0.", [name for name in model.sites if name.startswith(f"{stack}.0.")]
-    local = [name.removeprefix(first).removeprefix("attn.") for name in inside]
-    found = [site for site in local if not site.startswith("cross_attn.")]
+    found = [site.removeprefix("attn.") for site in _in_layers(model, stack) if not site.startswith("cross_attn.")]
     outside = [site for site in _OUTSIDE if site != "logits" or stack == last_stack(model)]
     return [*found, *(site for site in outside if site_name(stack, 0, site) in model.sites)]
+
+
+def _in_cross(model: Model, stack: str) -> list[str]:
+    """What can be patched in and around a stack's cross-attention."""
+    inside = [site for site in _in_layers(model, stack) if site.startswith("cross_attn.")]
+    return [*_IN_CROSS, *(site.removeprefix("cross_attn.") for site in inside)]
+
+
+def _in_layers(model: Model, stack: str) -> list[str]:
+    """The sites that every layer of a stack has."""
+    first, others = f"{stack}.0.", range(1, model.config.stacks[stack].n_layers)
+    local = [name.removeprefix(first) for name in model.sites if name.startswith(first)]
+    return [site for site in local if all(f"{stack}.{layer}.{site}" in model.sites for layer in others)]
 
 
 def last_stack(model: Model) -> str:

@@ -125,7 +125,8 @@ def test_only_sites_that_the_bridge_computes_no_value_of_are_lacking(both, name)
     ours, theirs = both(name)
     scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}
     lacking = sites_of(ours.config).keys() - sites(theirs).keys()
-    assert {site.split(".", 2)[2] for site in lacking} == scores
+    inside = {site for site in lacking if site.endswith((".normalized", ".rot_q", ".rot_k"))}  # no law tells them
+    assert {site.split(".", 2)[2] for site in lacking - inside} == scores
     assert {site: sites(theirs)[site].axes for site in sites(theirs)} == {
         site: sites(ours)[site].axes for site in sites(theirs)
     }

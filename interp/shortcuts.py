@@ -1,0 +1,204 @@
+"""What people's fingers know: a model's weights by the field's names (`W_Q[layer, head]`), and its tokens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attention import Attention
+from interp.config import Learned
+from interp.errors import InputError
+from interp.model import Model
+from interp.parts import Embedding, Output
+from interp.running import Tokens, as_batch
+from interp.tokens import Tokenizer
+
+
+class LayerWeights:
+    """One kind of weight in every layer: `W_Q[layer]`, and with more indices a part of it, as of a tensor.
+
+    What one layer has (`W_Q[2]`, `W_Q[2, 5]`) is the live view: to write to it is to change the model. Layers lie apart
+    in memory, so several of them (`W_Q[:]`, `W_Q[:, 5]`) are a copy, which refuses to be written to.
+    """
+
+    def __init__(self, name: str, axes: str, n_layers: int, of_layer: Callable[[int], Tensor]):
+        self.name, self.axes = name, axes
+        self._n_layers, self._of_layer = n_layers, of_layer
+
+    def __len__(self) -> int:
+        return self._n_layers
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[layer] for layer in range(len(self)))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of all layers together."""
+        return torch.Size([len(self), *self[0].shape])
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.axes}, {' x '.join(map(str, self.shape))}"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        layer, *rest = index if isinstance(index, tuple) else (index,)
+        if isinstance(layer, int):
+            return self._layer(layer)[(*rest,)] if rest else self._layer(layer)
+        return self._together()[index]
+
+    def __setitem__(self, index: Any, value: Tensor | float) -> None:
+        layer, *rest = index if isinstance(index, tuple) else (index,)
+        if not isinstance(layer, int):
+            raise InputError(
+                f"several layers of {self.name} are a copy, and writing to it would change nothing: write to one layer "
+                f"at a time, model.{self.name}[layer]"
+            )
+        with torch.no_grad():
+            self._layer(layer)[(*rest,)] = value
+
+    def _layer(self, layer: int) -> Tensor:
+        if not -len(self) <= layer < len(self):
+            raise InputError(f"no layer {layer} of {self.name}: this stack has layers 0-{len(self) - 1}")
+        return self._of_layer(layer % len(self))
+
+    def _together(self) -> Tensor:
+        """A copy of all layers that torch lets nobody write to: a leaf with gradients, or else for inference."""
+        if torch.is_grad_enabled():
+            return torch.stack([each.detach() for each in self]).requires_grad_()
+        with torch.inference_mode():
+            return torch.stack([*self])
+
+
+class Weights:
+    """What a stack, and a model for its last one, calls its weights; where there is no such weight, it says so."""
+
+    def weighted(self) -> tuple[Embedding, Sequence[Attention]]:
+        """The embedding and every layer's own attention."""
+        raise NotImplementedError
+
+    @property
+    def W_E(self) -> Float[Tensor, "d_vocab width"]:
+        """The tokens' embeddings, as stored; `width` is d_model, or what a matrix brings to it."""
+        return self.weighted()[0].token.weight
+
+    @property
+    def W_pos(self) -> Float[Tensor, "position width"]:
+        """The positions' embeddings, from position 0 on.
+
+        Raises:
+            InputError: positions are told otherwise.
+        """
+        embed = self.weighted()[0]
+        positions = embed.config.positions
+        if embed.position is None or not isinstance(positions, Learned):
+            kind = type(positions).__name__
+            raise InputError(f"this stack has no W_pos: its positions are told by {kind}, not by trained embeddings")
+        return embed.position.weight[positions.first :]
+
+    @property
+    def W_Q(self) -> LayerWeights:
+        """What each head asks with."""
+        return self._each("W_Q", "layer head d_model d_head")
+
+    @property
+    def W_K(self) -> LayerWeights:
+        """What each key/value head answers with."""
+        return self._each("W_K", "layer kv_head d_model d_head")
+
+    @property
+    def W_V(self) -> LayerWeights:
+        """What each key/value head reads from the positions it attends to."""
+        return self._each("W_V", "layer kv_head d_model d_head")
+
+    @property
+    def W_O(self) -> LayerWeights:
+        """What each head writes into the residual stream."""
+        return self._each("W_O", "layer head d_head d_model")
+
+    @property
+    def b_Q(self) -> LayerWeights:
+        """The bias of each head's queries."""
+        return self._each("b_Q", "layer head d_head")
+
+    @property
+    def b_K(self) -> LayerWeights:
+        """The bias of each key/value head's keys."""
+        return self._each("b_K", "layer kv_head d_head")
+
+    @property
+    def b_V(self) -> LayerWeights:
+        """The bias of each key/value head's values."""
+        return self._each("b_V", "layer kv_head d_head")
+
+    @property
+    def b_O(self) -> LayerWeights:
+        """The bias of each layer's attention, which all its heads share."""
+        return self._each("b_O", "layer d_model")
+
+    def _each(self, name: str, axes: str) -> LayerWeights:
+        layers = self.weighted()[1]
+        getattr(layers[0], name)  # says so where there is no such weight
+        return LayerWeights(name, axes, len(layers), lambda layer: getattr(layers[layer], name))
+
+
+class Shortcuts(Weights):
+    """What a model calls its output weights, and text as tokens."""
+
+    output: Output | None
+    tokenizer: Tokenizer | None
+
+    @property
+    def W_U(self) -> Float[Tensor, "width d_vocab"]:
+        """What gives each token its logit; where it is tied to the embedding, to write to it changes both.
+
+        Raises:
+            InputError: there is no output layer.
+        """
+        return self._unembedding().weight.T
+
+    @property
+    def b_U(self) -> Float[Tensor, " d_vocab"]:
+        """The bias of the logits.
+
+        Raises:
+            InputError: there is none, or no output layer.
+        """
+        if (bias := self._unembedding().bias) is None:
+            raise InputError("this model has no bias on its logits")
+        return bias
+
+    def _unembedding(self) -> Output:
+        if self.output is None:
+            raise InputError("this model has no output layer, so no W_U and b_U")
+        return self.output
+
+    def to_tokens(self, text: Tokens) -> Int[Tensor, "prompt position"]:
+        """Token ids of a text, or of texts that are equally many tokens, with the special ones that the model expects.
+
+        Raises:
+            InputError: texts of different lengths, or what `run` could not read.
+        """
+        batch = as_batch(cast(Model, self), text)
+        if batch.padded:
+            raise InputError(
+                f"texts of {batch.lengths.tolist()} tokens fill no one tensor of ids: give the list itself to run(), "
+                "or make a TokenBatch.from_texts(texts, model.tokenizer), which knows what is padding"
+            )
+        return batch.ids
+
+    def to_str_tokens(self, text: Tokens) -> list[str] | list[list[str]]:
+        """Each token of a text as a person reads it, special ones included; of several texts, or rows, a list each.
+
+        Raises:
+            InputError: the model has no tokenizer, or what `run` could not read.
+        """
+        if self.tokenizer is None:
+            raise InputError("this model has no tokenizer: its tokens have no text")
+        batch = as_batch(cast(Model, self), text)
+        rows = [
+            [self.tokenizer.label(id) for id in ids[real].tolist()]
+            for ids, real in zip(batch.ids, batch.mask, strict=True)
+        ]
+        one = isinstance(text, str) or (isinstance(text, Tensor) and text.ndim == 1)
+        return rows[0] if one else rows

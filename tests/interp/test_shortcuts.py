@@ -1,0 +1,261 @@
+"""Weights by name, tokens as ids and strings, logits of ids, sites of norms and rotation, edits bound to a model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import GPT2, LLAMA, model, ragged_pairs, randomise, token_ids, two_stacks
+from torch.testing import assert_close
+
+from interp import (
+    InputError,
+    TokenBatch,
+    Transformer,
+    TransformerConfig,
+    add,
+    change,
+    edited,
+    put,
+    run,
+    scale,
+    sites,
+    sweep,
+    zero,
+)
+from interp.config import Learned, Local, NoPositions
+from interp.patching import kl_divergence, logit_difference, sweep_by_forward
+from models import load
+
+NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
+
+
+# --- weights
+
+
+def test_a_model_is_computed_from_its_weights_by_name():
+    """One layer of attention, by hand: embeddings, queries, keys, values, what is written, logits."""
+    one = Transformer(TransformerConfig(decoder=replace(GPT2, n_layers=1, positions=Learned(first=2)))).double()
+    randomise(one)
+    ids = token_ids(2, 5)
+    out = run(one, ids, "*")
+    stream = one.W_E[ids] + one.W_pos[:5]
+    assert_close(out["decoder.embed"], stream)
+    assert one.W_pos.shape == (13, 19)
+    x = out["decoder.0.attn.normalized"]
+    for head in range(3):
+        for part in "qkv":
+            weight, bias = (getattr(one, f"{kind}_{part.upper()}") for kind in "Wb")
+            assert_close(out[f"decoder.0.attn.{part}"][:, :, head], x @ weight[0, head] + bias[0, head])
+    z = out["decoder.0.attn.z"]
+    written = sum(z[:, :, head] @ one.W_O[0, head] for head in range(3)) + one.b_O[0]
+    assert_close(out["decoder.0.attn_out"], written)
+    assert_close(out.logits, out["decoder.resid_final"] @ one.W_U)
+
+
+def test_one_layer_is_the_live_view_and_several_are_a_copy_that_refuses_writing():
+    built, ids = model("gpt2"), token_ids(1, 5)
+    for name in NAMES:
+        weights, whole = getattr(built, name), getattr(built, name)[:]
+        assert weights.shape == whole.shape
+        assert len(weights) == 2
+        for layer, own in enumerate(weights):
+            assert torch.equal(own, whole[layer])
+            assert own.data_ptr() == getattr(built.last.blocks[layer].attn, name).data_ptr()
+        assert torch.equal(weights[-1], whole[1])
+        with pytest.raises(RuntimeError, match="in-place"):
+            weights[:].zero_()
+        with torch.no_grad(), pytest.raises(RuntimeError, match="inference tensor"):
+            weights[:, 1].zero_()
+        with pytest.raises(InputError, match=f"several layers of {name} are a copy.*one layer at a time"):
+            weights[:, 1] = 0.0
+    silent = run(built, ids, edit={"decoder.1.attn.z": zero(head=2)}).logits
+    built.W_O[1, 2] = 0.0
+    assert_close(run(built, ids).logits, silent)
+    with torch.no_grad():
+        built.W_O[1, 2] += 1.0
+    assert (built.last.blocks[1].attn.out.weight[:, 10:] == 1).all()
+
+
+def test_shared_keys_have_a_weight_a_key_value_head_and_an_encoder_its_own():
+    built, both = model("llama"), two_stacks("original")
+    assert [*built.W_Q.shape] == [2, 6, 19, 14]
+    assert [*built.W_K.shape] == [2, 2, 19, 14]
+    assert repr(built.W_K) == "W_K: layer kv_head d_model d_head, 2 x 2 x 19 x 14"
+    assert both.W_Q[0].data_ptr() == both.stack("decoder").blocks[0].attn.qkv.weight.data_ptr()
+    assert both.stack("encoder").W_E.shape == (19, 22)
+    assert both.W_E.shape == (29, 22)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: model("llama").b_Q, "no bias on queries, keys and values"),
+        (lambda: model("llama").b_O, "no bias on what attention writes"),
+        (lambda: model("llama").W_pos, "no W_pos: its positions are told by Rotary"),
+        (lambda: model("bert").W_U, "no output layer"),
+        (lambda: model("gpt2").b_U, "no bias on its logits"),
+        (lambda: model("gpt2").W_Q[2], "no layer 2 of W_Q: this stack has layers 0-1"),
+    ],
+)
+def test_a_weight_that_is_not_there(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
+
+
+# --- tokens and logits
+
+
+def test_ids_and_strings_of_the_default_models_tokens():
+    built, text = load("default"), "The old lady shook her head."
+    ids = built.to_tokens(text)
+    assert torch.equal(ids, TokenBatch.from_texts([text], built.tokenizer).ids)
+    assert built.to_str_tokens(text) == ["<s>", "The", " old", " lady", " shook", " her", " head", "."]
+    assert built.to_str_tokens(ids) == [built.to_str_tokens(text)]
+    assert built.to_str_tokens(ids[0]) == built.to_str_tokens(text)
+    assert built.to_str_tokens(["The", "The old"]) == [["<s>", "The"], ["<s>", "The", " old"]]
+    with torch.no_grad():
+        assert torch.equal(built(text), run(built, text).logits)
+        assert torch.equal(built(ids), run(built, text).logits)
+    with pytest.raises(InputError, match=r"texts of \[2, 3\] tokens fill no one tensor of ids"):
+        built.to_tokens(["The", "The old"])
+    with pytest.raises(InputError, match="no tokenizer: its tokens have no text"):
+        model("gpt2").to_str_tokens(ids)
+
+
+def test_logits_of_ids_are_those_of_a_run_and_keep_gradients():
+    built, both, ids = model("gpt2"), two_stacks("original"), token_ids(2, 5)
+    assert torch.equal(built(ids), run(built, ids).logits)
+    assert built(ids).requires_grad
+    source, target = token_ids(2, 4, d_vocab=19), token_ids(2, 3)
+    assert torch.equal(both(source, target=target), run(both, source, target=target).logits)
+    assert torch.equal(both(TokenBatch.from_ids(source), target=target), run(both, source, target=target).logits)
+    with pytest.raises(InputError, match="longer than the model's context"):
+        built(token_ids(1, 14))
+    with pytest.raises(InputError, match="give target="):
+        both(source)
+
+
+# --- sites
+
+
+def test_normalised_inputs_are_what_layers_read():
+    built = model("llama")
+    out = run(built, token_ids(2, 5), "*")
+    block = built.last.blocks[1]
+    assert_close(out["decoder.1.attn.normalized"], block.norm_attn(out["decoder.1.resid_pre"]))
+    assert_close(out["decoder.1.mlp.normalized"], block.norm_mlp(out["decoder.1.resid_mid"]))
+    hidden = block.mlp.up(out["decoder.1.mlp.normalized"]).chunk(2, -1)[0]
+    assert_close(out["decoder.1.mlp.pre"], hidden)
+    silent = run(built, token_ids(2, 5), "decoder.1.attn.q", {"decoder.1.attn.normalized": zero(position=2)})
+    assert (silent["decoder.1.attn.q"][:, 2] == 0).all()
+
+
+def test_scores_are_products_of_rotated_queries_and_keys():
+    built = model("llama")
+    out = run(built, token_ids(2, 7), "decoder.1.attn.*")
+    q, k = out["decoder.1.attn.rot_q"], out["decoder.1.attn.rot_k"].repeat_interleave(3, 2)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / 14**0.5
+    seen = torch.ones(7, 7).tril().bool()
+    assert_close(out["decoder.1.attn.scores"][:, :, seen], scores[:, :, seen])
+    assert_close(q.norm(dim=-1), out["decoder.1.attn.q"].norm(dim=-1))  # turned, no longer
+    first = run(built, token_ids(2, 7), "decoder.1.attn.pattern", {"decoder.1.attn.rot_k": zero()})
+    assert_close(first["decoder.1.attn.pattern"][:, :, 3, :4], torch.full((2, 6, 4), 0.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["bert", "post-norm decoder", "attention only"])
+def test_where_no_norm_stands_before_a_layer_there_is_no_such_site(name):
+    assert not [site for site in sites(model(name)) if site.endswith("normalized")]
+
+
+def test_layers_that_do_not_turn_have_no_rotated_queries_and_a_sweep_says_so():
+    stack = replace(LLAMA, local=Local((1,), None, NoPositions()))
+    built = Transformer(TransformerConfig(decoder=stack)).double()
+    known = sites(built)
+    assert "decoder.0.attn.rot_q" in known
+    assert "decoder.1.attn.rot_q" not in known
+    with pytest.raises(InputError, match="no patchable site 'rot_q'"):
+        sweep(built, ragged_pairs(), logit_difference(), "rot_q")
+
+
+@pytest.mark.parametrize(
+    ("site", "by"),
+    [
+        ("normalized", ("layer", "position")),
+        ("mlp.normalized", ("layer", "position")),
+        ("rot_q", ("layer", "head")),
+        ("rot_k", ("layer", "head", "position")),
+    ],
+)
+def test_they_are_swept_as_one_forward_a_cell_has_it(site, by):
+    arguments = (model("llama"), ragged_pairs(), kl_divergence(), site, by)
+    fast, plain = sweep(*arguments), sweep_by_forward(*arguments)
+    assert_close(fast.values, plain.values, rtol=1e-10, atol=1e-10, equal_nan=True)
+    assert fast.effect().nan_to_num().abs().max() > 1e-6
+
+
+# --- edits
+
+
+def test_an_edit_that_returns_nothing_leaves_the_value_as_it_is():
+    built, ids, seen = model("gpt2"), token_ids(2, 5), []
+    out = run(built, ids, edit={"decoder.*.attn.z": lambda z: seen.append(z.shape)})
+    assert torch.equal(out.logits, run(built, ids).logits)
+    assert seen == [(2, 5, 3, 5)] * 2
+
+
+def test_to_write_over_the_value_is_to_change_that_site_alone():
+    built, ids = model("gpt2"), token_ids(2, 5)
+
+    def halve(stream: torch.Tensor) -> torch.Tensor:
+        stream *= 0.5
+        return stream
+
+    plain = run(built, ids, "*.resid_*")
+    out = run(built, ids, "*.resid_*", {"decoder.1.resid_pre": halve})
+    assert torch.equal(out["decoder.0.resid_post"], plain["decoder.0.resid_post"])
+    assert torch.equal(out["decoder.1.resid_pre"], plain["decoder.1.resid_pre"] / 2)
+
+    def forget(stream: torch.Tensor) -> None:
+        stream.zero_()
+
+    with pytest.raises(InputError, match="writes over its value and returns nothing"):
+        run(built, ids, edit={"decoder.1.resid_pre": forget})
+
+
+def test_add_and_change():
+    built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
+    plain, vector = run(built, ids, site)[site], torch.arange(19.0)
+    added = run(built, ids, site, {site: add(vector, position=[1, -1])})[site]
+    assert_close(added - plain, torch.tensor([0.0, 1, 0, 0, 1]).double()[:, None] * vector.expand(2, 5, 19))
+    clamped = run(built, ids, site, {site: change(lambda part: part.clamp(min=0), position=3)})[site]
+    assert_close(clamped[:, 3], plain[:, 3].clamp(min=0))
+    assert torch.equal(clamped[:, :3], plain[:, :3])
+    assert torch.equal(run(built, ids, site, {site: change(lambda part: None, position=3)})[site], plain)
+
+
+def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():
+    built, ids = model("gpt2"), token_ids(2, 5)
+    before = run(built, ids, "*")
+    bound = edited(built, {"decoder.0.attn.z": zero(head=1), "decoder.1.mlp_out": scale(2.0, position=-1)})
+    expected = run(built, ids, "*", bound.edits)
+    out = run(bound, ids, "*")
+    assert all(torch.equal(out[site], expected[site]) for site in sites(built))
+    assert_close(bound(ids), expected.logits)
+    one = run(bound, TokenBatch.from_rows([[3, 1, 4], [1, 5, 9, 2, 6]]))
+    assert_close(one.logits[0, :3], run(built, torch.tensor([3, 1, 4]), edit=bound.edits).logits[0])
+    assert torch.equal(run(built, ids, "*").logits, before.logits)
+
+
+def test_a_calls_own_edit_comes_after_the_bound_one():
+    built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
+    bound = edited(built, {site: put(2.0)})
+    assert torch.equal(run(bound, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 6.0).double())
+    again = edited(bound, {site: add(1.0)})
+    assert torch.equal(run(again, ids, site, {site: scale(3.0)})[site], torch.full((2, 5, 19), 9.0).double())
+    assert torch.equal(run(bound, ids, site)[site], torch.full((2, 5, 19), 2.0).double())
+    with pytest.raises(InputError, match=r"no site 'decoder\.7\.attn\.z'"):
+        edited(built, {"decoder.7.attn.z": zero()})
+    with pytest.raises(InputError, match="expected edits by site"):
+        edited(built, {})
+    with pytest.raises(InputError, match="never fired"):
+        run(bound, ids, edit={"decoder.1.attn.z": zero()}, until="decoder.0.resid_pre")
