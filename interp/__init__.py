@@ -13,6 +13,7 @@ from interp.edited import Edited, edited
 from interp.edits import add, change, patch, put, scale, zero
 from interp.errors import InputError
 from interp.generate import generate
+from interp.losses import loss, token_losses
 from interp.model import Model, Site
 from interp.patching import Pairs, Sweep, logit_difference, sweep
 from interp.places import sites
@@ -44,12 +45,14 @@ __all__ = [
     "edited",
     "generate",
     "logit_difference",
+    "loss",
     "patch",
     "put",
     "run",
     "scale",
     "sites",
     "sweep",
+    "token_losses",
     "train",
     "zero",
 ]

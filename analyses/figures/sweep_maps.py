@@ -42,6 +42,7 @@ _UNITS = {
     "probability": ("probability", "0 to 1"),
     "rank": ("rank", "in places"),
     "kl_divergence": ("KL divergence", "in nats"),
+    "loss": ("loss", "in nats a token"),
 }
 _TICKS, _NUMBERS = 30, 12  # labels along an axis at most, and numbers up one
 _TOKEN = 12  # characters of a token

@@ -17,6 +17,7 @@ from interp.patching import (
     kl_divergence,
     log_probability,
     logit_difference,
+    next_token_loss,
     probability,
     rank,
     sweep,
@@ -31,6 +32,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "probability": probability,
     "rank": rank,
     "kl_divergence": kl_divergence,
+    "loss": next_token_loss,
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"

@@ -11,6 +11,7 @@ from interp.patching.metrics import (
     kl_divergence,
     log_probability,
     logit_difference,
+    next_token_loss,
     probability,
     rank,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "log_probability",
     "logit_difference",
     "mean_activation",
+    "next_token_loss",
     "path_patch",
     "path_patch_by_forward",
     "probability",

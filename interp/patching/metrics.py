@@ -13,6 +13,7 @@ from interp.patching.pairs import Pairs, answers_in
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
+_NO_TOKEN = -1  # in the place of padding
 Answer = str | Sequence[str] | Int[Tensor, " prompt"] | None
 
 
@@ -128,6 +129,35 @@ def kl_divergence() -> Metric:
         return Readout("kl_divergence", pairs.last[:, None], None, read, reference)
 
     return Metric("kl_divergence", prepare)
+
+
+def next_token_loss() -> Metric:
+    """Mean loss of the clean prompt's own next tokens, in nats a token: cross-entropy at all positions but the last.
+
+    Corrupted and patched prompts are read against the same tokens, so that their losses can be compared. Tables and the
+    command line call it `loss`. `interp.loss(model, text)` is the same of a text of any length.
+
+    Raises:
+        InputError: a prompt of one token, which has no next one.
+    """
+
+    def prepare(model: Model, pairs: Pairs) -> Readout:
+        text = pairs.read_by(next(reversed(model.config.stacks)))
+        if int(text.lengths.min()) < 2:
+            raise InputError("a loss is of next tokens: expected prompts of two tokens or more, got one of a single")
+        positions = torch.arange(text.ids.shape[1] - 1, device=text.ids.device).expand(len(pairs), -1)
+        following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
+
+        def read(logits: Tensor, following: Tensor | None) -> Tensor:
+            assert following is not None
+            at = following.clamp(min=0).expand(logits.shape[:-1])[..., None]
+            found = -logits.log_softmax(-1).gather(-1, at)[..., 0]
+            real = following != _NO_TOKEN
+            return found.masked_fill(~real, 0).sum(-1) / real.sum(-1)
+
+        return Readout("loss", positions, None, read, following)
+
+    return Metric("loss", prepare)
 
 
 def function(

@@ -15,7 +15,7 @@ from interp.statistics import share
 
 Direction = Literal["denoise", "noise"]
 Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
-_LOWER = ("rank", "kl_divergence")  # what is lower where the model does better
+_LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,105 @@
+"""How well does a causal model foretell a text? Cross-entropy of each next token, of texts of any length."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.model import Model
+from interp.running import Tokens, as_batch
+from interp.tokens import TokenBatch, Tokenizer
+
+_Window = tuple[list[int], int, int]  # its ids, the first that is scored, and which text's it is
+
+
+def loss(model: Model, text: Tokens, *, stride: int | None = None, budget: int = 1 << 28) -> float:
+    """Mean loss of next tokens, in nats a token, over all tokens of all texts alike.
+
+    Arguments are those of `token_losses`, which gives each token's own.
+    """
+    return float(torch.cat(token_losses(model, text, stride=stride, budget=budget)).mean())
+
+
+@torch.no_grad()
+def token_losses(
+    model: Model, text: Tokens, *, stride: int | None = None, budget: int = 1 << 28
+) -> list[Float[Tensor, " token"]]:
+    """Cross-entropy of each next token, in nats; of each text one less than it has tokens.
+
+    A text longer than the model's context is read in overlapping windows, each token scored once: in the first window
+    all, in each later one the last `stride`. So every token but those of the first window has a context of at least
+    `n_ctx - stride`. Windows begin with the special tokens that the model expects before a text.
+
+    Args:
+        model: a decoder, edited or not.
+        text: a text, a list of texts, a `TokenBatch`, or ids; of any length.
+        stride: by how many tokens windows move; by default half of what a window holds.
+        budget: bytes that the logits of one pass may take.
+
+    Raises:
+        InputError: the model is no decoder with an output layer and one stack, a text of one token, ids outside the
+            vocabulary, a stride that a window does not hold.
+    """
+    config = model.config
+    if len(config.stacks) > 1 or config.decoder is None or config.output == "none":
+        raise InputError("a loss of next tokens is of a decoder alone, with an output layer: this model is none")
+    prefix, texts = _texts(model, text)
+    if short := [at for at, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
+        raise InputError(
+            f"a loss is of next tokens: expected texts of two tokens or more, got fewer in text {short[0]}"
+        )
+    room = config.n_ctx - len(prefix)
+    stride = max(1, room // 2) if stride is None else stride
+    if not 1 <= stride < room:
+        raise InputError(f"stride must lie in 1-{room - 1}, less than a window holds; got {stride}")
+    windows = [
+        (prefix + own, first + len(prefix), at)
+        for at, ids in enumerate(texts)
+        for own, first in _windows(ids, room, stride)
+    ]
+    found: list[list[Tensor]] = [[] for _ in texts]
+    per_window = config.n_ctx * config.d_vocab * model.dtype.itemsize
+    n_together = max(1, budget // per_window)
+    for start in range(0, len(windows), n_together):
+        some = windows[start : start + n_together]
+        for (_, _, at), values in zip(some, _scored(model, some), strict=True):
+            found[at].append(values)
+    return [torch.cat(each) for each in found]
+
+
+def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
+    """What stands before every window, and each text's own ids."""
+    if isinstance(text, TokenBatch | Tensor):
+        batch = text if isinstance(text, TokenBatch) else TokenBatch.from_ids(text)
+        return [], [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
+    texts = [text] if isinstance(text, str) else text
+    return [*model.tokenizer.prefix], [_own(model.tokenizer, each) for each in texts]
+
+
+def _own(tokenizer: Tokenizer, text: str | tuple[str, str]) -> list[int]:
+    if not isinstance(text, str):
+        raise InputError("a decoder reads single texts: expected no pair of texts")
+    return [*tokenizer.pieces(text).ids, *tokenizer.suffix]
+
+
+def _windows(ids: Sequence[int], room: int, stride: int) -> Iterator[tuple[list[int], int]]:
+    """Windows of a text, and the first token of each that no other scores; the last ends with the text."""
+    yield [*ids[:room]], 0
+    for done in range(room, len(ids), stride):
+        end = min(done + stride, len(ids))
+        yield [*ids[end - room : end]], done - (end - room)
+
+
+def _scored(model: Model, windows: Sequence[_Window]) -> Iterator[Tensor]:
+    batch = as_batch(model, TokenBatch.from_rows([ids for ids, _, _ in windows]))
+    logits = model(batch)
+    assert logits is not None
+    at_least_float32 = torch.promote_types(logits.dtype, torch.float32)
+    for row, (ids, first, _) in enumerate(windows):
+        start = max(first, 1)  # nothing foretells the first token of all
+        scores = logits[row, start - 1 : len(ids) - 1].to(at_least_float32).log_softmax(-1)
+        yield -scores.gather(-1, batch.ids[row, start : len(ids), None])[:, 0]

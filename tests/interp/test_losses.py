@@ -1,0 +1,102 @@
+"""Losses of next tokens: of one pass, of windows over long texts, as a metric of pairs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import model, ragged_pairs, rows, token_ids, two_stacks
+from torch.testing import assert_close
+
+from interp import InputError, edited, loss, run, sweep, token_losses, zero
+from interp.patching import ablate, next_token_loss, sweep_by_forward
+from models import load
+
+
+def by_hand(transformer, ids: torch.Tensor, **how) -> torch.Tensor:
+    """Each next token's loss in one pass over a text that fits the context."""
+    logits = run(transformer, ids, **how).logits[0]
+    return F.cross_entropy(logits[:-1], ids.reshape(-1)[1:], reduction="none")
+
+
+def test_a_text_that_fits_is_read_in_one_pass():
+    built, ids = model("gpt2"), token_ids(1, 13)
+    (found,) = token_losses(built, ids)
+    assert_close(found, by_hand(built, ids))
+    assert loss(built, ids) == pytest.approx(float(by_hand(built, ids).mean()))
+
+
+@pytest.mark.parametrize("length", [14, 18, 19, 20, 31])
+@pytest.mark.parametrize("stride", [1, 5, 12])
+def test_in_longer_texts_each_token_is_scored_once_with_the_context_that_windows_leave(length, stride):
+    built, ids = model("gpt2"), token_ids(1, length)
+    (found,) = token_losses(built, ids, stride=stride)
+    assert found.shape == (length - 1,)
+    assert_close(found[:12], by_hand(built, ids[:, :13]))
+    for done in range(13, length, stride):
+        end = min(done + stride, length)
+        window = by_hand(built, ids[:, end - 13 : end])
+        assert_close(found[done - 1 : end - 1], window[-(end - done) :])
+
+
+def test_texts_of_all_lengths_together_are_as_alone_whatever_the_budget():
+    built, batch = model("llama"), rows((4, 7, 3, 13))
+    found = token_losses(built, batch, budget=1)
+    assert_close(found, token_losses(built, batch))
+    for row, length, each in zip(batch.ids, (4, 7, 3, 13), found, strict=True):
+        assert_close(each, by_hand(built, row[:length]))
+    assert loss(built, batch) == pytest.approx(float(torch.cat(found).mean()))
+
+
+def test_the_default_model_foretells_english_better_than_its_words_in_another_order():
+    built, text = load("default"), "The old lady shook her head, and said that she had never seen the man before. "
+    (found,) = token_losses(built, text)
+    assert_close(found, by_hand(built, built.to_tokens(text)))  # what stands before a text foretells its first token
+    assert loss(built, text) < loss(built, " ".join(text.split()[::-1]))
+    long = text * 20
+    (windowed,) = token_losses(built, long)
+    assert len(windowed) == len(built.tokenizer.pieces(long).ids) > 256
+
+
+def test_an_edited_model_has_the_loss_of_its_edits():
+    built, ids, edit = model("gpt2"), token_ids(1, 9), {"decoder.0.attn.z": zero(head=1)}
+    assert loss(edited(built, edit), ids) == pytest.approx(float(by_hand(built, ids, edit=edit).mean()))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: loss(model("bert"), token_ids(1, 5)), "of a decoder alone"),
+        (lambda: loss(two_stacks("original"), token_ids(1, 5)), "of a decoder alone"),
+        (lambda: loss(model("gpt2"), "text"), "no tokenizer"),
+        (lambda: loss(model("gpt2"), rows((5, 1))), "two tokens or more, got fewer in text 1"),
+        (lambda: loss(model("gpt2"), token_ids(1, 20), stride=13), "stride must lie in 1-12"),
+        (lambda: loss(model("gpt2"), token_ids(1, 5) + 100), "ids must lie in 0-28"),
+    ],
+)
+def test_what_has_no_loss(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
+
+
+# --- as a metric
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_the_metric_is_the_loss_of_the_clean_prompts_tokens_in_every_run(direction):
+    built, pairs = model("gpt2"), ragged_pairs()
+    found = sweep(built, pairs, next_token_loss(), direction=direction)
+    plain = sweep_by_forward(built, pairs, next_token_loss(), direction=direction)
+    assert_close(found.values, plain.values, rtol=1e-10, atol=1e-10)
+    assert found.effect().abs().max() > 1e-6
+    for at, length in enumerate(pairs.clean.lengths.tolist()):
+        clean = pairs.clean.ids[at, :length]
+        assert_close(found.clean["loss"][at], by_hand(built, clean).mean())
+        logits = run(built, pairs.corrupt.ids[at, :length]).logits[0]
+        assert_close(found.corrupt["loss"][at], F.cross_entropy(logits[:-1], clean[1:]))
+
+
+def test_an_ablated_head_costs_what_its_edit_costs():
+    built, pairs = model("gpt2"), ragged_pairs()
+    found = ablate(built, pairs, next_token_loss(), kind="zero")
+    at = 2, int(pairs.clean.lengths[2])
+    expected = by_hand(built, pairs.clean.ids[at[0], : at[1]], edit={"decoder.1.attn.z": zero(head=2)}).mean()
+    assert_close(found.values["loss"][1, 2, at[0]], expected)
