@@ -4,12 +4,13 @@ Any function from tensor to tensor is an edit too; these know the axes of the si
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from interp.continued import Continued
 from interp.errors import InputError, inside
 from interp.model import Site
 from interp.tap import Edit
@@ -25,7 +26,8 @@ class SelectiveEdit:
     """Change a part of a site's value, chosen by the names of its axes (`head=5`, `position=-1`).
 
     Positions (`position`, `query`, `key`) are each text's own, as receivers and lenses count them: negative ones from
-    its end, whatever padding stands there. A tensor gives one a text.
+    its end, whatever padding stands there. A tensor gives one a text. Where text is written (`generate`), negative ones
+    count from the prompt's end, and `step` says in which steps: 0 reads the prompt, s the s-th token written.
     """
 
     change: Callable[[Tensor, Region], Tensor]  # the part, and how it is indexed
@@ -37,6 +39,10 @@ class SelectiveEdit:
         Raises:
             InputError: an axis that the site lacks, or an index outside it or outside a text.
         """
+        if "step" in self.where:
+            return self._bind_in_steps(site, texts)
+        if not self.where:
+            return self._bind_everywhere(site)
         for axis, index in self.where.items():
             if axis not in site.axes:
                 raise InputError(f"{site.name} has no axis {axis!r}: its axes are {', '.join(site.axes)}")
@@ -45,7 +51,9 @@ class SelectiveEdit:
                 _check(site, axis, index, size)
         ragged = {axis: texts[axis] for axis in self.where if axis in texts and self._is_ragged(axis, texts[axis])}
         columns = {axis: self._columns(site, axis, text) for axis, text in ragged.items() if not self._is_slice(axis)}
-        kept = {axis: _inside(text, self.where[axis]) for axis, text in ragged.items() if self._is_slice(axis)}
+        kept = {
+            axis: text.within(index) for axis, text in ragged.items() if isinstance(index := self.where[axis], slice)
+        }
 
         def edit(value: Tensor) -> Tensor:
             changed = value.clone()
@@ -56,19 +64,53 @@ class SelectiveEdit:
                 shape = tuple(value.shape)
                 raise InputError(f"cannot edit {site.name}, of shape {shape}, at {self.where}: {error}") from error
             for axis, own in kept.items():
-                behind = [1] * len(site.axes)
-                behind[site.axes.index(axis)] = own.shape[1]
-                changed = torch.where(own.view(-1, *behind), changed, value)
+                changed = torch.where(_along(site, axis, own), changed, value)
             return changed
 
         return edit
+
+    def _bind_everywhere(self, site: Site) -> Edit:
+        def edit(value: Tensor) -> Tensor:
+            try:
+                return self.change(value, (...,)).expand(value.shape)
+            except RuntimeError as error:
+                raise InputError(f"cannot edit {site.name}, of shape {tuple(value.shape)}: {error}") from error
+
+        return edit
+
+    def _bind_in_steps(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
+        """The same where `step` says in which steps of writing."""
+        axis = _read_along(site)
+        text = texts.get(axis)
+        if not isinstance(text, Continued):
+            raise InputError(f"{site.name} has no steps here: they are counted by `generate`, in the text it writes")
+        everywhere = replace(self, where={axis: index for axis, index in self.where.items() if axis != "step"})
+        change, at = everywhere.bind(site, texts), _along(site, axis, text.at_steps(self.where["step"]))
+        return lambda value: torch.where(at, change(value), value)
+
+    def columns_read(self, site: Site, text: Continued) -> Tensor:
+        """Which columns of what is written the edit may change, `position`, as far as it selects by step or position.
+
+        Raises:
+            InputError: a position outside the text, or a step that there cannot be.
+        """
+        axis, found = _read_along(site), torch.ones_like(text.mask)
+        if "step" in self.where:
+            found = found & text.at_steps(self.where["step"])
+        if axis in self.where:
+            index = self.where[axis]
+            if isinstance(index, slice):
+                found = found & text.within(index)
+            else:
+                found = found & torch.zeros_like(found).scatter(1, text.columns(index), True)
+        return found.any(0)
 
     def _is_slice(self, axis: str) -> bool:
         return isinstance(self.where[axis], slice)
 
     def _is_ragged(self, axis: str, text: TokenBatch) -> bool:
         """Whether the axis stands at other columns in one text than in another."""
-        return isinstance(self.where[axis], Tensor) or text.padded
+        return isinstance(self.where[axis], Tensor) or text.padded or isinstance(text, Continued)
 
     def _columns(self, site: Site, axis: str, text: TokenBatch) -> Tensor:
         index = self.where[axis]
@@ -112,12 +154,16 @@ class SelectiveEdit:
         return (..., first, *(placed(axis).to(first.device) for axis in sizes))
 
 
-def _inside(text: TokenBatch, index: Any) -> Tensor:
-    """Which columns a slice of each text's own positions takes, `prompt position`."""
-    found = torch.zeros_like(text.mask)
-    for row, own in zip(found, text.mask, strict=True):
-        row[own.nonzero()[:, 0][index]] = True
-    return found
+def _along(site: Site, axis: str, of_texts: Tensor) -> Tensor:
+    """What is given for each text's columns, `prompt position`, along one axis of a site."""
+    behind = [1] * len(site.axes)
+    behind[site.axes.index(axis)] = of_texts.shape[1]
+    return of_texts.view(-1, *behind)
+
+
+def _read_along(site: Site) -> str:
+    """The axis of the positions that are read when a site gets its value."""
+    return "query" if "query" in site.axes else "position"
 
 
 def _check(site: Site, axis: str, index: Index, size: int) -> None:

@@ -3,20 +3,28 @@
 Where there is an encoder, it reads the prompts once, and each layer of the decoder its keys and values of them once.
 """
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.cache import Growing, growing_cache
-from interp.config import Writing
+from interp.continued import Continued, places
+from interp.edited import Edited
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import Tokens, as_batch, as_batches
+from interp.running import Edits, Tokens, as_batch, as_batches
+from interp.sampling import check_sampling, choose, penalised, without
 from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
+from interp.while_writing import Watch
+from interp.written import Written, text_behind
+
+Stop = int | str | Collection[int | str] | None
 
 
 def generate(
@@ -28,10 +36,13 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    stop: int | Collection[int] | None = None,
+    repetition_penalty: float = 1.0,
+    stop: Stop = None,
     seed: int = 0,
-) -> Int[Tensor, "prompt position"]:
-    """Continue each prompt by up to `max_new_tokens` tokens; returns prompts and continuations together.
+    edit: Edits | None = None,
+    capture: str | Iterable[str] = (),
+) -> Written:
+    """Continue each prompt by up to `max_new_tokens` tokens.
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
@@ -41,138 +52,255 @@ def generate(
     not.
 
     Args:
-        model: a decoder, with an encoder or without.
-        prompt: a text, or prompts of one length as ids; of any lengths where an encoder reads them.
+        model: a decoder, with an encoder or without; the edits of an `edited` one come before `edit`.
+        prompt: a text, texts, or ids; of any lengths. Shorter ones are padded on the left.
         max_new_tokens: how many to add at most.
         target: where there is an encoder, what the decoder has written already; by default the id it begins with.
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
         top_p: draw among the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman 2020).
-        stop: ids that end a text, which repeats the one it ended with until all have ended; by default those of
-            `model.config.writing`, and none where that names none.
+        repetition_penalty: what logits of tokens that the text has already are divided by, or multiplied where they are
+            below 0, before all else (Keskar 2019); 1 is none.
+        stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
+            have ended; by default the ids of `model.config.writing`, and none where that names none.
         seed: of the draws.
+        edit: as in `run`, with the effect that it would have if the whole text were read at once by `run`. Positions
+            are those of each whole text; negative ones count from its prompt's end, and a `step` may be given:
+            `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))` all that is written. A
+            function gets what each pass reads anew: the prompts, then a position at a time.
+        capture: as in `run`; each site has all positions that were read, which the last token written was not.
 
     Raises:
-        InputError: the model has no decoder or no output layer, texts to continue are of different lengths, the
-            decoder's start is not known, settings are out of range.
+        InputError: the model has no decoder or no output layer, the decoder's start is not known, settings are out of
+            range; edits as in `run`; captures of a text that outgrows the context.
     """
-    if model.config.decoder is None or model.config.output == "none":
-        raise InputError("only a decoder with an output layer can generate text")
-    _check(max_new_tokens, temperature, top_k, top_p)
-    read, ids = _begun(model, prompt, target)
-    writing = model.config.writing
-    room = max_new_tokens if read is None else min(max_new_tokens, model.config.n_ctx - ids.shape[1])
-    stops = torch.tensor(_ids(writing.ends if stop is None else stop), dtype=torch.long, device=model.device)
-    stopped = torch.zeros(len(ids), dtype=torch.bool, device=model.device)
-    generator = torch.Generator(device=model.device).manual_seed(seed)
-    by_parts = isinstance(model, Transformer)
-    steps = _last_logits(model, ids, read) if by_parts else _last_logits_by_forward(model, ids, read)
-    logits = next(steps)
-    for step in range(room):
-        logits[:, list(writing.never)] = -torch.inf
-        new = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        forced = _forced(writing, n_written=ids.shape[1], ends_here=step + 1 == room)
-        new = torch.where(stopped, ids[:, -1], new if forced is None else torch.full_like(new, forced))
-        ids = torch.cat([ids, new[:, None]], 1)
-        stopped |= torch.isin(new, stops)
-        if step + 1 == room or bool(stopped.all()):
-            break
-        logits = steps.send(new)
-    return ids
+    settings = {"target": target, "temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
+    settings |= {"repetition_penalty": repetition_penalty, "seed": seed, "edit": edit, "capture": capture}
+    writer = Writer.of(model, prompt, max_new_tokens, **settings)
+    for _ in writer.tokens():
+        pass
+    return writer.written()
 
 
-def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, Tensor]:
-    """What an encoder reads, if there is one, and the ids that are to be continued."""
+def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
+    """What is written behind each prompt, piece by piece: a string for each prompt after each token.
+
+    `settings` are those of `generate`, captures aside. A piece is empty where a character is not whole yet, or the text
+    has ended. Whoever has seen enough leaves the loop.
+
+    Raises:
+        InputError: as `generate`; the model has no tokenizer.
+    """
+    if model.target_tokenizer is None:
+        raise InputError("this model has no tokenizer, so what it writes is no text: use generate() for ids")
+    writer = Writer.of(model, prompt, max_new_tokens, **settings)
+    shown = [""] * len(writer.ids)
+    for _ in writer.tokens():
+        whole = writer.behind()
+        ready = [text.rstrip("\ufffd") if not done else text for text, done in zip(whole, writer.ended, strict=True)]
+        yield [text[len(old) :] for text, old in zip(ready, shown, strict=True)]
+        shown = ready
+
+
+@dataclass
+class Writer:
+    """Texts while they are written: `ids` and `mask` are `prompt position`, padded on the left, and grow."""
+
+    model: Model
+    source: TokenBatch | None  # what an encoder reads
+    begun: TokenBatch  # the prompts, or what the decoder has written already
+    room: int  # how many tokens are added at most
+    sampling: dict[str, Any]
+    penalty: float
+    stops: Int[Tensor, " id"]
+    stop_texts: list[str]
+    watch: Watch
+    generator: torch.Generator
+
+    @staticmethod
+    def of(
+        model: Model,
+        prompt: Tokens,
+        max_new_tokens: int,
+        *,
+        target: Tokens | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: Stop = None,
+        seed: int = 0,
+        edit: Edits | None = None,
+        capture: str | Iterable[str] = (),
+    ) -> "Writer":
+        """One that has written nothing; arguments are those of `generate`."""
+        edits = [edit or {}]
+        while isinstance(model, Edited):
+            model, edits = model.model, [model.edits, *edits]
+        config = model.config
+        if config.decoder is None or config.output == "none":
+            raise InputError("only a decoder with an output layer can generate text")
+        if max_new_tokens < 0:
+            raise InputError(f"expected max_new_tokens >= 0, got {max_new_tokens}")
+        check_sampling(temperature, top_k, top_p, repetition_penalty)
+        source, begun = _begun(model, prompt, target)
+        longest, shortest = int(begun.lengths.max()), int(begun.lengths.min())
+        room = max_new_tokens if source is None else min(max_new_tokens, config.n_ctx - shortest)
+        n_read = max(0, room - 1)
+        if capture and longest + n_read > config.n_ctx:
+            raise InputError(
+                f"captures are of one reading of a text, and {longest} + {n_read} tokens outgrow the context of "
+                f"{config.n_ctx}: write at most {config.n_ctx - longest + 1}"
+            )
+        stops, stop_texts = _stops(model, stop)
+        watch = Watch(model, capture, edits, Continued.of(begun, n_read), source)
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        generator = torch.Generator(device=model.device).manual_seed(seed)
+        return Writer(model, source, begun, room, sampling, repetition_penalty, stops, stop_texts, watch, generator)
+
+    def __post_init__(self) -> None:
+        self.ids, self.mask = self.begun.ids, self.begun.mask
+        self._ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)
+        self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
+
+    @property
+    def ended(self) -> list[bool]:
+        """Which texts have ended."""
+        return self._ended.tolist()
+
+    def tokens(self) -> Iterator[Int[Tensor, " prompt"]]:
+        """Write, until all texts have ended: each step's tokens, after they were added."""
+        n_ctx = self.model.config.n_ctx
+        if self.source is not None:
+            self._ended |= self.begun.lengths >= n_ctx
+        reader = _OnCache(self) if isinstance(self.model, Transformer) else _ByForward(self)
+        logits = reader.read(self.ids, self.mask)
+        for step in range(self.room):
+            new = torch.where(self._ended, self.ids[:, -1], self._next(logits, ends_here=step + 1 == self.room))
+            self._ends = self._ends + (~self._ended).long()
+            self.ids = torch.cat([self.ids, new[:, None]], 1)
+            self.mask = torch.cat([self.mask, self.mask.new_ones(len(new), 1)], 1)
+            self._ended = self._ended | torch.isin(new, self.stops) | self._said_stops()
+            if self.source is not None:
+                self._ended = self._ended | (self._ends >= n_ctx)
+            yield new
+            if step + 1 == self.room or bool(self._ended.all()):
+                return
+            logits = reader.read(self.ids, self.mask)
+
+    def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
+        writing = self.model.config.writing
+        logits = without(penalised(logits, self.ids, self.mask, self.penalty), writing.never)
+        new = choose(logits, **self.sampling, generator=self.generator)
+        if writing.last is not None:
+            last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
+            new = new.masked_fill(last, writing.last)
+        return new if writing.first is None else new.masked_fill(self._ends == 1, writing.first)
+
+    def _said_stops(self) -> Bool[Tensor, " prompt"]:
+        said = [any(stop in text for stop in self.stop_texts) for text in self.behind()] if self.stop_texts else [False]
+        return torch.tensor(said, device=self.ids.device)
+
+    def behind(self) -> list[str]:
+        """What is written behind each prompt so far."""
+        tokenizer = self.model.target_tokenizer
+        assert tokenizer is not None
+        return text_behind(tokenizer, self._texts(), self.begun.lengths)
+
+    def _texts(self) -> TokenBatch:
+        width, first = self.ids.shape[1], self.mask.int().argmax(1, keepdim=True)
+        mask = self.mask & (torch.arange(width, device=self.ids.device) < first + self._ends[:, None])
+        return TokenBatch(self.ids, mask, places(mask))
+
+    def written(self) -> Written:
+        """The texts as they stand."""
+        texts, tokenizer = self._texts(), self.model.target_tokenizer
+        return Written(texts, self.begun.lengths, self.watch.captured(), tokenizer, self.source)
+
+
+def _begun(model: Model, prompt: Tokens, target: Tokens | None) -> tuple[TokenBatch | None, TokenBatch]:
+    """What an encoder reads, if there is one, and the texts that are to be continued, padded on the left."""
     batch = as_batch(model, prompt)
     if len(model.config.stacks) == 1:
         if target is not None:
             raise InputError("this model has one stack, which continues its prompt: expected no target")
-        return None, _of_one_length(batch)
+        return None, _padded_left(batch)
     start = model.config.target_start
     if target is None and start is None:
         raise InputError("this model does not say what its decoder's input begins with: give ids as target=")
     batch, written = as_batches(model, batch, torch.tensor([[start]]) if target is None else target)
     assert written is not None
-    return batch, _of_one_length(written)
+    return batch, _padded_left(written)
 
 
-def _of_one_length(batch: TokenBatch) -> Tensor:
-    if batch.padded:
-        raise InputError(
-            f"prompts of one length are expected, got lengths {batch.lengths.tolist()}; generate each alone"
-        )
-    return batch.ids
+def _padded_left(batch: TokenBatch) -> TokenBatch:
+    if not batch.padded:
+        return batch
+    rows = [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
+    return TokenBatch.from_rows(rows, side="left").to(batch.ids.device)
 
 
-def _ids(given: int | Iterable[int]) -> list[int]:
-    return [given] if isinstance(given, int) else list(given)
+def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
+    """Ids that end a text, and strings that do."""
+    several = model.config.writing.ends if stop is None else [stop] if isinstance(stop, int | str) else [*stop]
+    texts = [each for each in several if isinstance(each, str)]
+    if "" in texts:
+        raise InputError("a stop string must have a character, got ''")
+    if texts and model.target_tokenizer is None:
+        raise InputError(f"this model has no tokenizer, so it writes no {texts[0]!r}: give ids that end a text")
+    ids = [each for each in several if isinstance(each, int)]
+    return torch.tensor(ids, dtype=torch.long, device=model.device), texts
 
 
-def _forced(writing: Writing, *, n_written: int, ends_here: bool) -> int | None:
-    """What is written here whatever the model says; None where that decides."""
-    if n_written == 1 and writing.first is not None:
-        return writing.first
-    return writing.last if ends_here else None
+class _OnCache:
+    """Reads what is new of a text, on the keys and values of what was read before."""
 
+    def __init__(self, writer: Writer):
+        assert isinstance(writer.model, Transformer)
+        self.model, self.batch, self.watch = writer.model, writer.source, writer.watch
+        self.ragged, self.source = writer.begun.padded, None
+        self.cache: list[Growing] = growing_cache(self.model.last.config)
+        self.done = 0
 
-def _check(max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if max_new_tokens < 0:
-        raise InputError(f"expected max_new_tokens >= 0, got {max_new_tokens}")
-    if not temperature >= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-        raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
-
-
-def _last_logits(model: Transformer, ids: Tensor, read: TokenBatch | None) -> Generator[Tensor, Tensor, None]:
-    """Logits after the last position of `ids`, then after each token that is sent."""
-    n_ctx, stack = model.config.n_ctx, model.last
-    with torch.no_grad():
-        source = None if read is None else Source.of(model.stack("encoder")(read), read)
-    while True:
-        ids = ids[:, -n_ctx:]
-        cache: list[Growing] = growing_cache(stack.config)
-        first = 0
-        while ids.shape[1] <= n_ctx:
-            batch = TokenBatch.from_ids(ids)
-            sight = Sight.of(batch, causal=True, first=first)
-            with torch.no_grad():
-                residual = stack.embed(batch.ids[:, first:], sight.positions)
-                final = stack.resume(residual, sight, past=cache, source=source)
-                logits = model.read(final[:, -1:])
-            assert logits is not None
-            first = ids.shape[1]
-            new = yield logits[:, -1]
-            ids = torch.cat([ids, new[:, None]], 1)
-
-
-def _last_logits_by_forward(model: Model, ids: Tensor, read: TokenBatch | None) -> Generator[Tensor, Tensor, None]:
-    """The same of a model that is run as a whole: everything is read anew for each token."""
-    while True:
-        batch = TokenBatch.from_ids(ids[:, -model.config.n_ctx :])
-        with torch.no_grad():
-            logits = model(batch) if read is None else model(read, target=batch)
+    @torch.no_grad()
+    def read(self, ids: Int[Tensor, "prompt position"], mask: Bool[Tensor, "prompt position"]) -> Tensor:
+        """Logits after the last column."""
+        stop, stack = ids.shape[1], self.model.last
+        start = max(0, stop - self.model.config.n_ctx)
+        if start:  # the oldest token has left: every position is another
+            self.cache, self.done = growing_cache(stack.config), start
+        tap = self.watch.tap(start, self.done, stop)
+        if self.batch is not None and self.source is None:
+            self.source = Source.of(self.model.stack("encoder")(self.batch, tap.at("encoder")), self.batch)
+        elif self.batch is not None:
+            tap.fired.update(site for site in tap.edit if site.startswith("encoder."))
+        window = TokenBatch.from_ids(ids[:, start:])
+        if self.ragged:
+            window = TokenBatch(window.ids, mask[:, start:], places(mask[:, start:]))
+        first, inside = self.done - start, tap.at(next(reversed(self.model.config.stacks)))
+        sight = Sight.of(window, causal=True, first=first)
+        residual = inside("embed", stack.embed(window.ids[:, first:], sight.positions))
+        final = stack.resume(residual, sight, tap=inside, past=self.cache, source=self.source)
+        logits = self.model.read(final if tap.wants("logits") else final[:, -1:], tap)
         assert logits is not None
-        new = yield logits[:, -1]
-        ids = torch.cat([ids, new[:, None]], 1)
+        self.watch.keep(tap, logits, whole=False)
+        self.done = stop
+        return logits[:, -1]
 
 
-def choose(
-    logits: Float[Tensor, "prompt d_vocab"],
-    *,
-    temperature: float,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-) -> Int[Tensor, " prompt"]:
-    """One next token a row: the likeliest, or a draw from the tempered and cut distribution."""
-    if temperature == 0:
-        return logits.argmax(-1)
-    logits = logits / temperature
-    if top_k is not None and top_k < logits.shape[-1]:
-        smallest_kept = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < smallest_kept, -torch.inf)
-    if top_p is not None:
-        ordered, index = logits.sort(descending=True)
-        mass_before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        cut = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, mass_before >= top_p)
-        logits = logits.masked_fill(cut, -torch.inf)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+class _ByForward:
+    """The same of a model that is run as a whole: everything is read anew for each token."""
+
+    def __init__(self, writer: Writer):
+        self.model, self.source, self.watch = writer.model, writer.source, writer.watch
+
+    @torch.no_grad()
+    def read(self, ids: Int[Tensor, "prompt position"], mask: Bool[Tensor, "prompt position"]) -> Tensor:
+        """Logits after the last column."""
+        start = max(0, ids.shape[1] - self.model.config.n_ctx)
+        seen = mask[:, start:]
+        window, tap = TokenBatch(ids[:, start:], seen, places(seen)), self.watch.tap(start, start, ids.shape[1])
+        logits = self.model(window, tap) if self.source is None else self.model(self.source, tap, window)
+        assert logits is not None
+        self.watch.keep(tap, logits, whole=True)
+        return logits[:, -1]

@@ -49,13 +49,20 @@ class Run(Shown):
 
     def __getitem__(self, site: str) -> Tensor:
         """The activation captured at `site`."""
-        if site not in self.activations:
-            near = get_close_matches(site, self.activations, n=1)
-            hint = (
-                f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(self.activations) or 'nothing'})"
-            )
-            raise InputError(f"{site!r} was not captured: name it in run(..., capture=...){hint}")
-        return self.activations[site]
+        return captured(self.activations, site)
+
+
+def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
+    """The activation at `site`.
+
+    Raises:
+        InputError: it was not captured.
+    """
+    if site not in activations:
+        near = get_close_matches(site, activations, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(activations) or 'nothing'})"
+        raise InputError(f"{site!r} was not captured: name it in the call's capture=...{hint}")
+    return activations[site]
 
     def table(self) -> DataFrame:
         """One row a prompt and position of the text that the logits are of, padding left out.

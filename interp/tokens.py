@@ -232,15 +232,30 @@ class TokenBatch(Shown):
         else:
             several = [-1] if position is None else [position] if isinstance(position, int) else position
             wanted = torch.tensor(several, dtype=torch.long, device=self.ids.device).expand(len(self.ids), -1)
-        lengths = self.lengths[:, None]
-        outside = (wanted < -lengths) | (wanted >= lengths)
+        lengths, counted = self.lengths[:, None], torch.where(wanted < 0, wanted + self.ends[:, None], wanted)
+        outside = (counted < 0) | (counted >= lengths)
         if bool(outside.any()) or not wanted.numel():
             prompt = int(outside.any(1).int().argmax())
             raise InputError(
                 f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
             )
         first = self.mask.int().argmax(1, keepdim=True)
-        return first + torch.where(wanted < 0, wanted + lengths, wanted)
+        return first + counted
+
+    @property
+    def ends(self) -> Int[Tensor, " prompt"]:
+        """From where negative positions count back: each text's own end."""
+        return self.lengths
+
+    def within(self, places: slice) -> Bool[Tensor, "prompt position"]:
+        """Which columns a slice of each text's own positions takes."""
+        found = torch.zeros_like(self.mask)
+        for row, own, end in zip(found, self.mask, self.ends.tolist(), strict=True):
+            first, last = (
+                each if each is None or each >= 0 else max(0, each + end) for each in (places.start, places.stop)
+            )
+            row[own.nonzero()[:, 0][first : last : places.step]] = True
+        return found
 
     def repeated(self, n_texts: int) -> "TokenBatch":
         """A batch of one text, as so many."""

@@ -74,6 +74,21 @@ def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64)
     return built
 
 
+class Whole:
+    """A transformer of ours that shows nothing but the protocol."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        if name not in {"config", "tokenizer", "target_tokenizer", "sites", "device", "dtype"}:
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __call__(self, *inputs, **named):
+        return self.inner(*inputs, **named)
+
+
 def token_ids(*shape: int, d_vocab: int = 29, seed: int = 0) -> torch.Tensor:
     """Random token ids."""
     return torch.randint(d_vocab, shape, generator=torch.Generator().manual_seed(seed))

@@ -3,7 +3,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -91,13 +91,19 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the fewest tokens that hold this probability.")
     ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, what the text has already becomes less likely; 1 is none.")
+    ] = 1.0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A string that ends the text where it is written. May be repeated.")
+    ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
-    """Continue a text; a model with an encoder reads it, and writes its own."""
+    """Continue a text, shown while it is written; a model with an encoder reads it, and writes its own."""
     with one_line():
-        from interp import InputError
+        from interp import InputError, stream
         from interp import generate as continue_text
 
         loaded = opened(model, device, dtype)
@@ -105,9 +111,17 @@ def generate(
             raise InputError(
                 f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json"
             )
-        ids = continue_text(loaded, prompt, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        written = loaded.target_tokenizer
-        typer.echo(ids[0].tolist() if written is None else written.decode(ids[0].tolist()))
+        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        how |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
+        if loaded.target_tokenizer is None:
+            typer.echo(continue_text(loaded, prompt, tokens, **how).ids[0].tolist())
+            return
+        pieces = stream(loaded, prompt, tokens, **how)
+        first = next(pieces)[0]
+        typer.echo((prompt if len(loaded.config.stacks) == 1 else "") + first, nl=False)
+        for (piece,) in pieces:
+            typer.echo(piece, nl=False)
+        typer.echo()
 
 
 def models() -> None:

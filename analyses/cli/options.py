@@ -10,7 +10,7 @@ N_PAIRS = 40  # of each causal test
 
 
 # What can be typed for an option: each value is its name in small letters.
-Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE")
+Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")
 Stack = StrEnum("Stack", "ENCODER DECODER")
 Attention = StrEnum("Attention", "SELF CROSS")
 Directions = StrEnum("Directions", "DENOISE NOISE BOTH")

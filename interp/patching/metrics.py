@@ -145,7 +145,8 @@ def next_token_loss() -> Metric:
         text = pairs.read_by(next(reversed(model.config.stacks)))
         if int(text.lengths.min()) < 2:
             raise InputError("a loss is of next tokens: expected prompts of two tokens or more, got one of a single")
-        positions = torch.arange(text.ids.shape[1] - 1, device=text.ids.device).expand(len(pairs), -1)
+        columns = torch.arange(text.ids.shape[1] - 1, device=text.ids.device)
+        positions = torch.minimum(columns, text.lengths[:, None] - 2)  # a shorter prompt's are read again, and left out
         following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
 
         def read(logits: Tensor, following: Tensor | None) -> Tensor:

@@ -277,5 +277,4 @@ class Tally:
 def _sample(model: Transformer, plan: Plan) -> str | None:
     if plan.sample is None or model.tokenizer is None or model.target_tokenizer is None:
         return None
-    ids = generate(model, plan.sample, 40, temperature=0.7, seed=plan.seed)
-    return model.target_tokenizer.decode(ids[0].tolist())
+    return generate(model, plan.sample, 40, temperature=0.7, seed=plan.seed).texts[0]

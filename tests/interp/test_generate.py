@@ -9,10 +9,14 @@ from tiny import STACKS, model, randomise, token_ids
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
 from interp.attention import CrossAttention
 from interp.config import Writing
-from interp.generate import choose
+from interp.sampling import choose
 from interp.transformer import Stack
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
+
+
+def writes(*given, **settings) -> torch.Tensor:
+    return generate(*given, **settings).ids
 
 
 def by_recomputing(transformer, ids: torch.Tensor, steps: int, temperature: float = 0.0) -> torch.Tensor:
@@ -30,27 +34,27 @@ def by_recomputing(transformer, ids: torch.Tensor, steps: int, temperature: floa
 @pytest.mark.parametrize("temperature", [0.0, 3.0])
 def test_the_cache_gives_what_recomputing_gives_also_beyond_the_context(name, steps, temperature):
     transformer, prompt = model(name), token_ids(3, 5)
-    ids = generate(transformer, prompt, steps, temperature=temperature, seed=0)
+    ids = writes(transformer, prompt, steps, temperature=temperature, seed=0)
     assert ids.shape == (3, 5 + steps)
     assert torch.equal(ids, by_recomputing(transformer, prompt, steps, temperature))
 
 
 def test_a_prompt_that_fills_the_context():
     transformer, prompt = model("gpt2"), token_ids(2, 13)
-    assert torch.equal(generate(transformer, prompt, 3), by_recomputing(transformer, prompt, 3))
+    assert torch.equal(writes(transformer, prompt, 3), by_recomputing(transformer, prompt, 3))
 
 
 def test_nothing_new_gives_the_prompt():
     prompt = token_ids(2, 5)
-    assert torch.equal(generate(model("gpt2"), prompt, 0), prompt)
+    assert torch.equal(writes(model("gpt2"), prompt, 0), prompt)
 
 
 def test_generation_ends_when_every_prompt_has_stopped():
     transformer, prompt = model("gpt2"), token_ids(3, 5)
     drawn = {"temperature": 1.0, "seed": 3}
-    free = generate(transformer, prompt, 300, **drawn)
+    free = writes(transformer, prompt, 300, **drawn)
     stop = int(free[0, 9])
-    stopped = generate(transformer, prompt, 300, stop=stop, **drawn)
+    stopped = writes(transformer, prompt, 300, stop=stop, **drawn)
     ends = [5 + first_of(row, {stop}) for row in free[:, 5:]]
     assert len({*ends}) == 3
     assert stopped.shape[1] == max(ends) + 1
@@ -61,9 +65,9 @@ def test_generation_ends_when_every_prompt_has_stopped():
 
 def test_any_of_several_ids_ends_a_text():
     transformer, prompt = model("gpt2"), token_ids(1, 5)
-    free = generate(transformer, prompt, 30)[0]
+    free = writes(transformer, prompt, 30)[0]
     stops = {int(free[8]), int(free[11])}
-    assert torch.equal(generate(transformer, prompt, 30, stop=stops)[0], free[: 5 + first_of(free[5:], stops) + 1])
+    assert torch.equal(writes(transformer, prompt, 30, stop=stops)[0], free[: 5 + first_of(free[5:], stops) + 1])
 
 
 def first_of(row: torch.Tensor, ids: set[int]) -> int:
@@ -74,7 +78,7 @@ def test_a_seed_repeats_its_draws_and_disturbs_no_other():
     transformer, prompt = model("gpt2"), token_ids(2, 5)
     torch.manual_seed(11)
     before = torch.get_rng_state()
-    one, again, other = (generate(transformer, prompt, 8, temperature=1.0, seed=seed) for seed in (1, 1, 2))
+    one, again, other = (writes(transformer, prompt, 8, temperature=1.0, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -128,18 +132,13 @@ def test_cuts_leave_exactly_the_likeliest(settings, support):
 )
 def test_settings_out_of_range(settings):
     with pytest.raises(InputError, match="expected"):
-        generate(model("gpt2"), token_ids(1, 3), **settings)
-
-
-def test_prompts_of_different_lengths():
-    with pytest.raises(InputError, match=r"got lengths \[3, 1\]"):
-        generate(model("gpt2"), TokenBatch.from_rows([[1, 2, 3], [4]]))
+        writes(model("gpt2"), token_ids(1, 3), **settings)
 
 
 @pytest.mark.parametrize("transformer", [model("bert"), model("gpt2", output="none")], ids=["encoder", "no output"])
 def test_only_a_decoder_with_an_output_layer_writes(transformer):
     with pytest.raises(InputError, match="only a decoder with an output layer"):
-        generate(transformer, token_ids(1, 3))
+        writes(transformer, token_ids(1, 3))
 
 
 # --- a decoder beside an encoder
@@ -175,10 +174,10 @@ def decoded_by_recomputing(transformer: Transformer, source: TokenBatch, steps: 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
     transformer, source = two_stacks(kind), TokenBatch.from_rows(SOURCES, side=side)
-    ids = generate(transformer, source, 8)
+    ids = writes(transformer, source, 8)
     assert torch.equal(ids, decoded_by_recomputing(transformer, source, 8))
     for row, text in zip(ids, SOURCES, strict=True):
-        assert torch.equal(generate(transformer, torch.tensor([text]), 8)[0], row)
+        assert torch.equal(writes(transformer, torch.tensor([text]), 8)[0], row)
 
 
 def test_the_source_is_read_once(monkeypatch):
@@ -197,43 +196,43 @@ def test_the_source_is_read_once(monkeypatch):
 
     monkeypatch.setattr(Stack, "forward", counted)
     monkeypatch.setattr(CrossAttention, "project_keys_values", counted_keys)
-    generate(transformer, source, 9)
+    writes(transformer, source, 9)
     assert calls == {"encoder": 1, "keys": transformer.config.n_layers}
 
 
 def test_a_text_ends_where_its_decoders_context_is_full():
     transformer, source = two_stacks("gpt2"), token_ids(2, 7)
-    assert torch.equal(generate(transformer, source, 100), generate(transformer, source, 12))
-    assert generate(transformer, source, 100).shape == (2, 13)
+    assert torch.equal(writes(transformer, source, 100), writes(transformer, source, 12))
+    assert writes(transformer, source, 100).shape == (2, 13)
     full = token_ids(2, 13)
-    assert torch.equal(generate(transformer, source, target=full), full)
+    assert torch.equal(writes(transformer, source, target=full), full)
 
 
 def test_what_is_written_already_is_continued():
     transformer, source = two_stacks("gpt2"), token_ids(2, 7)
-    whole = generate(transformer, source, 8)
-    assert torch.equal(generate(transformer, source, 5, target=whole[:, :4]), whole)
-    assert torch.equal(generate(transformer, source[:1], 5, target=whole[0, :4])[0], whole[0])
+    whole = writes(transformer, source, 8)
+    assert torch.equal(writes(transformer, source, 5, target=whole[:, :4]), whole)
+    assert torch.equal(writes(transformer, source[:1], 5, target=whole[0, :4])[0], whole[0])
 
 
 def test_ends_of_the_model_end_a_text_unless_others_are_asked_for():
     source = token_ids(3, 7)
-    free = generate(two_stacks("gpt2"), source, 10)
+    free = writes(two_stacks("gpt2"), source, 10)
     end = int(free[0, 1])
     transformer = two_stacks("gpt2", Writing(ends=(end, 28)))
-    ended = generate(transformer, source[:1], 10)
+    ended = writes(transformer, source[:1], 10)
     assert torch.equal(ended, free[:1, : 1 + first_of(free[0, 1:], {end, 28}) + 1])
-    assert torch.equal(generate(transformer, source, 10, stop=()), free)
+    assert torch.equal(writes(transformer, source, 10, stop=()), free)
 
 
 def test_what_is_always_first_last_and_never_written():
-    source, free = token_ids(3, 7), generate(two_stacks("gpt2"), token_ids(3, 7), 6)
-    written = generate(two_stacks("gpt2", Writing(first=11, last=12)), source, 6)
+    source, free = token_ids(3, 7), writes(two_stacks("gpt2"), token_ids(3, 7), 6)
+    written = writes(two_stacks("gpt2", Writing(first=11, last=12)), source, 6)
     assert (written[:, :2] == torch.tensor([2, 11])).all()
     assert (written[:, -1] == 12).all()
-    assert torch.equal(written[:, 1:-1], generate(two_stacks("gpt2"), source, 4, target=torch.tensor([2, 11]))[:, 1:])
+    assert torch.equal(written[:, 1:-1], writes(two_stacks("gpt2"), source, 4, target=torch.tensor([2, 11]))[:, 1:])
     banned = int(free[0, 1])
-    never = generate(two_stacks("gpt2", Writing(never=(banned,))), source, 6)
+    never = writes(two_stacks("gpt2", Writing(never=(banned,))), source, 6)
     assert banned not in never[:, 1:]
     second = run(two_stacks("gpt2"), source[:1], target=torch.tensor([[2]])).logits[0, 0].topk(2).indices[1]
     assert never[0, 1] == second
@@ -242,7 +241,6 @@ def test_what_is_always_first_last_and_never_written():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"target": TokenBatch.from_rows([[2], [2, 1]])}, r"one length are expected, got lengths \[1, 2\]"),
         ({"target": token_ids(3, 2)}, "one target for each of 2 texts"),
         ({"target": "text"}, "no tokenizer for its decoder"),
         ({"target": token_ids(1, 14)}, "longer than the model's context of 13"),
@@ -250,17 +248,17 @@ def test_what_is_always_first_last_and_never_written():
 )
 def test_targets_that_cannot_be_continued(settings, message):
     with pytest.raises(InputError, match=message):
-        generate(two_stacks("gpt2"), token_ids(2, 3), **settings)
+        writes(two_stacks("gpt2"), token_ids(2, 3), **settings)
 
 
 def test_a_decoder_whose_start_nobody_knows():
     config = replace(two_stacks("gpt2").config, target_start=None)
     transformer = Transformer(config)
     with pytest.raises(InputError, match="what its decoder's input begins with"):
-        generate(transformer, token_ids(1, 3))
-    assert generate(transformer, token_ids(1, 3), 2, target=torch.tensor([4])).shape == (1, 3)
+        writes(transformer, token_ids(1, 3))
+    assert writes(transformer, token_ids(1, 3), 2, target=torch.tensor([4])).shape == (1, 3)
 
 
 def test_a_single_stack_has_no_target_to_continue():
     with pytest.raises(InputError, match="one stack, which continues its prompt"):
-        generate(model("gpt2"), token_ids(1, 3), target=token_ids(1, 3))
+        writes(model("gpt2"), token_ids(1, 3), target=token_ids(1, 3))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tiny import Whole, ragged_pairs, token_ids, two_stacks
 from tiny import model as tiny_model
-from tiny import ragged_pairs, token_ids, two_stacks
 from torch import nn
 
 from interp import (
@@ -133,11 +133,11 @@ def test_a_sweep_goes_one_forward_a_cell(by_hand, direction, by):
 
 def test_it_writes_on_and_its_patterns_are_read(by_hand):
     ids = token_ids(2, 4)
-    found = generate(by_hand, ids, 3)
+    found = generate(by_hand, ids, 3).ids
     for _ in range(3):
         ids = torch.cat([ids, run(by_hand, ids).logits[:, -1].argmax(-1, keepdim=True)], 1)
     assert torch.equal(found, ids)
-    assert generate(by_hand, token_ids(1, 10), 4, temperature=1.0).shape == (1, 14)  # its context is of 11
+    assert generate(by_hand, token_ids(1, 10), 4, temperature=1.0).ids.shape == (1, 14)  # its context is of 11
     by_hand.passed.clear()
     pattern = read_patterns(by_hand, token_ids(2, 5), "decoder.*.attn.pattern")
     assert pattern.shape == (2, 2, 5, 5)
@@ -148,30 +148,15 @@ def test_the_untrained_model_of_its_shape(by_hand):
     assert untrained(by_hand, 1).dtype == torch.float64
 
 
-class Whole:
-    """A transformer of ours that shows nothing but the protocol."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __getattr__(self, name):
-        if name not in {"config", "tokenizer", "target_tokenizer", "sites", "device", "dtype"}:
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def __call__(self, *inputs, **named):
-        return self.inner(*inputs, **named)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_writing_by_whole_passes_is_writing_on_the_cache(temperature):
     one = tiny_model("llama")
     for given in ({"prompt": token_ids(3, 4)}, {"prompt": token_ids(1, 12)}):
-        found = [generate(each, **given, max_new_tokens=7, temperature=temperature) for each in (one, Whole(one))]
+        found = [generate(each, **given, max_new_tokens=7, temperature=temperature).ids for each in (one, Whole(one))]
         assert torch.equal(*found)
     two = two_stacks("modern")
     given = {"prompt": token_ids(2, 5, d_vocab=19), "max_new_tokens": 6, "temperature": temperature}
-    assert torch.equal(generate(two, **given), generate(Whole(two), **given))
+    assert torch.equal(generate(two, **given).ids, generate(Whole(two), **given).ids)
 
 
 @pytest.mark.parametrize("output", [None, nn.Linear(19, 3).double().requires_grad_(False)])

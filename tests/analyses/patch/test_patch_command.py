@@ -312,7 +312,7 @@ def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, say
         ([*ONE, "--corrupt", "Tim saw"], "identical"),
         ([*ONE, "--wrong", "He"], "no differing piece"),
         ([*ONE, "--site", "zz"], "expected one of resid_pre"),
-        ([*ONE, "--metric", "loss"], "loss"),
+        ([*ONE, "--metric", "losses"], "losses"),
         ([*ONE, "--direction", "up"], "up"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_model_without_output_layer_is_one_line(here, capsys, monkeypatch, min
 
 def test_an_unknown_metric_names_the_known(model, pairs):
     with pytest.raises(InputError, match="kl_divergence"):
-        patching.measure(model, pairs, metrics=["loss"])
+        patching.measure(model, pairs, metrics=["losses"])
 
 
 def test_the_command_s_metrics_are_the_table_s():

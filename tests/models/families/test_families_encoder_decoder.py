@@ -134,7 +134,7 @@ def test_texts_begin_and_end_as_theirs_do(variant, settings, tmp_path):
     source = TokenBatch.from_rows([token_ids(length, d_vocab=23, seed=length).tolist() for length in range(3, 17)])
     with torch.no_grad():
         expected = theirs.generate(source.ids, attention_mask=source.mask.long())
-    same_texts(generate(ours, source, 8), expected, {*ours.config.writing.ends})
+    same_texts(generate(ours, source, 8).ids, expected, {*ours.config.writing.ends})
     save(ours, tmp_path / "again")
     assert load(tmp_path / "again").config == ours.config
 
@@ -313,7 +313,7 @@ def test_spelling_to_phonemes_equals_transformers(phonemes):
 
 def test_photograph_is_spoken_as_its_author_says(phonemes, capsys):
     ours = load(phonemes)
-    assert ours.target_tokenizer.decode(generate(ours, "photograph")[0]) == "fˈOɾəɡɹˌæf"
+    assert ours.target_tokenizer.decode(generate(ours, "photograph").ids[0]) == "fˈOɾəɡɹˌæf"
     with pytest.raises(SystemExit):
         cli.main(["generate", "photograph", "--model", str(phonemes)])
     assert capsys.readouterr().out == "fˈOɾəɡɹˌæf\n"

@@ -278,7 +278,7 @@ def test_real_decoders_equal_transformers(name, request):
 
 def test_stories_begin_as_they_do_elsewhere(stories):
     model = load(stories)
-    ids = generate(model, torch.tensor([[1]]), 75)
+    ids = generate(model, torch.tensor([[1]]), 75).ids
     expected = (
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
         "One day, she saw a big, red ball. She wanted to play with it, but it was too high."
@@ -306,7 +306,7 @@ def test_sorter_sorts_every_input(sorter):
     model = load(sorter)
     letters = torch.cartesian_prod(*[torch.arange(3)] * 6)
     assert len(letters) == 729
-    assert torch.equal(generate(model, letters, 6)[:, 6:], letters.sort(1).values)
+    assert torch.equal(generate(model, letters, 6).ids[:, 6:], letters.sort(1).values)
 
 
 def test_every_activation_of_the_sorter_is_the_authors(sorter):

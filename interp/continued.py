@@ -1,0 +1,63 @@
+"""Texts with room for what will be written behind them: how positions and steps are counted while text is written."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from interp.errors import InputError
+from interp.tokens import TokenBatch
+
+
+@dataclass(frozen=True)
+class Continued(TokenBatch):
+    """Texts, padded on the left, and as many columns behind them as will be read of what is written.
+
+    begun   prompt   how many tokens each text had when its writing began: from there negative positions count
+
+    Steps are the passes of the model: step 0 reads the prompts, step s the s-th token that was written.
+    """
+
+    begun: Int[Tensor, " prompt"] | None = None
+
+    @staticmethod
+    def of(prompts: TokenBatch, n_read: int) -> "Continued":
+        """`prompts`, padded on the left, with `n_read` columns behind them; their ids are 0."""
+        real = prompts.mask.new_ones(len(prompts.ids), n_read)
+        mask = torch.cat([prompts.mask, real], 1)
+        ids = torch.cat([prompts.ids, real.long() * 0], 1)
+        return Continued(ids, mask, places(mask), None, prompts.lengths)
+
+    @property
+    def ends(self) -> Int[Tensor, " prompt"]:
+        """Where the prompts end."""
+        assert self.begun is not None
+        return self.begun
+
+    @cached_property
+    def steps(self) -> Int[Tensor, "prompt position"]:
+        """The step that reads each column; -1 on padding."""
+        return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
+
+    def at_steps(self, step: int | slice | list[int] | Tensor) -> Bool[Tensor, "prompt position"]:
+        """The columns that are read in some steps; a tensor gives one a text.
+
+        Raises:
+            InputError: a step that there cannot be.
+        """
+        n_steps = int(self.steps.max()) + 1
+        if isinstance(step, Tensor):
+            wanted = step.to(self.steps.device).reshape(-1, 1)
+        else:
+            several = [step] if isinstance(step, int) else [*range(n_steps)[step]] if isinstance(step, slice) else step
+            wanted = torch.tensor(several, dtype=torch.long, device=self.steps.device).expand(len(self.ids), -1)
+        if bool(((wanted < 0) | (wanted >= n_steps)).any()):
+            raise InputError(f"no step {step}: step 0 reads the prompt, and here 0-{n_steps - 1} are read at most")
+        return (self.steps[..., None] == wanted[:, None]).any(-1)
+
+
+def places(mask: Bool[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
+    """The place of each real token in its own text."""
+    return (mask.cumsum(1) - 1).clamp(min=0) * mask

@@ -1,0 +1,64 @@
+"""Which token comes next: the likeliest, or a draw from a distribution that was tempered and cut."""
+
+from collections.abc import Collection
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import InputError
+
+
+def check_sampling(temperature: float, top_k: int | None, top_p: float | None, repetition_penalty: float) -> None:
+    """Whether settings are in range.
+
+    Raises:
+        InputError: they are not.
+    """
+    if not temperature >= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+    if not repetition_penalty > 0:
+        raise InputError(f"expected repetition_penalty > 0 (1 is none, above 1 repeats less); got {repetition_penalty}")
+
+
+def penalised(
+    logits: Float[Tensor, "prompt d_vocab"],
+    ids: Int[Tensor, "prompt position"],
+    mask: Bool[Tensor, "prompt position"],
+    penalty: float,
+) -> Float[Tensor, "prompt d_vocab"]:
+    """Logits of tokens that a text has already divided by `penalty`, or multiplied where below 0 (Keskar 2019)."""
+    if penalty == 1:
+        return logits
+    said = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
+    return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def without(logits: Float[Tensor, "prompt d_vocab"], never: Collection[int]) -> Float[Tensor, "prompt d_vocab"]:
+    """Logits with some tokens impossible."""
+    if not never:
+        return logits
+    return logits.index_fill(1, torch.tensor([*never], device=logits.device), -torch.inf)
+
+
+def choose(
+    logits: Float[Tensor, "prompt d_vocab"],
+    *,
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, " prompt"]:
+    """One next token a row: the likeliest, or a draw from the tempered and cut distribution."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        smallest_kept = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest_kept, -torch.inf)
+    if top_p is not None:
+        ordered, index = logits.sort(descending=True)
+        mass_before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        cut = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, mass_before >= top_p)
+        logits = logits.masked_fill(cut, -torch.inf)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]

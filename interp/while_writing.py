@@ -1,0 +1,135 @@
+"""What is read and changed while text is written: one pass after another sees a few columns of one long text.
+
+An edit has in every pass the effect that it would have if the whole text were read at once: it gets a pass's own
+columns, and where it selects positions or steps they are set into the whole text's first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from interp.continued import Continued
+from interp.edits import Change, SelectiveEdit, on_a_copy
+from interp.errors import InputError
+from interp.model import Model, Site
+from interp.places import matching
+from interp.running import Edits, counted
+from interp.tap import Edit, Tap
+from interp.tokens import TokenBatch
+
+
+@dataclass
+class Columns:
+    """Which columns of the text a pass sees: keys from `start`, queries from `first`, up to `stop`."""
+
+    start: int = 0
+    first: int = 0
+    stop: int = 0
+
+    def along(self, axis: str) -> slice:
+        """Those along an axis of a site."""
+        return slice(self.start if axis == "key" else self.first, self.stop)
+
+
+class Watch:
+    """Captures and edits of every pass in which a text is written."""
+
+    def __init__(
+        self,
+        model: Model,
+        capture: str | Iterable[str],
+        edits: Sequence[Edits],
+        text: Continued,
+        source: TokenBatch | None,
+    ):
+        self.text, self.now = text, Columns()
+        self._sites, self._capture = model.sites, frozenset(matching(model, capture))
+        self._texts = {
+            name: counted(model, name, text if source is None else source, None if source is None else text)
+            for name in {*self._capture, *(name for each in edits for name in matching(model, [*each]))}
+        }
+        self._edits: dict[str, Edit] = {}
+        for each in edits:
+            of_names = {name: edit for pattern, edit in each.items() for name in matching(model, pattern)}
+            for name, edit in of_names.items():
+                self._edits[name] = _in_turn(self._edits.get(name), self._in_a_pass(name, edit))
+        self._seen: dict[str, list[Tensor]] = {}
+
+    def tap(self, start: int, first: int, stop: int) -> Tap:
+        """The tap of a pass that sees these columns, to be handed back to `keep`."""
+        self.now.start, self.now.first, self.now.stop = start, first, stop
+        return Tap(self._capture, self._edits)
+
+    def keep(self, tap: Tap, logits: Tensor, *, whole: bool) -> None:
+        """Keep what a pass has captured; a `whole` pass has all that those before it had.
+
+        Raises:
+            InputError: an edit that never fired, or that added an axis.
+        """
+        if idle := self._edits.keys() - tap.fired:
+            raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
+        if logits.ndim > 3 or logits.shape[0] != len(self.text.ids):
+            raise InputError(
+                "an edit adds an axis before the prompts, and each prompt is continued in one way: give a prompt once "
+                "for each change"
+            )
+        for name, value in tap.seen.items():
+            self._seen[name] = [*([] if whole else self._seen.get(name, [])), value]
+
+    def captured(self) -> dict[str, Tensor]:
+        """The captured activations of all columns that were read, by site, in the order of a call."""
+        return {name: self._joined(name, self._seen[name]) for name in self._sites if name in self._seen}
+
+    def _joined(self, name: str, parts: list[Tensor]) -> Tensor:
+        site, width = self._sites[name], self.now.stop
+        grown = self._written_axes(name)
+        read = [axis for axis in grown if axis != "key"]
+        if not read:
+            return parts[0]
+        if "key" in grown:  # a key that did not stand there yet is one that is not seen
+            unseen = -torch.inf if name.endswith(".scores") else 0.0
+            parts = [F.pad(part, (0, width - part.shape[-1]), value=unseen) for part in parts]
+        return torch.cat(parts, site.axes.index(read[0]) - len(site.axes))
+
+    def _written_axes(self, name: str) -> list[str]:
+        """The axes of a site that count positions of the text that is written."""
+        return [axis for axis in self._sites[name].axes if self._texts[name].get(axis) is self.text]
+
+    def _in_a_pass(self, name: str, edit: Change | SelectiveEdit) -> Edit:
+        if not isinstance(edit, SelectiveEdit):
+            return on_a_copy(edit)
+        site, texts = self._sites[name], self._texts[name]
+        bound = edit.bind(site, texts)
+        read = "query" if "query" in site.axes else "position"
+        chosen = {*edit.where} | ({read} if "step" in edit.where else set())
+        placed = [axis for axis in self._written_axes(name) if axis in chosen]
+        if not placed:
+            return bound
+        wanted = edit.columns_read(site, self.text).tolist() if read in placed else None
+
+        def in_a_pass(value: Tensor) -> Tensor:
+            if wanted is not None and not any(wanted[self.now.first : self.now.stop]):
+                return value
+            whole, within = _room(value, site, placed, self.text.ids.shape[1], self.now)
+            whole[within] = value
+            return bound(whole)[within]
+
+        return in_a_pass
+
+
+def _room(
+    value: Tensor, site: Site, placed: Sequence[str], width: int, now: Columns
+) -> tuple[Tensor, tuple[slice, ...]]:
+    """Zeros as wide as the whole text along some axes, and where in them a pass's own value lies."""
+    shape, within = [*value.shape], [slice(None)] * value.ndim
+    for axis in placed:
+        at = site.axes.index(axis) - len(site.axes)
+        shape[at], within[at] = width, now.along(axis)
+    return value.new_zeros(shape), (*within,)
+
+
+def _in_turn(first: Edit | None, then: Edit) -> Edit:
+    return then if first is None else lambda value: then(first(value))

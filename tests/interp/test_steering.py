@@ -1,0 +1,294 @@
+"""Edits and captures while text is written are those of whole passes over the whole text; prompts may be ragged."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tiny import Whole, model, pairs_of_two, rows, token_ids, two_stacks
+from torch import Tensor
+from torch.testing import assert_close
+
+from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
+from interp.generate import stream
+from interp.sampling import penalised
+from models import load
+
+LENGTHS, STEPS = (4, 6, 3), 5
+PROMPTS = rows(LENGTHS)
+VECTOR = torch.linspace(-2, 2, 19)
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def at(chosen: Callable[[int], list[int]], f: Callable[[Tensor], Tensor], axis: int = 1, **units: int):
+    """The edit of a whole pass over a text whose prompt has so many tokens, at positions that are there already."""
+
+    def of_prompt(n_prompt: int):
+        def edit(value: Tensor) -> Tensor:
+            changed = value.clone()
+            for place in chosen(n_prompt):
+                if place < value.shape[axis]:
+                    region = [slice(None)] * value.ndim
+                    region[axis] = place
+                    for other, index in units.items():
+                        region[int(other[1:])] = index
+                    changed[tuple(region)] = f(value[tuple(region)])
+            return changed
+
+        return edit
+
+    return of_prompt
+
+
+def everywhere(f: Callable[[Tensor], Tensor]):
+    return lambda n_prompt: f
+
+
+STREAM, LATE = "decoder.0.resid_post", range(99)
+# what is said to `generate`, and what it means in a whole pass
+EDITS = {
+    "everywhere": ({STREAM: add(VECTOR)}, {STREAM: everywhere(lambda x: x + VECTOR)}),
+    "a function": ({STREAM: lambda x: x * 0.5}, {STREAM: everywhere(lambda x: x * 0.5)}),
+    "the prompt's end": ({STREAM: put(VECTOR, position=-1)}, {STREAM: at(lambda n: [n - 1], lambda x: x * 0 + VECTOR)}),
+    "late positions": ({STREAM: zero(position=[0, 6])}, {STREAM: at(lambda n: [0, 6], lambda x: x * 0)}),
+    "one a text": (
+        {STREAM: add(VECTOR, position=torch.tensor([1, 6, -1]))},
+        {STREAM: at(lambda n: [{4: 1, 6: 6, 3: 2}[n]], lambda x: x + VECTOR)},
+    ),
+    "from the prompt's end on": (
+        {STREAM: scale(-2.0, position=slice(-2, None))},
+        {STREAM: at(lambda n: [p for p in LATE if p >= n - 2], lambda x: x * -2)},
+    ),
+    "the prompts": ({STREAM: zero(step=0)}, {STREAM: at(lambda n: [*range(n)], lambda x: x * 0)}),
+    "what is written": (
+        {STREAM: add(VECTOR, step=slice(1, None))},
+        {STREAM: at(lambda n: [p for p in LATE if p >= n], lambda x: x + VECTOR)},
+    ),
+    "some steps": (
+        {STREAM: change(lambda x: x.flip(-1), step=[1, 3])},
+        {STREAM: at(lambda n: [n, n + 2], lambda x: x.flip(-1))},
+    ),
+    "a head's query": (
+        {"decoder.1.attn.q": scale(3.0, head=1, step=2)},
+        {"decoder.1.attn.q": at(lambda n: [n + 1], lambda x: x * 3, _2=1)},
+    ),
+    "a head's key, which stays changed": (
+        {"decoder.1.attn.k": scale(3.0, head=0, position=1)},
+        {"decoder.1.attn.k": at(lambda n: [1], lambda x: x * 3, _2=0)},
+    ),
+    "a key hidden from all": (
+        {"decoder.*.attn.pattern": zero(key=0)},
+        {f"decoder.{layer}.attn.pattern": at(lambda n: [0], lambda x: x * 0, axis=3) for layer in range(2)},
+    ),
+    "a key hidden from what is written": (
+        {"decoder.1.attn.pattern": zero(key=-1, step=slice(1, None))},
+        {
+            "decoder.1.attn.pattern": lambda n: (
+                lambda x: x * ~((torch.arange(x.shape[2]) >= n)[:, None] & (torch.arange(x.shape[3]) == n - 1))
+            )
+        },
+    ),
+    "logits": (
+        {"logits": put(-9.0, d_vocab=slice(0, 20), step=[0, 2])},
+        {
+            "logits": lambda n: (
+                lambda x: x.masked_fill(
+                    torch.tensor([p < n or p == n + 1 for p in range(x.shape[1])])[:, None] & (torch.arange(29) < 20),
+                    -9.0,
+                )
+            )
+        },
+    ),
+    "several": (
+        {STREAM: add(VECTOR, step=1), "decoder.1.mlp_out": zero(position=-1)},
+        {
+            STREAM: at(lambda n: [n], lambda x: x + VECTOR),
+            "decoder.1.mlp_out": at(lambda n: [n - 1], lambda x: x * 0),
+        },
+    ),
+}
+
+
+def by_whole_passes(transformer: Transformer, row: Tensor, edit, n_steps: int = STEPS):
+    """One text, a pass over all of it for each token: its ids, and what the last pass captured."""
+    bound, ids = {site: make(row.shape[1]) for site, make in edit.items()}, row
+    for _ in range(n_steps):
+        out = run(transformer, ids, "*", bound)
+        ids = torch.cat([ids, out.logits[:, -1].argmax(-1, keepdim=True)], 1)
+    return ids, out
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("case", EDITS)
+def test_tokens_and_captures_are_those_of_whole_passes_over_each_text_alone(case, name):
+    transformer, (said, meant) = model(name), EDITS[case]
+    found = generate(transformer, PROMPTS, STEPS, edit=said, capture="*")
+    for at_row, length in enumerate(LENGTHS):
+        ids, out = by_whole_passes(transformer, PROMPTS.ids[at_row : at_row + 1, :length], meant)
+        first = max(LENGTHS) - length  # shorter prompts are padded on the left
+        assert torch.equal(found.ids[at_row, first:], ids[0])
+        for site, value in out.activations.items():
+            own = found[site][at_row]
+            for axis, kind in enumerate(transformer.sites[site].axes):
+                if kind in {"position", "query", "key"}:
+                    own = own.narrow(axis, first, length + STEPS - 1)
+            assert_close(own, value[0], msg=lambda text, site=site: f"{site}: {text}", **CLOSE)
+    plain = generate(transformer, PROMPTS, STEPS, capture="logits")
+    assert not torch.equal(plain["logits"], found["logits"])  # or the edit did nothing to any text
+    whole = generate(Whole(transformer), PROMPTS, STEPS, edit=said, capture="*")
+    assert torch.equal(whole.ids, found.ids)
+    assert [*whole.activations] == [*found.activations]
+    for site, value in found.activations.items():
+        for row, length in enumerate(LENGTHS):  # what stands on padding is nobody's
+            if "position" in transformer.sites[site].axes:
+                own = slice(max(LENGTHS) - length, None)
+                assert_close(whole[site][row, own], value[row, own], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["modern", "original"])
+def test_an_encoder_is_edited_and_captured_in_its_own_text(kind):
+    transformer, pairs = two_stacks(kind), pairs_of_two("source")
+    source, start = pairs.clean, torch.tensor([[2]] * 3)
+    edit = {
+        "encoder.1.resid_pre": scale(2.0, position=-1),
+        "decoder.1.cross_attn.k": zero(position=0, head=1),
+        "decoder.0.cross_attn.pattern": scale(0.5, key=-1, step=slice(1, None)),
+        "decoder.0.resid_post": add(0.25, step=[1, 2]),
+    }
+
+    def meant(length: int):
+        def dimmed(x: Tensor) -> Tensor:
+            last = torch.arange(x.shape[3]) == (source.lengths - 1)[:, None, None, None]
+            return torch.where(last & (torch.arange(x.shape[2]) >= 1)[:, None], x * 0.5, x)
+
+        added = (torch.arange(length) >= 1) & (torch.arange(length) <= 2)
+        return {
+            **{site: edit[site] for site in [*edit][:2]},
+            "decoder.0.cross_attn.pattern": dimmed,
+            "decoder.0.resid_post": lambda x: x + 0.25 * added[:, None],
+        }
+
+    found, ids = generate(transformer, source, 6, edit=edit, capture="*"), start
+    for _ in range(6):
+        out = run(transformer, source, "*", meant(ids.shape[1]), target=ids)
+        ids = torch.cat([ids, out.logits[:, -1].argmax(-1, keepdim=True)], 1)
+    assert torch.equal(found.ids, ids)
+    assert found.activations.keys() == out.activations.keys()
+    for site, value in out.activations.items():
+        assert_close(found[site], value, msg=lambda text, site=site: f"{site}: {text}", **CLOSE)
+    assert torch.equal(generate(Whole(transformer), source, 6, edit=edit).ids, ids)
+
+
+def test_targets_of_different_lengths_are_continued_each_as_alone():
+    transformer, pairs = two_stacks("modern"), pairs_of_two("source")
+    found = generate(transformer, pairs.clean, 4, target=pairs.target)
+    for row, (source, target) in enumerate(zip(pairs.clean.ids, pairs.target.ids, strict=True)):
+        own = source[pairs.clean.mask[row]], target[pairs.target.mask[row]]
+        alone = generate(transformer, own[0], 4, target=own[1])
+        assert torch.equal(found.ids[row][found.tokens.mask[row]], alone.ids[0])
+
+
+@pytest.mark.parametrize("make", [lambda built: built, Whole], ids=["cache", "whole"])
+def test_positions_are_the_whole_texts_when_its_beginning_has_left_the_context(make):
+    """A context of 13: the edited token at position 7 is at another place of every later window."""
+    transformer, ids = model("gpt2"), token_ids(1, 5)
+    found = generate(make(transformer), ids, 20, edit={STREAM: add(3 * VECTOR, position=7)}).ids
+    for _ in range(20):
+        start = max(0, ids.shape[1] - 13)
+        edit = {STREAM: add(3 * VECTOR, position=7 - start)} if start <= 7 < ids.shape[1] else {}
+        new = run(transformer, ids[:, start:], edit=edit).logits[:, -1].argmax(-1)
+        ids = torch.cat([ids, new[:, None]], 1)
+    assert torch.equal(found, ids)
+
+
+@pytest.mark.parametrize("steps", [1, 9, 20])
+def test_ragged_prompts_are_continued_each_as_alone_also_beyond_the_context(steps):
+    transformer = model("llama")
+    found = generate(transformer, PROMPTS, steps)
+    for row, length in enumerate(LENGTHS):
+        alone = generate(transformer, PROMPTS.ids[row, :length], steps)
+        assert torch.equal(found.ids[row][found.tokens.mask[row]], alone.ids[0])
+    assert found.n_prompt.tolist() == [*LENGTHS]
+
+
+def test_what_another_text_had_is_put_where_it_stands():
+    transformer, ids = model("gpt2"), token_ids(2, 6)
+    other = generate(transformer, (ids + 1) % 29, 4, capture=STREAM)[STREAM]
+    found = generate(transformer, ids, 4, edit={STREAM: patch(other, position=[2, 7])}, capture=STREAM)[STREAM]
+    assert torch.equal(found[:, [2, 7]], other[:, [2, 7]])
+    assert (found[:, 3] != other[:, 3]).any()
+
+
+def test_an_edited_models_edits_come_first():
+    transformer, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
+    bound = edited(edited(transformer, {site: put(1.0, step=2)}), {site: add(1.0)})
+    found = generate(bound, ids, 4, edit={site: scale(3.0, step=2)}, capture=site)[site]
+    assert (found[:, 6] == 6).all()
+    plain = generate(bound, ids, 4, capture=site)[site]
+    assert (plain[:, 6] == 2).all()
+    assert torch.equal(plain[:, :5], generate(transformer, ids, 4, edit={site: add(1.0)}, capture=site)[site][:, :5])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"edit": {STREAM: zero(position=9)}}, r"no position \[9\] in prompt 0, which has 8 tokens"),
+        ({"edit": {STREAM: zero(step=5)}}, "no step 5: step 0 reads the prompt, and here 0-4 are read at most"),
+        ({"edit": {"decoder.7.resid_post": zero()}}, r"no site 'decoder\.7\.resid_post'"),
+        ({"edit": {STREAM: lambda x: torch.stack([x, x])}}, "adds an axis before the prompts"),
+        ({"edit": {STREAM: lambda x: x[:, :, :3]}}, "must keep its shape"),
+        ({"capture": STREAM, "max_new_tokens": 9}, "outgrow the context of 13: write at most 8"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty > 0"),
+        ({"stop": "she"}, "no tokenizer, so it writes no 'she'"),
+        ({"stop": ""}, "a stop string must have a character"),
+    ],
+)
+def test_what_cannot_be_done_while_writing(settings, message):
+    with pytest.raises(InputError, match=message):
+        generate(model("gpt2"), PROMPTS, **{"max_new_tokens": 5, **settings})
+    with pytest.raises(InputError, match="no steps here"):
+        run(model("gpt2"), PROMPTS, edit={STREAM: zero(step=1)})
+
+
+# --- what is drawn, and where it ends
+
+
+def test_a_repetition_penalty_is_that_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.RepetitionPenaltyLogitsProcessor(1.7)
+    logits, ids = torch.randn(3, 29, generator=torch.Generator().manual_seed(0)), token_ids(3, 9)
+    assert_close(penalised(logits, ids, torch.ones_like(ids).bool(), 1.7), theirs(ids, logits))
+    alone = penalised(logits[:1], ids[:1, 4:], torch.ones(1, 5).bool(), 1.7)
+    mask = torch.arange(9)[None] >= 4
+    assert_close(penalised(logits[:1], ids[:1], mask, 1.7), alone)  # padding was not said
+    free, held = (generate(model("gpt2"), PROMPTS, 9, repetition_penalty=each) for each in (1.0, 1e9))
+    assert all(len({*row.tolist()}) == 9 for row in held.ids[:, 6:])
+    assert any(len({*row.tolist()}) < 9 for row in free.ids[:, 6:])
+
+
+def test_strings_end_texts_and_pieces_are_the_continuations():
+    built, prompts = load("default"), ["The old lady", "He was"]
+    whole = generate(built, prompts, 14, repetition_penalty=1.2)
+    assert whole.texts == [prompt + text for prompt, text in zip(prompts, whole.continuations, strict=True)]
+    assert [*map("".join, zip(*stream(built, prompts, 14, repetition_penalty=1.2), strict=True))] == whole.continuations
+    alone = [generate(built, prompt, 14, repetition_penalty=1.2).texts[0] for prompt in prompts]
+    assert whole.texts == alone
+    word = next(word for word in whole.continuations[0].split()[1:] if len(word) > 2)
+    cut = generate(built, prompts, 14, repetition_penalty=1.2, stop=[word])
+    before, found, _ = whole.continuations[0].partition(word)
+    assert cut.continuations[0].startswith(before + found)
+    assert len(cut.continuations[0]) <= len(before + found) + 12  # no further than the token that completes it
+    assert cut.tokens.lengths[0] < whole.tokens.lengths[0]
+    with pytest.raises(InputError, match="no tokenizer, so what it writes is no text"):
+        next(stream(model("gpt2"), PROMPTS))
+
+
+def test_a_stream_may_be_left():
+    built = load("default")
+    pieces = stream(built, "The old lady", 10**6)
+    text = "".join(next(pieces)[0] for _ in range(6))
+    assert text == generate(built, "The old lady", 6).continuations[0]
+
+
+def test_words_of_different_lengths_as_a_batch_of_ids():
+    batch = TokenBatch.from_rows([[1, 2, 3], [4]])
+    assert generate(model("gpt2"), batch, 2).ids.shape == (2, 5)
