@@ -51,19 +51,6 @@ class Run(Shown):
         """The activation captured at `site`."""
         return captured(self.activations, site)
 
-
-def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
-    """The activation at `site`.
-
-    Raises:
-        InputError: it was not captured.
-    """
-    if site not in activations:
-        near = get_close_matches(site, activations, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(activations) or 'nothing'})"
-        raise InputError(f"{site!r} was not captured: name it in the call's capture=...{hint}")
-    return activations[site]
-
     def table(self) -> DataFrame:
         """One row a prompt and position of the text that the logits are of, padding left out.
 
@@ -170,6 +157,19 @@ def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
             shapes.setdefault(" x ".join(map(str, value.shape)), []).append(name)
         facts |= {f"captured {shape}": listed(names) for shape, names in shapes.items()}
         return f"Run of {so_many(len(self.tokens.ids), 'prompt')}", facts
+
+
+def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
+    """The activation at `site`.
+
+    Raises:
+        InputError: it was not captured.
+    """
+    if site not in activations:
+        near = get_close_matches(site, activations, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(activations) or 'nothing'})"
+        raise InputError(f"{site!r} was not captured: name it in the call's capture=...{hint}")
+    return activations[site]
 
 
 def run(

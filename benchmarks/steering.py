@@ -1,0 +1,172 @@
+"""Does a difference of means steer what the default model writes, more than random directions of its length do?
+
+    python -m benchmarks.steering [--figure docs/figures/steering.png]
+    python -m benchmarks.steering --cost
+
+The direction is the mean stream after layer 1 at words for women, less that at words for men in the same texts.
+It is added, times a strength, to all that is read while neutral beginnings are continued by a draw; ten random
+directions of the same length are added in its place. Prints one JSON line a strength and direction:
+
+    strength      times which the direction was added
+    direction     difference, or random 0-9
+    logit         logit of " she" less that of " he" after the beginnings of SAID, mean over them
+    feminine      share of she, her, hers, herself among the pronouns of the third person that were written
+    n             how many pronouns that is
+    loss          nats a token of what was written, read by the unsteered model
+
+With --cost it prints what edits of `resid_post` cost: seconds a token without edits, and the medians of how many times
+as long it took with one in a layer, and with one in every layer, each beside a plain run of its own.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib.ticker
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analyses.figures.style import BLUE, begin, styled
+from interp import Model, add, edited, generate, run, token_losses
+from models import load
+
+SITE = "decoder.1.resid_post"
+STRENGTHS = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
+N_RANDOM = 10
+PEOPLE = [
+    *(("woman", "man"), ("girl", "boy"), ("lady", "gentleman"), ("queen", "king"), ("mother", "father")),
+    *(("sister", "brother"), ("wife", "husband"), ("daughter", "son"), ("aunt", "uncle"), ("widow", "soldier")),
+]
+FRAMES = ["The {}", "When the {}", "He knew that the {}", "She saw the {}"]
+SAID = [
+    f"The {who} {did}"
+    for who, did in product(
+        ("doctor", "child", "stranger", "friend", "servant", "teacher", "neighbour", "visitor"),
+        ("was tired, because", "smiled and said that", "went away, and"),
+    )
+]
+PRONOUNS = re.compile(r"\b(he|him|his|himself|she|her|hers|herself)\b", re.IGNORECASE)
+N_TOKENS = 24
+
+
+def ends(model: Model, texts: list[str]) -> Float[Tensor, "text d_model"]:
+    """The stream at the end of each text."""
+    out = run(model, texts, until=SITE)
+    return out[SITE][torch.arange(len(texts)), out.tokens.columns(-1)[:, 0]]
+
+
+def direction(model: Model) -> Float[Tensor, " d_model"]:
+    """The mean over texts that end with a word for a woman, less that over the same texts with one for a man."""
+    women, men = ([frame.format(pair[at]) for frame in FRAMES for pair in PEOPLE] for at in (0, 1))
+    return (ends(model, women) - ends(model, men)).mean(0)
+
+
+def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float | int]:
+    """What the model writes where `vector` is added to all that it reads."""
+    steered = edited(model, {SITE: add(vector)})
+    out = run(steered, SAID)
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    last = out.logits[torch.arange(len(SAID)), out.tokens.columns(-1)[:, 0]]
+    written = generate(steered, SAID, N_TOKENS, temperature=0.8, seed=0)
+    said = [word.lower() for text in written.continuations for word in PRONOUNS.findall(text)]
+    losses = torch.cat([each[-N_TOKENS:] for each in token_losses(model, written.texts)])
+    return {
+        "logit": float((last[:, tokenizer.id(" she")] - last[:, tokenizer.id(" he")]).mean()),
+        "feminine": sum(word.startswith(("sh", "her")) for word in said) / max(1, len(said)),
+        "n": len(said),
+        "loss": float(losses.mean()),
+    }
+
+
+def rows(model: Model) -> Iterator[dict[str, Any]]:
+    """One a strength and direction."""
+    vector, generator = direction(model), torch.Generator().manual_seed(0)
+    drawn = torch.randn(N_RANDOM, len(vector), generator=generator)
+    others = drawn / drawn.norm(dim=-1, keepdim=True) * vector.norm()
+    for strength in STRENGTHS:
+        yield {"strength": strength, "direction": "difference", **measured(model, strength * vector)}
+        for at, other in enumerate(others if strength else []):
+            yield {"strength": strength, "direction": f"random {at}", **measured(model, strength * other)}
+
+
+@styled
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """The effect against the strength, and what it costs."""
+    figure = begin("Which pronouns does the model write, where a direction is added to what it reads?", 3.2)
+    axes = figure.subplots(1, 3)
+    panels = {
+        "logit": "logit of she less that of he,\nafter the beginnings",
+        "feminine": "share of she and her in\nthe pronouns written",
+        "loss": "nats a token of what is written,\nas the unsteered model reads it",
+    }
+    for ax, (column, name) in zip(axes, panels.items(), strict=True):
+        for which, own in table.groupby("direction", sort=False):
+            ours = which == "difference"
+            plain = table[table["strength"] == 0]
+            line = pd.concat([own[own["strength"] != 0], plain]).sort_values("strength")
+            ax.plot(
+                line["strength"],
+                line[column],
+                color=BLUE if ours else "0.75",
+                lw=2 if ours else 0.8,
+                marker="o" if ours else None,
+                ms=4,
+                zorder=3 if ours else 1,
+                label="difference of means" if ours else "random, as long" if which == "random 0" else None,
+            )
+        ax.set_title(name)
+        ax.set_xlabel("strength")
+        ax.xaxis.set_major_locator(matplotlib.ticker.MultipleLocator(1))
+    axes[0].legend(frameon=False, loc="upper left")
+    figure.savefig(path, dpi=150)
+
+
+def cost(model: Model) -> dict[str, float]:
+    """What edits of the stream cost while text is written, on one thread."""
+    torch.set_num_threads(1)
+    vector, layers = torch.randn(model.config.d_model), {"one layer": SITE, "every layer": "decoder.*.resid_post"}
+    seconds: list[float] = []
+    ratios: dict[str, list[float]] = {name: [] for name in layers}
+    for _ in range(21):
+        for name, site in layers.items():
+            plain, with_edit = _seconds(model, {}), _seconds(model, {site: add(vector)})
+            seconds.append(plain)
+            ratios[name].append(with_edit / plain)
+    found = {name: statistics.median(each) for name, each in ratios.items()}
+    return {"seconds": statistics.median(seconds), **found}
+
+
+def _seconds(model: Model, edit: dict[str, Any], n_tokens: int = 60) -> float:
+    start = time.process_time()
+    generate(model, "The old lady", n_tokens, edit=edit)
+    return (time.process_time() - start) / n_tokens
+
+
+def main() -> None:
+    """Measure, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--cost", action="store_true")
+    given, model = parser.parse_args(), load("default")
+    if given.cost:
+        print(json.dumps(cost(model)))
+        return
+    found = []
+    for row in rows(model):
+        print(json.dumps(row), flush=True)
+        found.append(row)
+    if given.figure is not None:
+        draw(pd.DataFrame(found), given.figure)
+
+
+if __name__ == "__main__":
+    main()

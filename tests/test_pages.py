@@ -1,0 +1,47 @@
+"""The code on pages of docs runs as it stands, from top to bottom, and their figures are there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from interp import sites
+from models import load
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = ("running.md", "generation.md")
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """The names that a page's code leaves behind."""
+    text, names = (DOCS / name).read_text(), {}
+    for image in re.findall(r"\]\((figures/.+?)\)", text):
+        assert (DOCS / image).is_file(), image
+    for other in re.findall(r"\]\((\w+\.md)\)", text):
+        assert (DOCS / other).is_file(), other
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_its_code_runs(name, capsys):
+    torch.manual_seed(0)
+    names = run_page(name)
+    assert names["model"].config.n_layers == 4
+    if name == "generation.md":
+        first, _, last = (line for line in capsys.readouterr().out.splitlines() if re.match(r"-?[01]\.0 ", line))
+        assert " he " in first
+        assert " she " in last
+
+
+def test_the_table_of_sites_has_every_site_that_models_have():
+    text = (DOCS / "running.md").read_text()
+    named = {*re.findall(r"`([\w.]+)`", text[text.index("## Sites") :])}
+    for site in sites(load("default")):
+        local = re.sub(r"^\w+\.(\d+\.)?", "", site)
+        assert local in named, site
