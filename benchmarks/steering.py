@@ -112,7 +112,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         for which, own in table.groupby("direction", sort=False):
             ours = which == "difference"
             plain = table[table["strength"] == 0]
-            line = pd.concat([own[own["strength"] != 0], plain]).sort_values("strength")
+            line = (own if ours else pd.concat([own, plain])).sort_values(by=["strength"])
             ax.plot(
                 line["strength"],
                 line[column],

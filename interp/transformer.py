@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from interp.attention import Attention, CrossAttention, Stream
 from interp.cache import Growing
 from interp.config import StackConfig, TransformerConfig
+from interp.edited import Edited
 from interp.errors import InputError
 from interp.model import Model, Site
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
@@ -327,10 +328,15 @@ def with_parts(model: Model, what: str) -> Transformer:
     """`model` as one whose blocks, norms and weights `what` can call one at a time.
 
     Raises:
-        InputError: another library runs it.
+        InputError: another library runs it, or it is an edited one.
     """
     if isinstance(model, Transformer):
         return model
+    if isinstance(model, Edited):
+        raise InputError(
+            f"{what} calls a model's parts one at a time, which would pass by the edits bound to this one: capture and "
+            "edit with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"
+        )
     raise InputError(
         f"{what} calls a model's parts one at a time, and another library runs this model as a whole: capture and edit "
         "with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"

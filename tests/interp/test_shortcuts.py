@@ -22,6 +22,7 @@ from interp import (
     sweep,
     zero,
 )
+from interp.attribution import logit_lens
 from interp.config import Learned, Local, NoPositions
 from interp.patching import kl_divergence, logit_difference, sweep_by_forward
 from models import load
@@ -255,6 +256,12 @@ def test_a_calls_own_edit_comes_after_the_bound_one():
     assert torch.equal(run(bound, ids, site)[site], torch.full((2, 5, 19), 2.0).double())
     with pytest.raises(InputError, match=r"no site 'decoder\.7\.attn\.z'"):
         edited(built, {"decoder.7.attn.z": zero()})
+    with pytest.raises(
+        InputError, match=r"the logit lens calls a model's parts .* pass by the edits bound to this one"
+    ):
+        logit_lens(bound, ids)
+    found = sweep(bound, ragged_pairs(), kl_divergence())
+    assert_close(found.values, sweep_by_forward(bound, ragged_pairs(), kl_divergence()).values)
     with pytest.raises(InputError, match="expected edits by site"):
         edited(built, {})
     with pytest.raises(InputError, match="never fired"):
