@@ -12,7 +12,8 @@ from interp.config import StackConfig, TransformerConfig
 from interp.edited import Edited, edited
 from interp.edits import add, change, patch, put, scale, zero
 from interp.errors import InputError
-from interp.generate import generate, stream
+from interp.generation.generate import generate, stream
+from interp.generation.written import Written
 from interp.losses import loss, token_losses
 from interp.model import Model, Site
 from interp.patching import Pairs, Sweep, logit_difference, sweep
@@ -21,7 +22,6 @@ from interp.running import Run, run
 from interp.tokens import TokenBatch, Tokenizer
 from interp.training import Phase, Plan, train
 from interp.transformer import Transformer
-from interp.written import Written
 
 __all__ = [
     "AnnotatedText",

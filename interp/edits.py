@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp.continued import Continued
 from interp.errors import InputError, inside
+from interp.generation.continued import Continued
 from interp.model import Site
 from interp.tap import Edit
 from interp.tokens import TokenBatch

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from interp.errors import InputError
-from interp.generate import generate
+from interp.generation.generate import generate
 from interp.training import state
 from interp.training.directory import Directory, Save
 from interp.training.objectives import Examples, Mixed, Source

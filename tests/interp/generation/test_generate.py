@@ -9,7 +9,7 @@ from tiny import STACKS, model, randomise, token_ids
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
 from interp.attention import CrossAttention
 from interp.config import Writing
-from interp.sampling import choose
+from interp.generation.sampling import choose
 from interp.transformer import Stack
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])

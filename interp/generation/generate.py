@@ -12,17 +12,17 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.cache import Growing, growing_cache
-from interp.continued import Continued, places
 from interp.edited import Edited
 from interp.errors import InputError
+from interp.generation.continued import Continued, places
+from interp.generation.sampling import check_sampling, choose, penalised, without
+from interp.generation.while_writing import Watch
+from interp.generation.written import Written, text_behind
 from interp.model import Model
 from interp.running import Edits, Tokens, as_batch, as_batches
-from interp.sampling import check_sampling, choose, penalised, without
 from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
-from interp.while_writing import Watch
-from interp.written import Written, text_behind
 
 Stop = int | str | Collection[int | str] | None
 

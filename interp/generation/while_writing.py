@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp.continued import Continued
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
+from interp.generation.continued import Continued
 from interp.model import Model, Site
 from interp.places import matching
 from interp.running import Edits, counted

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
-from interp.generate import stream
-from interp.sampling import penalised
+from interp.generation.generate import stream
+from interp.generation.sampling import penalised
 from models import load
 
 LENGTHS, STEPS = (4, 6, 3), 5
