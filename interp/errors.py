@@ -1,14 +1,40 @@
 """What a user can get wrong. Every such mistake is an `InputError`, so a command line can print it as one line."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000  # characters that a message shows of a value, and of itself
+_VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},}}\"|'[^']{{{LONGEST_VALUE + 1},}}'")
+
+
+def brief(message: str) -> str:
+    """A message in which no value is longer than `LONGEST_VALUE`, and which is no longer than `LONGEST_MESSAGE` itself.
+
+    A value is what stands between quotes or spaces. Of what is too long, the two ends and the number of characters
+    stay.
+    """
+    if len(message) <= LONGEST_VALUE:
+        return message
+    return _ends(_VALUES.sub(lambda match: _ends(match[0], LONGEST_VALUE), message), LONGEST_MESSAGE)
+
+
+def _ends(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    told = f"...({len(text):,} characters)..."
+    half = (room - len(told)) // 2
+    return f"{text[:half]}{told}{text[-half:]}"
 
 
 class InputError(ValueError):
     """Something that came from outside (a file, an option, a name) is not usable.
 
-    The message says what was expected, what came, and what to do, in one line.
+    The message says what was expected, what came, and what to do, in one line; values in it are kept `brief`.
     """
+
+    def __init__(self, message: str = ""):
+        super().__init__(brief(message))
 
 
 class InputWarning(UserWarning):

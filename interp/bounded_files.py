@@ -1,0 +1,126 @@
+"""Text files of other people, read within limits: no device, no line, no size beyond what memory and time allow.
+
+Every limit is named by the message that refuses what is beyond it.
+"""
+
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from interp.errors import InputError, brief
+
+LONGEST_LINE = 1_000_000  # characters
+LARGEST_WHOLE = 1 << 30  # bytes of a file that is read as a whole
+EXPANDS, UNCHECKED = 100, 1 << 24  # a gzipped file may become so many times longer; one that stays short, even more
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is something to read at `path`, be it a directory or not.
+
+    Raises:
+        InputError: the name is too long for the file system, or is no name.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+        raise InputError(f"cannot look for {brief(str(path))!r}: {_reason(error)}") from error
+    return True
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that is no UTF-8: no page or table could say what was read.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected a name in UTF-8, got {str(path)!a}: rename it") from error
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or gzipped, with their ends, as they are needed.
+
+    Raises:
+        InputError: no regular file, no UTF-8, a damaged one, a line longer than `LONGEST_LINE`, or a gzipped file that
+            is more than `EXPANDS` times as long when it is unpacked.
+    """
+    with _opened(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8")
+        while line := text.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise InputError(f"{path} has a line of more than {LONGEST_LINE:,} characters: expected lines of text")
+            yield line
+
+
+def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
+    """All of a text file, plain or gzipped.
+
+    Raises:
+        InputError: as `lines` but for lines; a file longer than `most` bytes.
+    """
+    with _opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
+
+
+class _Unpacking(gzip.GzipFile):
+    """A gzipped file that says so where it becomes too long."""
+
+    def __init__(self, path: Path, file: BinaryIO):
+        super().__init__(fileobj=file, mode="rb")
+        self._path, self._most = path, max(UNCHECKED, EXPANDS * os.fstat(file.fileno()).st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of any stream, but no more than is looked for."""
+        room = self._most + 1 - self.tell()
+        return self._checked(super().read(room if size is None or size < 0 else min(size, room)))
+
+    def read1(self, size: int = -1) -> bytes:
+        """The same from one step of unpacking."""
+        return self._checked(super().read1(size))
+
+    def _checked(self, content: bytes) -> bytes:
+        if self.tell() > self._most:
+            raise InputError(
+                f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size or more: no text does"
+            )
+        return content
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a regular file, unpacked where it is gzipped."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
+            raise InputError(f"{path} is a pipe, a device or a directory: expected a file")
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b" or path.suffix == ".gz"
+            file.seek(0)
+            if not packed:
+                yield file
+                return
+            with _Unpacking(path, file) as unpacked:
+                yield unpacked
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({_reason(error)}): expected UTF-8 text, plain or gzipped, and all of it"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
