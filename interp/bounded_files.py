@@ -55,7 +55,7 @@ def lines(path: Path) -> Iterator[str]:
             is more than `EXPANDS` times as long when it is unpacked.
     """
     with _opened(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8")
+        text = io.TextIOWrapper(file, encoding="utf-8-sig")
         while line := text.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
                 raise InputError(f"{path} has a line of more than {LONGEST_LINE:,} characters: expected lines of text")
@@ -73,7 +73,7 @@ def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
     if len(content) > most:
         raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
 

@@ -18,12 +18,13 @@ from typing import NamedTuple
 import conllu
 from conllu.exceptions import ParseException
 
+from analyses.corpora.limits import MOST_ROWS
 from interp.annotation import ROOT, AnnotatedText, Attributes
 from interp.errors import InputError
 
 _COLUMNS = 10
-_ID = re.compile(r"\d+([-.]\d+)?")
-_HEAD = re.compile(r"\d+|_")
+_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")
+_HEAD = re.compile(r"[0-9]{1,9}|_")
 _UNSAID = (None, "_", "")
 
 _attributes = lru_cache(maxsize=4096)(Attributes)  # words that are alike share what is said of them
@@ -37,6 +38,8 @@ def _check_line(line: str, where: str) -> None:
     columns = line.split("\t")
     if len(columns) != _COLUMNS:
         raise InputError(f"{where}: expected {_COLUMNS} columns between tabs, got {len(columns)}")
+    if "  " in line:
+        raise InputError(f"{where}: expected no two spaces in a row inside a column, which may be read as its end")
     if not _ID.fullmatch(columns[0]):
         raise InputError(f'{where}: expected a word number (1, 1-2 or 1.1) in column 1, got "{columns[0]}"')
     if not _HEAD.fullmatch(columns[6]):
@@ -87,7 +90,27 @@ def sentences(lines: Iterable[str], source: str) -> Iterator[Sentence]:
             (sentence,) = conllu.parse(block, field_parsers={"feats": _as_written, "misc": _as_written})
         except ParseException as error:
             raise InputError(f"{source}, line {line}: {error}") from error
+        _check_numbers(sentence, f"{source}, line {{}}", line - len(sentence) + 1)
         yield Sentence(sentence, sentence.metadata, line)
+
+
+def _check_numbers(rows: Sequence[Row], where: str, first_line: int) -> None:
+    """Words are numbered 1, 2, 3; a multiword token stands before its first word, an empty node after its word."""
+    words = 0
+    for line, row in enumerate(rows, start=first_line):
+        match row["id"]:
+            case int(number):
+                words += 1
+                fits, expected = number == words, f"word {words}"
+            case (first, "-", last):
+                fits, expected = first == words + 1 and last >= first, f"a multiword token that begins with {words + 1}"
+            case (after, *_):
+                fits, expected = after == words, f"an empty node after word {words}"
+            case _:
+                fits, expected = False, f"word {words + 1}"
+        if not fits:
+            got = row["id"] if isinstance(row["id"], int) else "".join(map(str, row["id"] or ()))
+            raise InputError(f"{where.format(line)}: expected {expected}, got {got}: words are numbered in order, from 1")
 
 
 def _as_written(columns: Sequence[str], column: int) -> Attributes:
@@ -101,12 +124,22 @@ def _blocks(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             _check_line(line.rstrip("\r\n"), f"{source}, line {number}")
-            block.append(line)
+            if len(block) == MOST_ROWS:
+                raise InputError(
+                    f"{source}, line {number}: a sentence of more than {MOST_ROWS:,} lines; an empty line ends a sentence"
+                )
+            block.append(_filled(line))
         elif block:
             yield number - 1, "".join(block)
             block = []
     if block:
         yield number, "".join(block)
+
+
+def _filled(line: str) -> str:
+    """A line whose last column says that it is empty, where it just is."""
+    before, tab, last = line.rpartition("\t")
+    return line if last.strip() or not tab else f"{before}\t_\n"
 
 
 def _document_of(sentence_id: str | None) -> str | None:
@@ -152,27 +185,30 @@ def surface_words(sentence: Sequence[Row]) -> list[SurfaceWord]:
     found: list[SurfaceWord] = []
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
+    heads = {number: row["head"] for number, row in rows.items()}
     after = 0  # the last word that a multiword token has taken
     for number, row in rows.items():
         if number in spans:
             whole = spans[number]
             after = whole["id"][2]
-            found += _multiword(whole, range(number, after + 1), rows)
+            found += _multiword(whole, range(number, after + 1), rows, heads)
         elif number > after:
             found.append(SurfaceWord(row["form"], (number,), row, _space_after(row)))
     return found
 
 
-def _multiword(whole: Row, numbers: range, rows: Mapping[int, Row]) -> Iterator[SurfaceWord]:
+def _multiword(
+    whole: Row, numbers: range, rows: Mapping[int, Row], heads: Mapping[int, int | None]
+) -> Iterator[SurfaceWord]:
     """Its words where they spell it out, else one word annotated as the one highest in the tree."""
-    if missing := [number for number in numbers if number not in rows]:
-        raise InputError(f"the sentence that ends here has no word {missing[0]}, part of {whole['form']}")
+    missing = next((number for number in numbers if number not in rows), None)
+    if missing is not None:
+        raise InputError(f"the sentence that ends here has no word {missing}, part of {whole['form']}")
     if "".join(rows[number]["form"] for number in numbers) == whole["form"]:
         for number in numbers:
             space_after = number == numbers[-1] and _space_after(whole)
             yield SurfaceWord(rows[number]["form"], (number,), rows[number], space_after)
     else:
-        heads = {number: row["head"] for number, row in rows.items()}
         top = min(numbers, key=lambda number: depth(number, heads))
         yield SurfaceWord(whole["form"], numbers, rows[top], _space_after(whole))
 

@@ -3,9 +3,7 @@
 Nothing is kept but the text being read, so memory does not grow with the corpus.
 """
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -15,14 +13,17 @@ from warnings import warn
 
 from analyses.corpora import conllu, gap, gum, litbank, paired, plain_text, winobias, winogender
 from analyses.corpora.function_source import described
+from analyses.corpora.limits import checked
 from analyses.corpora.numbered_lines import Parse
 from interp.annotation import AnnotatedText
+from interp.bounded_files import check_name, is_file, lines
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
 
 GENERATED = "tales:100"  # generated text that stands in where no corpus is given, or none has the annotation
 _COUNT, _SEED = 300, 1
+_DIGITS = {"COUNT": 7, "SEED": 18}  # at most: ten million texts take hours to generate, and a seed fits in 64 bits
 _HASHED = 100  # so that the digest of a generated corpus changes with the grammar too
 
 
@@ -151,7 +152,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: expected at least one text, or None for all")
     path = Path(spec)
-    if path.exists():
+    if is_file(path):
         return _from_files(str(spec), None, path, limit)
     kind, colon, rest = str(spec).partition(":")
     if kind in GENERATORS:
@@ -161,23 +162,25 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if kind not in FORMATS:
         known = ", ".join([*(f"{known}:PATH" for known in FORMATS), *(f"{known}:COUNT:SEED" for known in GENERATORS)])
         raise InputError(f'"{spec}": no such file, and no kind of corpus "{kind}"; kinds are {known}')
-    if not rest or not Path(rest).exists():
+    if not rest or not is_file(Path(rest)):
         raise InputError(f'no file or directory "{rest}": name an existing one after {kind}:')
     return _from_files(str(spec), kind, Path(rest), limit)
 
 
 def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> Corpus:
     files = _files_in(path, kind) if path.is_dir() else [path]
+    for file in files:
+        check_name(file)
     kind = kind or _kind_of(files, path)
     known = FORMATS[kind]
     one_document = known.whole_files and len(files) > 1
 
     def texts_of(file: Path) -> Iterator[AnnotatedText]:
-        texts = known.parse(_lines(file), str(file))
+        texts = known.parse(lines(file), str(file))
         return (replace(text, document=str(file)) for text in texts) if one_document else texts
 
     def source() -> Iterator[AnnotatedText]:
-        return islice((text for file in files for text in texts_of(file)), limit)
+        return islice((checked(text, file) for file in files for text in texts_of(file)), limit)
 
     peeked = next(source(), None)
     if peeked is None:
@@ -196,6 +199,9 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     values = parameters.split(":") if parameters else []
     if len(values) > 2 or not all(value.isdecimal() for value in values) or values[:1] == ["0"]:
         raise InputError(f'"{kind}:{parameters}": expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED in numbers')
+    for value, (what, digits) in zip(values, _DIGITS.items(), strict=False):
+        if len(value) > digits:
+            raise InputError(f'"{kind}:{parameters}": expected a {what} of at most {digits} digits, got {len(value)}')
     count, seed = [int(value) for value in values] + [_COUNT, _SEED][len(values) :]
     name, generate = f"{kind}:{count}:{seed}", GENERATORS[kind]
     first = list(generate(min(count, _HASHED), seed))
@@ -230,7 +236,7 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 def _told(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
-    for line in filter(str.strip, _lines(file)):
+    for line in filter(str.strip, lines(file)):
         for kind, known in _TOLD.items():
             if known.recognises and known.recognises(line):
                 return kind
@@ -241,21 +247,6 @@ def _told(file: Path) -> str | None:
                 f"{' or '.join(f'{kind}:PATH' for kind in _TOLD)} forces a format; {_ASKED_FOR}"
             )
     return None
-
-
-def _lines(file: Path) -> Iterator[str]:
-    """The lines of a text file, plain or gzipped."""
-    opener = gzip.open if _is_gzip(file) else open
-    try:
-        with opener(file, "rt", encoding="utf-8-sig") as lines:
-            yield from lines
-    except (UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise InputError(f"{file}: expected UTF-8 text, plain or gzipped ({error})") from error
-
-
-def _is_gzip(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(2) == b"\x1f\x8b"
 
 
 def annotated(text: AnnotatedText) -> frozenset[str]:

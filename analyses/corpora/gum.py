@@ -17,13 +17,13 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
 from analyses.corpora.conllu import Row, Sentence, annotate, depth, sentences, surface_words
+from analyses.corpora.limits import check_words
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 
 _ORDER = "global.Entity"
-_BRACKETS = re.compile(r"(?:\([^()]+\)?|[^()]+\))+")
 _BRACKET = re.compile(r"(\()?([^()]+)(\))?")
-_ENTITY = re.compile(r"([^\[\]]+)(?:\[(\d+)/(\d+)\])?")
+_ENTITY = re.compile(r"([^\[\]]+)(?:\[([0-9]{1,6})/([0-9]{1,6})\])?")
 _IDENTITY = ("GRP", "eid")  # GUM's name and CorefUD's
 _HEADS = ("minspan", "MIN", "head")  # GUM's names and CorefUD's
 _UNSAID = ("_", "", None)
@@ -88,6 +88,7 @@ class _Document:
                 raise self._error(line, error) from error
         self.texts.append(text)
         self.length += len(words)
+        check_words(self.length, self.name)
 
     def _error(self, line: int, what: object) -> InputError:
         return InputError(f"{self.source}, line {line}: {what}")
@@ -95,10 +96,11 @@ class _Document:
     def _read(self, value: str, row: Row, is_word: bool, line: int, order: _Order) -> None:
         if isinstance(row["id"], tuple) and row["id"][1] == "-":
             raise InputError(f"expected Entity at words, got it at the multiword token {row['form']}")
-        if not _BRACKETS.fullmatch(value):
+        brackets = _BRACKET.findall(value)
+        if "".join(map("".join, brackets)) != value or not all(opens or closes for opens, _, closes in brackets):
             raise InputError(f'expected Entity like "(3-person-1", "3)" or "(3-person-1)5)", got "{value}"')
         end = len(self.surface)
-        for opens, inside, closes in _BRACKET.findall(value):
+        for opens, inside, closes in brackets:
             values = inside.split("-")
             place = order.entity if opens or len(values) > 1 else 0
             match = _ENTITY.fullmatch(values[place]) if place < len(values) else None
@@ -213,7 +215,7 @@ def _numbers(mention: _Mention, n_words: int) -> list[int]:
     if mention.heads in _UNSAID:
         return []
     numbers = str(mention.heads).split(",")
-    if not all(number.isdecimal() and 1 <= int(number) <= n_words for number in numbers):
+    if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= n_words for number in numbers):
         what = f"expected head words from 1 to {n_words} in the mention of entity {mention.entity} that opens here"
         raise InputError(f'{what}, got "{mention.heads}"')
     return [int(number) for number in numbers]

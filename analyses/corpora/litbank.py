@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from analyses.corpora.limits import check_words
 from analyses.corpora.mentions import head_word
 from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText, Mention
@@ -38,6 +39,7 @@ class _Document:
     def add(self, word: str, brackets: str) -> None:
         at = len(self.words)
         self.words.append(word)
+        check_words(len(self.words), self.name)
         for bracket in brackets.split("|") if brackets not in ("", "_", "-") else ():
             match = _BRACKET.fullmatch(bracket)
             if not match or not (match[1] or match[3]):

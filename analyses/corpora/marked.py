@@ -15,7 +15,7 @@ _WORD = re.compile(
     r"""
     \w+(?=n['’]t\b) | n['’]t\b                       # did + n't
     | (?<=\w)['’](?:s|ll|ve|re|m|d)\b                # Ann + 's
-    | [\w*]*\w[\w*]*                                 # GAP writes * for letters beyond ASCII
+    | (?:\w|\*{1,99}(?=\w))[\w*]*                     # GAP writes * for letters beyond ASCII
     | [^\w\s]
     | \s+                                            # what is not one space between words stands as a word
     """,

@@ -22,7 +22,7 @@ from interp.annotation import AnnotatedText
 from interp.errors import InputError
 
 _NUMBER = re.compile(r"^\d+\s+")
-_BRACKETED = re.compile(r"\[\s*([^\[\]]*?)\s*\]")
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]")
 _ARTICLE = re.compile(r"(the|an?) ", re.IGNORECASE)
 _SIDE = re.compile(r"^(pro|anti)_stereotyped_|\.gz$")
 _CONDITIONS = re.compile(r"(pro|anti)_stereotyped_type([12])\.")
@@ -47,7 +47,7 @@ def recognises(line: str) -> bool:
         not line.startswith("#")
         and "\t" not in line
         and len(inside) > 1
-        and any(each.lower() in PRONOUNS for each in inside)
+        and any(each.strip().lower() in PRONOUNS for each in inside)
     )
 
 
@@ -78,8 +78,9 @@ def _sentence(line: str) -> _Sentence:
     text, spans, at = "", [], 0
     for match in _BRACKETED.finditer(marked):
         text += marked[at : match.start()]
-        spans.append((len(text), len(text) + len(match[1])))
-        text, at = text + match[1], match.end()
+        inside = match[1].strip()
+        spans.append((len(text), len(text) + len(inside)))
+        text, at = text + inside, match.end()
     text += marked[at:]
     if "[" in text or "]" in text:
         raise InputError(f'expected every "[" to have its "]", with words inside, got "{line}"')

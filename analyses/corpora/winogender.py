@@ -13,6 +13,7 @@ from pathlib import Path
 from analyses.corpora.marked import Mark, annotated, find, find_words
 from analyses.corpora.numbered_lines import numbered
 from interp.annotation import AnnotatedText
+from interp.bounded_files import whole
 from interp.errors import InputError
 from models.columns import columns
 
@@ -53,7 +54,7 @@ def share_of_women(file: Path) -> dict[str, float]:
     Raises:
         InputError: the file has other columns, or a share that is no number.
     """
-    header, *rows = [columns(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()] or [[]]
+    header, *rows = [columns(line) for line in whole(file).splitlines() if line.strip()] or [[]]
     if tuple(header) != _STATISTICS:
         raise InputError(f"{file}: expected the columns {', '.join(_STATISTICS)} between tabs, got {', '.join(header)}")
     try:

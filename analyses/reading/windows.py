@@ -3,6 +3,7 @@
 Windows overlap by half; a word is scored once, in the window that shows the most text before it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -107,12 +108,15 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
             scored = stop
         if end == len(pieces.ids):
             return
-        begin = next(start for start in starts if start >= begin + max(1, (end - begin) // 2))
+        begin = starts[bisect_left(starts, begin + max(1, (end - begin) // 2))]
 
 
 def _last_start_within(starts: list[int], limit: int, total: int) -> int:
     """Where to cut so that no word is cut: the last word's first token at or before `limit`."""
-    return total if total <= limit else max((start for start in starts if start <= limit), default=0)
+    if total <= limit:
+        return total
+    before = bisect_right(starts, limit)
+    return starts[before - 1] if before else 0
 
 
 def _window(
