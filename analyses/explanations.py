@@ -225,6 +225,9 @@ def _by_group(
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
     for some in (some for size in every for some in combinations(every, size + 1)):
         which = [at for group in some for at in members[group]]
+        if not which:  # no mark of these groups occurs, so they explain nothing
+            weights[some], closer[some] = weights[()], closer[()]
+            continue
         fits, reads = (each.having(which) for each in (fitted, reported))
         before = weights[some[:-1]].clone()
         before[which] = choice_models.fit(fits, start=before[which])

@@ -57,7 +57,7 @@ def best_heads(
     """
     question = f"Where do{'es the head' if len(patterns) == 1 else ' the heads'} look?"
     figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
-    scale = Normalize(0, max(0.1, *(float(np.nanmax(pattern)) for pattern in patterns.values())))
+    scale = Normalize(0, max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values()))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
         heat_map(ax, pattern, scale, POSITIVE, xticklabels=not keys and _EVERY, yticklabels=not queries and _EVERY)
         for set_ticks, names in ((ax.set_xticks, keys), (ax.set_yticks, queries)):

@@ -178,9 +178,9 @@ def _between_tags(asked: _Picture) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
     found = examples.find(asked.model, asked.corpus, examples.sentence, _TAGGED)
     texts = [text for text in found if text.tags is not None]
-    if not texts:
-        return
     tags = examples.common_tags(texts)
+    if not tags:  # no text has tags, or none that tells kinds of words apart
+        return
     patterns = dict(zip(asked.named, examples.tag_patterns(asked.model, texts, asked.heads, tags), strict=True))
     figure = figures.best_heads(
         patterns,

@@ -1,0 +1,54 @@
+"""Honest texts of which little can be measured: what cannot be drawn or measured is left out, and the rest stands."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny import GPT2, randomise
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from analyses import corpora, report
+from analyses.figures.attention_lines import best_heads
+from interp import Tokenizer, Transformer, TransformerConfig
+
+
+def test_no_common_pair_of_kinds_makes_no_scale() -> None:
+    for pattern in (np.full((2, 2), np.nan), np.zeros((2, 2))):
+        drawn = best_heads({"L0.H0": pattern}, title="To which?", queries=["A", "B"], keys=["A", "B"])
+        assert drawn.axes[0].collections[0].get_clim() == (0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("tags", "relations"),
+    [
+        (("X",), ("case", "obj")),  # nothing that tells kinds of words apart
+        (("NOUN", "VERB"), ("subj", "comp")),  # another scheme's relations
+    ],
+)
+def test_a_page_stands_where_no_usual_tag_or_relation_occurs(
+    tmp_path: Path, tags: tuple[str, ...], relations: tuple[str, ...]
+) -> None:
+    words = [f"w{at}" for at in range(12)]
+    lines = []
+    for sentence in range(24):
+        for at in range(6):
+            word, head = words[(sentence * 5 + at * at) % 12], 0 if at == 0 else 1
+            said = [word, word, tags[at % len(tags)], "_", "_", str(head), relations[at % len(relations)], "_", "_"]
+            lines.append("\t".join([str(at + 1), *said]))
+        lines.append("")
+    (tmp_path / "odd.conllu").write_text("\n".join(lines) + "\n")
+    backend = Backend(WordLevel({word: at for at, word in enumerate(["?", *words])}, unk_token="?"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    config = TransformerConfig(decoder=replace(GPT2, n_layers=1, n_heads=2, d_vocab=13))
+    model = Transformer(config, Tokenizer(backend))
+    randomise(model)
+    texts = corpora.read(tmp_path / "odd.conllu")
+    report.build(model, [texts], tmp_path / "out", behaviours=["part-of-speech"], pairs=2, labels=False, probes=False)
+    heads = pd.read_csv(tmp_path / "out/tables/heads.csv")
+    assert len(heads) and not heads.measure.str.startswith("relation:nsubj").any()
+    assert np.isfinite(heads.value).all()
+    assert (tmp_path / "out/report.html").stat().st_size > 1000
