@@ -13,6 +13,14 @@ from interp.errors import InputError
 from interp.showing import DataFrame
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+LARGEST_SIZE = 1 << 24  # of a vocabulary, a context, a width: beyond it sizes of tensors overflow
+LARGEST_NUMBER = 1e18  # of a base or factor: its square is finite in float32
+
+
+def _check_eps(eps: float) -> None:
+    """Refuse what is no small number: an infinite one would make every stream 0 and every later number undefined."""
+    if not 0 <= eps <= 1:
+        raise InputError(f"a norm's eps must be a number from 0 to 1, got {eps}")
 
 
 class Configured:
@@ -59,6 +67,9 @@ class LayerNorm:
     eps: float = 1e-5
     bias: bool = True  # whether it shifts
 
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
+
 
 @dataclass(frozen=True)
 class RMSNorm:
@@ -67,6 +78,9 @@ class RMSNorm:
     eps: float = 1e-5
     offset: float = 0.0  # added to the stored weight: 1 where training decayed weights towards no change
     in_float32: Literal["all", "length"] = "all"  # at every precision: the normalised stream, or only its length
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
 
 
 @dataclass(frozen=True)
@@ -126,6 +140,10 @@ class Rotary:
     dims: int | None = None  # how many of a head's dimensions turn, the first ones; None: all
     pairing: Literal["halves", "adjacent"] = "halves"  # dimension i turns with i + dims / 2, or with its neighbour
     scaling: Interpolated | Stretched | Yarn | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.base <= LARGEST_NUMBER:
+            raise InputError(f"a rotation's base must be a number above 0, at most {LARGEST_NUMBER:g}, got {self.base}")
 
 
 @dataclass(frozen=True)
@@ -233,8 +251,9 @@ class StackConfig(Configured):
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= LARGEST_SIZE:
+                limit = f"at most {LARGEST_SIZE:,}" if getattr(self, name) > 0 else "at least 1"
+                raise InputError(f"{name} must be {limit}, got {getattr(self, name)}")
         if self.n_heads % self.kv_heads:
             raise InputError(f"{self.n_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
         if isinstance(self.positions, Rotary) and (dims := self.positions.dims or self.d_head) % 2:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
@@ -17,6 +18,25 @@ Text = str | tuple[str, str]  # two texts are read as one, told apart by what st
 Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
+
+
+Made = TypeVar("Made")
+
+
+def tokenizing(work: Callable[[], Made]) -> Made:
+    """What the tokenizers' library makes; it raises nothing narrower than `Exception`, and panics beside that.
+
+    Raises:
+        InputError: what the library says, as a line.
+    """
+    try:
+        return work()
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # an interruption
+        raise InputError(str(error) or type(error).__name__) from error
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        probe = backend.encode("a A 0 .")  # any text: only the special tokens around it count
+        probe = _encoded(backend, "a A 0 .")  # any text: only the special tokens around it count
         own = [at for at, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
         self.prefix: tuple[int, ...] = tuple(probe.ids[: own[0]])
         self.suffix: tuple[int, ...] = tuple(probe.ids[own[-1] + 1 :])
@@ -83,7 +103,7 @@ class Tokenizer:
 
     def pieces(self, text: str) -> Pieces:
         """The text's own tokens, without special ones around it."""
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        encoding = _encoded(self.backend, text, add_special_tokens=False)
         return Pieces(tuple(encoding.ids), tuple(encoding.offsets))
 
     def encode(self, text: str) -> list[int]:
@@ -92,7 +112,7 @@ class Tokenizer:
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Token ids of two texts that are read as one, with the special tokens that the model expects, and segments."""
-        encoding = self.backend.encode(first, second)
+        encoding = _encoded(self.backend, first, second)
         alone = [token for token in self.prefix if token not in encoding.ids[:1]]  # what its own template does not add
         return [*alone, *encoding.ids], [0] * len(alone) + encoding.type_ids
 
@@ -285,6 +305,19 @@ def said_of(batch: TokenBatch) -> str:
     shortest, longest = int(batch.lengths.min()), int(batch.lengths.max())
     upto = f"{shortest} to " if shortest < longest else ""
     return f"{so_many(len(batch.ids), 'prompt')} of {upto}{so_many(longest, 'token')}"
+
+
+def _encoded(backend: Backend, *texts: str, add_special_tokens: bool = True) -> Encoding:
+    """What the library makes of one text, or of two that are read as one.
+
+    Raises:
+        InputError: there are halves of characters in it, or the tokenizer is damaged.
+    """
+    try:
+        return tokenizing(lambda: backend.encode(*texts, add_special_tokens=add_special_tokens))
+    except InputError as error:
+        expected = "expected text that UTF-8 can hold, and a tokenizer that is not damaged"
+        raise InputError(f"cannot tokenize {texts[0]!a}: {error}; {expected}") from error
 
 
 def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:

@@ -34,10 +34,16 @@ class Stored:
         """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device.
 
         Raises:
-            InputError: the file has become shorter.
+            InputError: the file has become shorter, or holds numbers that are not finite, in it or once in `place`.
         """
         assert place.numel() == math.prod(self.shape)
+        largest = torch.finfo(place.dtype).max
         for part, block in self._beside(place, BLOCK if place.device.type == "cpu" else BLOCK_ELSEWHERE):
+            low, high = (float(each) for each in torch.aminmax(block))
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise InputError(f"it holds {'NaN' if math.isnan(low) else 'infinite numbers'}: the weights are damaged")
+            if max(high, -low) > largest:
+                raise InputError(f"it holds {max(high, -low):.3g}, more than {place.dtype} can: load it as torch.float32")
             into(part, block.to(part.device))
 
     def equals(self, other: Tensor) -> bool:
@@ -96,7 +102,7 @@ def read_header(file: Path) -> dict[str, Stored]:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} is damaged or cut short; fetch or save it again ({error})") from error
     header.pop("__metadata__", None)
     return {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from interp.config import Activation, Experts, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
+from interp.config import LARGEST_NUMBER, LARGEST_SIZE, Activation, Experts, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
 from interp.transformer import Transformer
 
@@ -87,16 +87,18 @@ class Fields:
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
         """A whole number from `least`; required where there is no default."""
         value = self._read(key, default, (int,), f"a whole number from {least}")
-        if value < least:
-            raise InputError(f"config.json: {key} must be a whole number from {least}, got {value}")
+        if not least <= value <= LARGEST_SIZE:
+            limit = f"to {LARGEST_SIZE:,}" if value > least else f"from {least}"
+            raise InputError(f"config.json: {key} must be a whole number {limit}, got {value}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0; required where there is no default."""
-        value = float(self._read(key, default, (int, float), "a number above 0"))
-        if not value > 0:
-            raise InputError(f"config.json: {key} must be a number above 0, got {value}")
-        return value
+        """A number above 0, of a size that computing with it in float32 leaves finite; required without a default."""
+        value = self._read(key, default, (int, float), "a number above 0")
+        if not 0 < value <= LARGEST_NUMBER:
+            limit = f"up to {LARGEST_NUMBER:g}" if value > 0 else "above 0"
+            raise InputError(f"config.json: {key} must be a number {limit}, got {value}")
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""

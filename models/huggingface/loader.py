@@ -11,6 +11,9 @@ from tokenizers import Tokenizer as Backend
 from torch import nn
 
 from interp import InputError, StackConfig, Tokenizer, Transformer, TransformerConfig
+from interp.bounded_files import whole
+from interp.errors import inside
+from interp.tokens import tokenizing
 from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
@@ -48,7 +51,8 @@ def read(
         value = torch.empty_like(model.get_parameter(ours), dtype=dtype, device=device)
         for piece in parts:
             if piece.theirs in stored:
-                stored[piece.theirs].fill(piece.view(value))
+                with inside(f"{directory}: {piece.theirs}"):
+                    stored[piece.theirs].fill(piece.view(value))
             else:
                 piece.view(value).zero_()
         module, _, leaf = ours.rpartition(".")
@@ -75,10 +79,12 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
     if family.both and (directory / GENERATION).is_file():
         raw = writing.with_generation(raw, read_json(directory / GENERATION))
     stored = stored_tensors(directory, family)
-    try:
-        return raw, family, stored, family.config(settled_by(stored, family, raw))
-    except InputError as error:
-        raise InputError(f"{directory}: {error}") from error
+    with inside(str(directory)):
+        config = family.config(settled_by(stored, family, raw))
+        layers = sum(stack.n_layers for stack in config.stacks.values())
+        if layers > len(stored):  # before so many are built
+            raise InputError(f"config.json asks for {layers:,} layers, but the weights hold {len(stored):,} tensors")
+    return raw, family, stored, config
 
 
 def family_of(raw: Mapping[str, Any], where: object, elsewhere: str = "") -> Family:
@@ -140,11 +146,10 @@ def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:
     """
     if not (directory / name).is_file():
         return None
-    try:
-        backend = Backend.from_file(str(directory / name))
-    except Exception as error:  # the library raises nothing narrower
-        raise InputError(f"{directory / name} is not readable as a tokenizer: {error}") from error
+    with inside(f"{directory / name} is not readable as a tokenizer"):
+        backend = tokenizing(lambda: Backend.from_str(whole(directory / name)))
     settings = read_json(directory / TOKENIZER_CONFIG) if (directory / TOKENIZER_CONFIG).is_file() else {}
     start = settings.get("bos_token") if settings.get("add_bos_token") is True else None
     start = start.get("content") if isinstance(start, dict) else start
-    return Tokenizer(backend, add_start=backend.token_to_id(start) if isinstance(start, str) else None)
+    with inside(f"{directory / name} is not usable as a tokenizer"):
+        return Tokenizer(backend, add_start=backend.token_to_id(start) if isinstance(start, str) else None)

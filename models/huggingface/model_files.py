@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from interp import InputError
+from interp.bounded_files import whole
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
@@ -23,8 +24,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"no {path.name} in {path.parent}: a model directory has one")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(whole(path))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not readable as JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
@@ -49,7 +52,10 @@ def weight_files(directory: Path) -> list[Path]:
     shards = read_json(directory / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise InputError(f"{directory / INDEX} has no weight_map, which names the file of each tensor")
-    files = [directory / Path(str(name)).name for name in sorted({*shards.values()})]
+    if not all(isinstance(name, str) for name in shards.values()):
+        wrong = next(tensor for tensor, name in shards.items() if not isinstance(name, str))
+        raise InputError(f"{directory / INDEX}: weight_map must name a file for {wrong}, got {shards[wrong]!r}")
+    files = [directory / Path(name).name for name in sorted({*shards.values()})]
     if missing := [file.name for file in files if not file.is_file()]:
         raise InputError(f"{directory}: {INDEX} names files that are missing: {', '.join(missing)}")
     return files
