@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from interp import AnnotatedText, Model, TokenBatch, Tokenizer
+from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
+from interp.finite import check_finite
 from interp.patterns.captured import read_patterns
 from interp.running import target_tokenizer
 
@@ -44,13 +45,25 @@ def patterns(
     """The tokens that ask, the pattern of every head, layer by layer, and the source where there is one.
 
     `sources` are what the encoder reads where the heads are a decoder's that has one.
+
+    Raises:
+        InputError: a pattern is undefined; the first site that is so is named.
     """
     place = f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
     tokens = TokenBatch.from_rows(ids).to(model.device)
     if sources is None:
-        return tokens, read_patterns(model, tokens, place, least_target(model, len(ids))), None
-    source = TokenBatch.from_rows(sources).to(model.device)
-    return tokens, read_patterns(model, source, place, tokens), source
+        source, read, target = None, tokens, least_target(model, len(ids))
+    else:
+        source = read = TokenBatch.from_rows(sources).to(model.device)
+        target = tokens
+    pattern = read_patterns(model, read, place, target)
+    undefined = pattern.sum((1, 3)).isnan() & tokens.mask
+    if bool(undefined.any()):
+        row = int(undefined.any(1).int().argmax())
+        alone = [each.ids[row][each.mask[row]][None] for each in (read, tokens)]
+        check_finite(model, alone[0], None if len(model.config.stacks) == 1 or sources is None else alone[1])
+        raise InputError(f"{place} holds NaN in {model.dtype} on a text of {len(ids[row])} tokens, though not alone")
+    return tokens, pattern, source
 
 
 def least_target(model: Model, count: int) -> Tensor | None:

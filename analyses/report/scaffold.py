@@ -14,6 +14,8 @@ from analyses.report.renderer import figures, render
 from analyses.sections import Block, Definitions, Page, Section, Table, Terms, bold, caveat, code, remark
 from analyses.shards import Shards
 from interp import InputError, Model
+from interp.errors import inside
+from interp.finite import check_finite
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
 
@@ -87,9 +89,12 @@ def write(
         progress: called with what is being done.
 
     Raises:
-        InputError: as `measure`, or an output directory that cannot be used.
+        InputError: as `measure`; an output directory that cannot be used; a model whose numbers are not finite.
     """
     say = Stages(progress or (lambda stage, count: None))
+    for name, model in models.items():
+        with inside(name):
+            check_finite(model)
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
     shards = Shards.of(Path(out).resolve(), [described, seed, versions()])
     with _going_on(shards), output.writing(out) as new:

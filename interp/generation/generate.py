@@ -5,7 +5,7 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,6 +14,7 @@ from torch import Tensor
 from interp.cache import Growing, growing_cache
 from interp.edited import Edited
 from interp.errors import InputError
+from interp.finite import check_finite
 from interp.generation.continued import Continued, places
 from interp.generation.sampling import check_sampling, choose, penalised, without
 from interp.generation.while_writing import Watch
@@ -72,7 +73,7 @@ def generate(
 
     Raises:
         InputError: the model has no decoder or no output layer, the decoder's start is not known, settings are out of
-            range; edits as in `run`; captures of a text that outgrows the context.
+            range; edits as in `run`; captures of a text that outgrows the context; logits that are no numbers.
     """
     settings = {"target": target, "temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
     settings |= {"repetition_penalty": repetition_penalty, "seed": seed, "edit": edit, "capture": capture}
@@ -155,6 +156,8 @@ class Writer:
         stops, stop_texts = _stops(model, stop)
         watch = Watch(model, capture, edits, Continued.of(begun, n_read), source)
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        if not 0 <= seed < 1 << 63:
+            raise InputError(f"expected a seed from 0 to 2 ** 63 - 1, got {seed}")
         generator = torch.Generator(device=model.device).manual_seed(seed)
         return Writer(model, source, begun, room, sampling, repetition_penalty, stops, stop_texts, watch, generator)
 
@@ -190,12 +193,20 @@ class Writer:
 
     def _next(self, logits: Tensor, *, ends_here: bool) -> Int[Tensor, " prompt"]:
         writing = self.model.config.writing
+        if bool((logits.isnan() | logits.isposinf()).any()):
+            self._refuse()
         logits = without(penalised(logits, self.ids, self.mask, self.penalty), writing.never)
         new = choose(logits, **self.sampling, generator=self.generator)
         if writing.last is not None:
             last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
             new = new.masked_fill(last, writing.last)
         return new if writing.first is None else new.masked_fill(self._ends == 1, writing.first)
+
+    def _refuse(self) -> NoReturn:
+        """Say where what is no number arises: in the model, or else in what edits make of it."""
+        own = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
+        check_finite(self.model, *(own if self.source is not None else own[1:]))
+        raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
 
     def _said_stops(self) -> Bool[Tensor, " prompt"]:
         said = [any(stop in text for stop in self.stop_texts) for text in self.behind()] if self.stop_texts else [False]

@@ -1,11 +1,13 @@
 """How are minimal pairs written down? Columns of texts, of a CSV file or typed, and the one rule for their answers."""
 
 import csv
+import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from interp.bounded_files import whole
 from interp.errors import InputError, InputWarning
 from interp.tokens import Span, Tokenizer
 
@@ -13,6 +15,7 @@ COLUMNS = ("clean", "corrupt", "answer", "wrong")
 BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
 POSITION = "position:"  # begins the name of a column of named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
+_LARGEST = 1 << 26  # bytes of a file of pairs
 Columns = Mapping[str, Sequence[str]]
 
 
@@ -23,10 +26,10 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
         InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
     """
     try:
-        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
-            rows = [row for row in csv.reader(lines, strict=True) if row]
-    except (OSError, ValueError, csv.Error) as error:  # what cannot be decoded is a ValueError
-        raise InputError(f"cannot read {file} as CSV: {getattr(error, 'strerror', None) or error}") from error
+        content = whole(Path(file), _LARGEST).removeprefix("\ufeff")
+        rows = [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
+    except (InputError, csv.Error) as error:
+        raise InputError(f"cannot read {file} as CSV: {error}") from error
     if not rows:
         raise InputError(f"{file} is empty: expected columns {', '.join(COLUMNS)}")
     header, *rows = rows
@@ -97,6 +100,6 @@ def unmarked(text: str) -> tuple[str, dict[str, Span]]:
 def place(text: str) -> int | str:
     """What a cell of a column of positions says: a number, or a word of the clean prompt."""
     try:
-        return int(text)
+        return int(text) if len(text) < 20 else text
     except ValueError:
         return text

@@ -1,0 +1,51 @@
+"""Are a model's numbers numbers? Where the first NaN or infinity arises, by weight or by site."""
+
+import torch
+from torch import Tensor, nn
+
+from interp.errors import InputError
+from interp.model import Model
+from interp.running import run
+
+_LENGTH = 16  # tokens of the text that is tried
+
+
+def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | None = None) -> None:
+    """Refuse a model that computes what is no number, before anything is measured.
+
+    Args:
+        model: any model.
+        tokens: ids that it reads, none of them padding; by default a few random ones.
+        target: ids that its decoder reads where it has an encoder; by default random ones too.
+
+    Raises:
+        InputError: a site holds NaN or infinity; the first of them is named, and the weight, where that is one already.
+    """
+    first, last = next(iter(model.config.stacks.values())), model.config.last
+    tokens = _random(first.d_vocab, first.n_ctx) if tokens is None else tokens
+    if len(model.config.stacks) > 1 and target is None:
+        target = _random(last.d_vocab, last.n_ctx)
+    for site, value in run(model, tokens, tuple(model.sites), target=target).activations.items():
+        infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
+        nan = value.isnan()
+        if bool((nan | infinite).any()):
+            said = "NaN" if bool(nan.any()) else "infinite numbers"
+            raise InputError(f"{_weight(model)}{site} holds {said}, computed in {model.dtype}: {_advice(model)}")
+
+
+def _random(d_vocab: int, n_ctx: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(d_vocab, (1, min(_LENGTH, n_ctx)), generator=generator)
+
+
+def _weight(model: Model) -> str:
+    named = model.named_parameters() if isinstance(model, nn.Module) else ()
+    found = (name for name, weight in named if weight.is_floating_point() and not bool(weight.isfinite().all()))
+    name = next(found, None)
+    return f"the weight {name} is not finite, so " if name else ""
+
+
+def _advice(model: Model) -> str:
+    if model.dtype in {torch.float16, torch.bfloat16}:
+        return "load it as torch.float32"
+    return "what would be measured is undefined; check the weights and config.json"
