@@ -2,13 +2,17 @@
 
 import importlib.util
 import re
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from interp import InputError, Model
-from models.huggingface import read
+from interp.bounded_files import is_file
+from interp.errors import InputWarning
+from models.huggingface import CONFIG, read
 
 LENS = "lens:"  # before a directory or name: TransformerLens runs that model
 DEFAULT = Path(__file__).parent / "checkpoints" / "default"
@@ -70,9 +74,10 @@ def directory_of(name: str | Path) -> Path:
         return DEFAULT
     if name == "minilm":
         return _minilm()
-    if str(name) and Path(name).is_dir():
+    there = bool(str(name)) and is_file(Path(name))
+    if there and Path(name).is_dir():
         return Path(name)
-    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not Path(name).exists():
+    if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) and not there:
         return _from_hub(name)
     raise InputError(
         f'no model directory "{name}": give a directory with config.json and model.safetensors, "default", "minilm", '
@@ -88,8 +93,18 @@ def _minilm() -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 (only who asks for the hub waits for its client)
+    # only who asks for the hub waits for its client
+    from huggingface_hub import snapshot_download, try_to_load_from_cache  # noqa: PLC0415
 
+    here = None
+    with suppress(ValueError):  # a name that the hub cannot have: the client says so below
+        here = try_to_load_from_cache(name, CONFIG)
+    if not isinstance(here, str):  # a mistyped path looks alike
+        warnings.warn(
+            f'no directory "{name}": it is taken for a model of the Hugging Face hub, which is asked for it',
+            InputWarning,
+            stacklevel=3,
+        )
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
     except Exception as error:  # the client's own errors, its network library's, the system's

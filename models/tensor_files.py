@@ -41,9 +41,13 @@ class Stored:
         for part, block in self._beside(place, BLOCK if place.device.type == "cpu" else BLOCK_ELSEWHERE):
             low, high = (float(each) for each in torch.aminmax(block))
             if not (math.isfinite(low) and math.isfinite(high)):
-                raise InputError(f"it holds {'NaN' if math.isnan(low) else 'infinite numbers'}: the weights are damaged")
+                raise InputError(
+                    f"it holds {'NaN' if math.isnan(low) else 'infinite numbers'}: the weights are damaged"
+                )
             if max(high, -low) > largest:
-                raise InputError(f"it holds {max(high, -low):.3g}, more than {place.dtype} can: load it as torch.float32")
+                raise InputError(
+                    f"it holds {max(high, -low):.3g}, more than {place.dtype} can: load it as torch.float32"
+                )
             into(part, block.to(part.device))
 
     def equals(self, other: Tensor) -> bool:

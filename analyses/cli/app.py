@@ -44,11 +44,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
     try:
+        for argument in given:
+            if not _is_text(argument):
+                raise _UsageError(f"expected arguments in UTF-8, got {argument!r}: rename the file or directory")
         code = app(given or ["--help"], prog_name="interp", standalone_mode=False)
     except _UsageError as error:
-        typer.echo(f"interp: {' '.join(error.format_message().split()).rstrip('.')}; see interp --help", err=True)
+        typer.echo(
+            f"interp: {_short(' '.join(error.format_message().split()).rstrip('.'))}; see interp --help", err=True
+        )
         code = USAGE
     sys.exit(code)
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8 stand in it as halves of characters
+        return False
+    return True
+
+
+def _short(message: str) -> str:
+    """Without long values; most messages have none, and do not wait for the library."""
+    if len(message) < 200:
+        return message
+    from interp.errors import brief  # noqa: PLC0415
+
+    return brief(message)
 
 
 def _wait_briefly() -> None:

@@ -133,13 +133,14 @@ def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
 def one_line() -> Iterator[None]:
     """What the user got wrong, and an interruption, end the command with one line and no traceback.
 
-    What is probably not what was meant is a line too.
+    So does what no reader foresaw: a file that the system does not give, nesting or text beyond what can be read, and a
+    panic of the tokenizers' library. What is probably not what was meant is a line too.
     """
     import warnings
 
     try:
         from interp import InputError
-        from interp.errors import InputWarning
+        from interp.errors import InputWarning, brief
 
         def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, InputWarning):
@@ -153,8 +154,29 @@ def one_line() -> Iterator[None]:
                 yield
         except InputError as error:
             end(str(error), USAGE)
+        except (OSError, RecursionError, UnicodeError, MemoryError) as error:
+            end(brief(_of_the_system(error)), USAGE)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of a library in Rust, which derives it from nothing narrower
+                raise
+            end(brief(f"the tokenizers' library failed: {error}; tokenizer.json may be damaged"), USAGE)
     except KeyboardInterrupt as stopped:
         end(f"interrupted; {str(stopped) or 'nothing was written'}", INTERRUPTED)
+
+
+def _of_the_system(error: Exception) -> str:
+    """What the system or the interpreter refused, in words."""
+    match error:
+        case OSError(filename=None):
+            return f"the system refused: {error.strerror or error}"
+        case OSError():
+            return f"{error.filename}: the system refused: {error.strerror or error}"
+        case RecursionError():
+            return f"something that was read is nested too deep ({error})"
+        case UnicodeError():
+            return f"expected text that UTF-8 can hold ({error})"
+        case _:
+            return f"not enough memory ({str(error) or 'none was left'}): read less text, or run a smaller model"
 
 
 def end(message: str, code: int) -> NoReturn:

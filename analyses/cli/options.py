@@ -48,10 +48,10 @@ HeldOut = Annotated[
         show_default="a quarter of the corpus's documents",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything random.", metavar="INTEGER")]
 Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights; int8 computes in float32.")]
-Pairs = Annotated[int, typer.Option(min=2, help="Minimal pairs of each causal test.")]
+Pairs = Annotated[int, typer.Option(min=2, max=10_000, help="Minimal pairs of each causal test.")]
 Labels = Annotated[
     bool,
     typer.Option("--labels/--no-labels", help="Label heads: chosen on one half of the text, reported on the other."),

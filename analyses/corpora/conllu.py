@@ -110,7 +110,9 @@ def _check_numbers(rows: Sequence[Row], where: str, first_line: int) -> None:
                 fits, expected = False, f"word {words + 1}"
         if not fits:
             got = row["id"] if isinstance(row["id"], int) else "".join(map(str, row["id"] or ()))
-            raise InputError(f"{where.format(line)}: expected {expected}, got {got}: words are numbered in order, from 1")
+            raise InputError(
+                f"{where.format(line)}: expected {expected}, got {got}: words are numbered in order, from 1"
+            )
 
 
 def _as_written(columns: Sequence[str], column: int) -> Attributes:

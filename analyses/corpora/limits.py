@@ -25,7 +25,9 @@ def checked(text: AnnotatedText, file: Path) -> AnnotatedText:
     try:
         check_words(len(text.words), f"the text {text.document!r}")
         if (longest := max(map(len, text.words), default=0)) > LONGEST_WORD:
-            raise InputError(f"the text {text.document!r} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
+            raise InputError(
+                f"the text {text.document!r} has a word of {longest:,} characters, at most {LONGEST_WORD:,}"
+            )
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
     return text

@@ -8,7 +8,18 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from interp.config import LARGEST_NUMBER, LARGEST_SIZE, Activation, Experts, Gated, LayerNorm, Plain, RMSNorm, StackConfig, TransformerConfig
+from interp.config import (
+    LARGEST_NUMBER,
+    LARGEST_SIZE,
+    Activation,
+    Experts,
+    Gated,
+    LayerNorm,
+    Plain,
+    RMSNorm,
+    StackConfig,
+    TransformerConfig,
+)
 from interp.errors import InputError
 from interp.transformer import Transformer
 

@@ -26,14 +26,22 @@ from models.huggingface import CONFIG, described, read_json, read_tokenizers, sa
 from models.lens.bridged_config import describe
 from models.lens.bridged_model import Bridged, sites
 from models.lens.hooks import Hooks, candidates, find, same
+from models.tensor_files import DTYPES, read_header
 
 _SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts on which a bridge is tried
 
 
 def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) -> Bridged:
     """The model in `directory`: read by `transformers`, wrapped by TransformerLens."""
-    read_json(directory / CONFIG)
-    weight_files(directory)
+    raw = read_json(directory / CONFIG)
+    if raw.get("quantization_config") is not None:
+        raise InputError(
+            f"{directory}: config.json has a quantization_config: weights that are rounded already are not supported"
+        )
+    for file in weight_files(directory):
+        for name, tensor in read_header(file).items():
+            if tensor.kind not in DTYPES:
+                raise InputError(f"{file}: {name} is stored as {tensor.kind}; expected {', '.join(DTYPES)}")
     with _quiet():
         loaded = _loaded(directory, dtype, device)
         bridge = build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)

@@ -28,7 +28,9 @@ def test_an_overflow_is_named_by_site_and_dtype() -> None:
     large = model("gpt2", dtype=torch.float32)
     with torch.no_grad():
         large.last.blocks[1].mlp.down.weight.mul_(1e38)
-    with pytest.raises(InputError, match=r"^decoder\.1\.mlp_out holds (NaN|infinite numbers), computed in torch.float32"):
+    with pytest.raises(
+        InputError, match=r"^decoder\.1\.mlp_out holds (NaN|infinite numbers), computed in torch.float32"
+    ):
         check_finite(large)
 
 

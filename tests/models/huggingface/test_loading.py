@@ -18,6 +18,7 @@ from torch.testing import assert_close
 import models
 from interp import InputError, TokenBatch, Tokenizer, Transformer, generate, run
 from interp.config import NoNorm
+from interp.errors import InputWarning
 from models import load, save, sources, weights_digest
 from models.huggingface import saver as saving
 
@@ -381,7 +382,8 @@ def test_the_hub_is_asked_only_for_a_hub_name(tmp_path, monkeypatch):
     load("org/name")  # a directory of that name is there
     load(tmp_path / "org" / "name")
     assert asked == []
-    load("org/other")
+    with pytest.warns(InputWarning, match='no directory "org/other": it is taken for a model of the Hugging Face hub'):
+        load("org/other")
     assert asked == [("org/other", {"allow_patterns": ["*.json", "*.safetensors"]})]
 
 
@@ -447,7 +449,8 @@ def test_a_file_is_no_model_directory(copy):
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line():
-    assert 'no directory "nobody/nothing"' in refusal("nobody/nothing")
+    with pytest.warns(InputWarning, match="it is taken for a model of the Hugging Face hub"):
+        assert 'no directory "nobody/nothing", and the Hugging Face hub gave' in refusal("nobody/nothing")
 
 
 def test_minilm_says_how_to_install_it(monkeypatch):

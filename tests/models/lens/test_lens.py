@@ -466,6 +466,12 @@ def test_pickles_are_refused(directories, tmp_path):
         load(f"lens:{where}")
 
 
+def test_rounded_weights_are_refused_before_transformers_reads_them(directories, tmp_path):
+    where = edited(directories["gpt2"], tmp_path, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(InputError, match="has a quantization_config: weights that are rounded already"):
+        load(f"lens:{where}")
+
+
 def test_no_directory_and_no_name(tmp_path):
     with pytest.raises(InputError, match="no model directory"):
         load(f"lens:{tmp_path / 'nowhere'}")

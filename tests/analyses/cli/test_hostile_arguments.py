@@ -1,0 +1,85 @@
+"""Arguments that nobody means, and what no reader foresaw: one line on stderr and an exit code, never a traceback."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+from typer import Exit
+
+from analyses.cli import app as cli
+from analyses.cli import command_frame as frame
+from models import sources
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == frame.USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("interp: ") and len(lines[0]) < 700
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["generate", "x", "--seed", "-1"], "'--seed': Input should be greater than or equal to 0"),
+        (["generate", "x", "--seed", "9" * 30], "'--seed': Input should be less than"),
+        (["patch", "--seed", "9" * 5_000], "'--seed'"),
+        (["report", "--pairs", "999999999"], "'--pairs': Input should be less than or equal to 10000"),
+        (["report", "--corpus", "x" * 300, "--out", "never"], "File name too long"),
+        (["generate", "x", "--model", "x" * 300], "File name too long"),
+        (["generate", "x\udcff"], "expected arguments in UTF-8"),
+        (["x" * 10_000], "(10,0"),
+    ],
+)
+def test_it_ends_in_a_short_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert expected in said(arguments, capsys)
+
+
+class PanicException(BaseException):  # noqa: N818 - as a library in Rust calls it
+    """What such a library raises."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(5, "Input/output error", "/a/file"), "interp: /a/file: the system refused: Input/output error"),
+        (OSError(28, "No space left on device"), "interp: the system refused: No space left on device"),
+        (RecursionError("too deep"), "interp: something that was read is nested too deep (too deep)"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"), "interp: expected text that UTF-8 can hold"),
+        (MemoryError(), "interp: not enough memory"),
+        (PanicException("index 3"), "interp: the tokenizers' library failed: index 3"),
+        (OSError(5, "x" * 10_000), "interp: the system refused: xxx"),
+    ],
+)
+def test_what_no_reader_foresaw_is_a_line_too(
+    error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exit) as ended, frame.one_line():
+        raise error
+    shown = capsys.readouterr().err
+    assert ended.value.exit_code == frame.USAGE
+    assert shown.startswith(expected) and shown.count("\n") == 1 and len(shown) < 400
+
+
+def test_a_mistake_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(KeyError), frame.one_line():
+        raise KeyError("ours")
+
+
+def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+
+    def asked(*_: object, **__: object) -> str:
+        assert 'no directory "my/modle": it is taken for a model' in capsys.readouterr().err
+        raise OSError("offline")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
+    with warnings.catch_warnings(), pytest.raises(Exit), frame.one_line():
+        warnings.simplefilter("always")
+        sources.directory_of("my/modle")
+    assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
