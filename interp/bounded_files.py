@@ -97,13 +97,13 @@ class _Unpacking(gzip.GzipFile):
     def _checked(self, content: bytes) -> bytes:
         if self.tell() > self._most:
             raise InputError(
-                f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size or more: no text does"
+                f"{self._path} unpacks to more than {self._most:,} bytes, {EXPANDS} times its size or more"
             )
         return content
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """The bytes of a regular file, unpacked where it is gzipped."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it

@@ -307,17 +307,17 @@ def said_of(batch: TokenBatch) -> str:
     return f"{so_many(len(batch.ids), 'prompt')} of {upto}{so_many(longest, 'token')}"
 
 
-def _encoded(backend: Backend, *texts: str, add_special_tokens: bool = True) -> Encoding:
+def _encoded(backend: Backend, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Encoding:
     """What the library makes of one text, or of two that are read as one.
 
     Raises:
         InputError: there are halves of characters in it, or the tokenizer is damaged.
     """
     try:
-        return tokenizing(lambda: backend.encode(*texts, add_special_tokens=add_special_tokens))
+        return tokenizing(lambda: backend.encode(text, pair, add_special_tokens=add_special_tokens))
     except InputError as error:
         expected = "expected text that UTF-8 can hold, and a tokenizer that is not damaged"
-        raise InputError(f"cannot tokenize {texts[0]!a}: {error}; {expected}") from error
+        raise InputError(f"cannot tokenize {text!a}: {error}; {expected}") from error
 
 
 def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:

@@ -103,16 +103,14 @@ def _check_numbers(rows: Sequence[Row], where: str, first_line: int) -> None:
                 words += 1
                 fits, expected = number == words, f"word {words}"
             case (first, "-", last):
-                fits, expected = first == words + 1 and last >= first, f"a multiword token that begins with {words + 1}"
+                fits, expected = first == words + 1 <= last, f"a multiword token that begins with {words + 1}"
             case (after, *_):
                 fits, expected = after == words, f"an empty node after word {words}"
             case _:
                 fits, expected = False, f"word {words + 1}"
         if not fits:
             got = row["id"] if isinstance(row["id"], int) else "".join(map(str, row["id"] or ()))
-            raise InputError(
-                f"{where.format(line)}: expected {expected}, got {got}: words are numbered in order, from 1"
-            )
+            raise InputError(f"{where.format(line)}: expected {expected}, got {got}: words are numbered from 1 on")
 
 
 def _as_written(columns: Sequence[str], column: int) -> Attributes:
@@ -128,7 +126,7 @@ def _blocks(lines: Iterable[str], source: str) -> Iterator[tuple[int, str]]:
             _check_line(line.rstrip("\r\n"), f"{source}, line {number}")
             if len(block) == MOST_ROWS:
                 raise InputError(
-                    f"{source}, line {number}: a sentence of more than {MOST_ROWS:,} lines; an empty line ends a sentence"
+                    f"{source}, line {number}: a sentence of more than {MOST_ROWS:,} lines; an empty line ends it"
                 )
             block.append(_filled(line))
         elif block:

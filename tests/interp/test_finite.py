@@ -27,7 +27,7 @@ def test_sound_encoder_decoders_pass() -> None:
 def test_an_overflow_is_named_by_site_and_dtype() -> None:
     large = model("gpt2", dtype=torch.float32)
     with torch.no_grad():
-        large.last.blocks[1].mlp.down.weight.mul_(1e38)
+        large.get_parameter("stacks.decoder.blocks.1.mlp.down.weight").mul_(1e38)
     with pytest.raises(
         InputError, match=r"^decoder\.1\.mlp_out holds (NaN|infinite numbers), computed in torch.float32"
     ):
@@ -60,7 +60,7 @@ def test_a_weight_that_is_none_is_named_with_the_first_site_that_reads_it() -> N
 def test_a_text_goes_on_by_numbers_alone() -> None:
     overflowing = model("gpt2", dtype=torch.float32)
     with torch.no_grad():
-        overflowing.last.blocks[1].mlp.down.weight.mul_(1e38)
+        overflowing.get_parameter("stacks.decoder.blocks.1.mlp.down.weight").mul_(1e38)
     with pytest.raises(InputError, match=r"decoder\.1\.mlp_out holds"):
         generate(overflowing, token_ids(1, 4), 3, temperature=1.0)
 

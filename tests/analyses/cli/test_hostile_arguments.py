@@ -16,7 +16,9 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         cli.main(arguments)
     assert ended.value.code == frame.USAGE
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("interp: ") and len(lines[0]) < 700
+    assert len(lines) == 1
+    assert lines[0].startswith("interp: ")
+    assert len(lines[0]) < 700
     return lines[0]
 
 
@@ -37,7 +39,7 @@ def test_it_ends_in_a_short_line(arguments: list[str], expected: str, capsys: py
     assert expected in said(arguments, capsys)
 
 
-class PanicException(BaseException):  # noqa: N818 - as a library in Rust calls it
+class PanicException(BaseException):
     """What such a library raises."""
 
 
@@ -60,7 +62,9 @@ def test_what_no_reader_foresaw_is_a_line_too(
         raise error
     shown = capsys.readouterr().err
     assert ended.value.exit_code == frame.USAGE
-    assert shown.startswith(expected) and shown.count("\n") == 1 and len(shown) < 400
+    assert shown.startswith(expected)
+    assert shown.count("\n") == 1
+    assert len(shown) < 400
 
 
 def test_a_mistake_of_ours_keeps_its_traceback() -> None:
@@ -79,7 +83,8 @@ def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(
         raise OSError("offline")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", asked)
-    with warnings.catch_warnings(), pytest.raises(Exit), frame.one_line():
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
-        sources.directory_of("my/modle")
+        with pytest.raises(Exit), frame.one_line():
+            sources.directory_of("my/modle")
     assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
