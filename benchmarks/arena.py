@@ -1,0 +1,283 @@
+"""What do the exercises on induction heads and on indirect objects take, here and in TransformerLens?
+
+    python -m benchmarks.arena [--repeats 5]      # a minute or so on two cores
+
+The questions are those of ARENA's chapters on induction heads and on indirect objects; text and code are our own. Each
+is answered twice, by a function `ours_...` with `interp` and by a function `theirs_...` with TransformerLens and what
+it has ready-made, on the weights of one random GPT-2: ours by `models.wrap`, theirs by its bridge. Both give the same
+numbers, or the run stops. Prints a line about the machine, then JSON lines, one an exercise and one for all:
+
+    ours_lines, theirs_lines    lines of the two functions without docstring and blank lines, as ruff formats them
+    ratio_lines                 the first over the second
+    ours_s, theirs_s            processor's seconds, medians over repeats in alternation
+    off                         the largest difference of a number, in parts of the largest number
+
+The weights are random, so nothing is found: what is compared is the way to the numbers, not what they say.
+"""
+
+import argparse
+import inspect
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from interp import Transformer, run
+from interp.attribution import direct_logit_attribution, logit_lens
+from interp.patching import Pairs, Receiver, ablate, logit_difference, next_token_loss, path_patch, sweep
+from models import wrap
+
+LAYERS, HEADS, WIDTH, VOCABULARY = 4, 4, 64, 211
+LENGTH, TOLERANCE = 12, 1e-4
+
+
+class Given(NamedTuple):
+    """The two models, tokens that come twice, and prompts with the two answers."""
+
+    ours: Transformer
+    theirs: Any
+    twice: Tensor
+    clean: Tensor
+    corrupt: Tensor
+    right: Tensor
+    wrong: Tensor
+
+
+def ours_heads(given: Given) -> Tensor:
+    """Attention to the token before, and to what followed the earlier copy: kind layer head."""
+    out = run(given.ours, given.twice, capture="decoder.*.attn.pattern")
+    pattern = torch.stack([out[f"decoder.{layer}.attn.pattern"] for layer in range(LAYERS)]).mean(1)
+    return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
+
+
+def theirs_heads(given: Given) -> Tensor:
+    """The same."""
+    _, cache = given.theirs.run_with_cache(given.twice)
+    pattern = torch.stack([cache["pattern", layer] for layer in range(LAYERS)]).mean(1)
+    return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
+
+
+def ours_ablation(given: Given) -> Tensor:
+    """The loss without each head: layer head."""
+    return ablate(given.ours, given.twice, next_token_loss(), kind="zero").values["loss"].mean(-1)
+
+
+def theirs_ablation(given: Given) -> Tensor:
+    """The same."""
+    losses = torch.zeros(LAYERS, HEADS)
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+
+            def remove(z, hook, head=head):
+                z[:, :, head] = 0.0
+                return z
+
+            hooks = [(f"blocks.{layer}.attn.hook_z", remove)]
+            losses[layer, head] = given.theirs.run_with_hooks(given.twice, return_type="loss", fwd_hooks=hooks)
+    return losses
+
+
+def ours_copying(given: Given) -> Tensor:
+    """Share of tokens whose own logit each head raises most, by its weights: layer head."""
+    model = given.ours
+    circuits = model.W_E @ model.W_V[:] @ model.W_O[:] @ model.W_U
+    return (circuits.argmax(-1) == torch.arange(VOCABULARY)).float().mean(-1)
+
+
+def theirs_copying(given: Given) -> Tensor:
+    """The same."""
+    model = given.theirs
+    circuits = model.W_E @ model.W_V @ model.W_O @ model.W_U
+    return (circuits.argmax(-1) == torch.arange(VOCABULARY)).float().mean(-1)
+
+
+def ours_difference(given: Given) -> Tensor:
+    """The logit of the right answer less that of the wrong one, at the last position: prompt."""
+    logits, row = given.ours(given.clean)[:, -1], torch.arange(len(given.clean))
+    return logits[row, given.right] - logits[row, given.wrong]
+
+
+def theirs_difference(given: Given) -> Tensor:
+    """The same."""
+    logits, row = given.theirs(given.clean)[:, -1], torch.arange(len(given.clean))
+    return logits[row, given.right] - logits[row, given.wrong]
+
+
+def ours_attribution(given: Given) -> Tensor:
+    """What each head writes towards the difference: layer head prompt."""
+    return direct_logit_attribution(given.ours, given.clean, given.right, given.wrong).by_head()
+
+
+def theirs_attribution(given: Given) -> Tensor:
+    """The same."""
+    model = given.theirs
+    _, cache = model.run_with_cache(given.clean)
+    scale = cache["ln_final.hook_scale"][:, -1]
+    direction = (model.W_U[:, given.right] - model.W_U[:, given.wrong]).T * model.ln_final.weight
+    z = torch.stack([cache["z", layer][:, -1] for layer in range(LAYERS)])
+    written = torch.einsum("lphd,lhdm->lhpm", z, model.W_O)
+    written = written - written.mean(-1, keepdim=True)
+    return (written / scale * direction).sum(-1)
+
+
+def ours_lens(given: Given) -> Tensor:
+    """The difference after each layer: layer prompt."""
+    return logit_lens(given.ours, given.clean).difference(given.right, given.wrong)[..., 0]
+
+
+def theirs_lens(given: Given) -> Tensor:
+    """The same."""
+    model, row = given.theirs, torch.arange(len(given.clean))
+    _, cache = model.run_with_cache(given.clean)
+    streams = [cache["resid_pre", layer] for layer in range(LAYERS)] + [cache["resid_post", LAYERS - 1]]
+    logits = torch.stack([model.unembed(model.ln_final(stream))[:, -1] for stream in streams])
+    return logits[:, row, given.right] - logits[:, row, given.wrong]
+
+
+def ours_patching(given: Given) -> Tensor:
+    """The mean difference with each stream of the clean prompt in the corrupted one, then with each head's z."""
+    pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
+    streams = sweep(given.ours, pairs, logit_difference(), "resid_pre", by=("layer", "position"))
+    heads = sweep(given.ours, pairs, logit_difference())
+    return torch.cat([each.values["logit_difference"].mean(-1).flatten() for each in (streams, heads)])
+
+
+def theirs_patching(given: Given) -> Tensor:
+    """The same."""
+    from transformer_lens import patching
+
+    def metric(logits):
+        row = torch.arange(len(logits))
+        return (logits[row, -1, given.right] - logits[row, -1, given.wrong]).mean()
+
+    _, cache = given.theirs.run_with_cache(given.clean)
+    streams = patching.get_act_patch_resid_pre(given.theirs, given.corrupt, cache, metric)
+    heads = patching.get_act_patch_attn_head_out_all_pos(given.theirs, given.corrupt, cache, metric)
+    return torch.cat([streams.flatten(), heads.flatten()])
+
+
+def ours_paths(given: Given) -> Tensor:
+    """The mean difference with what each head writes straight to the logits as in the clean prompt: layer head."""
+    pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
+    found = path_patch(given.ours, pairs, logit_difference(), [Receiver("logits")])
+    return found.values["logit_difference"].mean(-1)
+
+
+def theirs_paths(given: Given) -> Tensor:
+    """The same."""
+    model, row = given.theirs, torch.arange(len(given.clean))
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(LAYERS)]
+    _, clean = model.run_with_cache(given.clean, names_filter=lambda name: name in names)
+    _, corrupt = model.run_with_cache(given.corrupt)
+    final = corrupt["resid_post", LAYERS - 1][:, -1]
+    found = torch.zeros(LAYERS, HEADS)
+    for layer, name in enumerate(names):
+        for head in range(HEADS):
+            change = (clean[name] - corrupt[name])[:, -1, head] @ model.W_O[layer, head]
+            logits = model.unembed(model.ln_final((final + change)[:, None]))[:, 0]
+            found[layer, head] = (logits[row, given.right] - logits[row, given.wrong]).mean()
+    return found
+
+
+EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]] = {
+    "previous-token and induction heads": (ours_heads, theirs_heads),
+    "loss without each head": (ours_ablation, theirs_ablation),
+    "copying by the OV circuit": (ours_copying, theirs_copying),
+    "logit difference": (ours_difference, theirs_difference),
+    "direct attribution by head": (ours_attribution, theirs_attribution),
+    "logit lens": (ours_lens, theirs_lens),
+    "streams by position and heads, patched": (ours_patching, theirs_patching),
+    "paths from heads to the logits": (ours_paths, theirs_paths),
+}
+
+
+def build() -> Given:
+    """A random GPT-2 in both libraries, and tokens from one seed."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH, "vocab_size": VOCABULARY, "n_positions": 64}
+    theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    words = Tokenizer(WordLevel({str(id): id for id in range(VOCABULARY)}, unk_token="0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="0", pad_token="0")
+    with TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
+        bridge = TransformerBridge.boot_transformers(folder, hf_model=eager, tokenizer=tokenizer, device="cpu")
+    once = torch.randint(1, VOCABULARY, (8, LENGTH))
+    clean = torch.randint(1, VOCABULARY, (8, 14))
+    corrupt = clean.clone()
+    corrupt[:, 9] = clean[:, 9] % (VOCABULARY - 1) + 1
+    right, wrong = torch.randint(1, VOCABULARY, (2, 8))
+    return Given(wrap(theirs), bridge, torch.cat([once, once], 1), clean, corrupt, right, wrong)
+
+
+def lines(function: Callable[..., Any]) -> int:
+    """Of the source, without blank lines and the docstring, which is one line."""
+    return sum(1 for line in inspect.getsource(function).splitlines() if line.strip()) - 1
+
+
+def measured(function: Callable[[Given], Tensor], given: Given) -> tuple[float, Tensor]:
+    """Processor's seconds, and the numbers."""
+    began = time.process_time()
+    with torch.no_grad():
+        found = function(given)
+    return time.process_time() - began, found
+
+
+def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
+    """One exercise, both ways.
+
+    Raises:
+        AssertionError: the two ways give other numbers.
+    """
+    ours, theirs = EXERCISES[name]
+    seconds: tuple[list[float], list[float]] = [], []
+    off = 0.0
+    for _ in range(repeats):
+        (ours_s, found), (theirs_s, expected) = measured(ours, given), measured(theirs, given)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE * float(expected.abs().max()), rtol=0.0)
+        off = max(off, float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-9)))
+        seconds[0].append(ours_s)
+        seconds[1].append(theirs_s)
+    counts = lines(ours), lines(theirs)
+    return {
+        "name": name,
+        "ours_lines": counts[0],
+        "theirs_lines": counts[1],
+        "ratio_lines": round(counts[0] / counts[1], 2),
+        "ours_s": round(statistics.median(seconds[0]), 4),
+        "theirs_s": round(statistics.median(seconds[1]), 4),
+        "off": off,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Two chapters of exercises, here and in TransformerLens.")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    given = build()
+    versions = {name: version(name) for name in ("torch", "transformers", "transformer-lens")}
+    print(json.dumps({"machine": platform.machine(), "threads": torch.get_num_threads(), **versions}), flush=True)
+    rows = []
+    for name in EXERCISES:
+        rows.append(row(name, given, options.repeats))
+        print(json.dumps(rows[-1]), flush=True)
+    whole = {key: sum(each[key] for each in rows) for key in ("ours_lines", "theirs_lines", "ours_s", "theirs_s")}
+    ratio = round(whole["ours_lines"] / whole["theirs_lines"], 2)
+    print(json.dumps({"name": "all", **whole, "ratio_lines": ratio, "off": max(each["off"] for each in rows)}))
+
+
+if __name__ == "__main__":
+    main()
