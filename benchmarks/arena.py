@@ -117,14 +117,10 @@ def ours_attribution(given: Given) -> Tensor:
 
 def theirs_attribution(given: Given) -> Tensor:
     """The same."""
-    model = given.theirs
-    _, cache = model.run_with_cache(given.clean)
-    scale = cache["ln_final.hook_scale"][:, -1]
-    direction = (model.W_U[:, given.right] - model.W_U[:, given.wrong]).T * model.ln_final.weight
-    z = torch.stack([cache["z", layer][:, -1] for layer in range(LAYERS)])
-    written = torch.einsum("lphd,lhdm->lhpm", z, model.W_O)
-    written = written - written.mean(-1, keepdim=True)
-    return (written / scale * direction).sum(-1)
+    _, cache = given.theirs.run_with_cache(given.clean)
+    heads = cache.stack_head_results(layer=-1, pos_slice=-1)
+    found = cache.logit_attrs(heads, given.right, incorrect_tokens=given.wrong, pos_slice=-1)
+    return found.view(LAYERS, HEADS, -1)
 
 
 def ours_lens(given: Given) -> Tensor:
@@ -136,8 +132,7 @@ def theirs_lens(given: Given) -> Tensor:
     """The same."""
     model, row = given.theirs, torch.arange(len(given.clean))
     _, cache = model.run_with_cache(given.clean)
-    streams = [cache["resid_pre", layer] for layer in range(LAYERS)] + [cache["resid_post", LAYERS - 1]]
-    logits = torch.stack([model.unembed(model.ln_final(stream))[:, -1] for stream in streams])
+    logits = model.unembed(model.ln_final(cache.accumulated_resid(layer=-1, incl_mid=False, pos_slice=-1)))
     return logits[:, row, given.right] - logits[:, row, given.wrong]
 
 
