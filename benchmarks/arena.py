@@ -201,8 +201,14 @@ def build() -> Given:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH, "vocab_size": VOCABULARY, "n_positions": 64}
-    theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    sizes: dict[str, Any] = {
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_embd": WIDTH,
+        "vocab_size": VOCABULARY,
+        "n_positions": 64,
+    }
+    theirs = GPT2LMHeadModel(GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 0})).eval()
     words = Tokenizer(WordLevel({str(id): id for id in range(VOCABULARY)}, unk_token="0"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="0", pad_token="0")
     with TemporaryDirectory() as folder:
