@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from analyses.side_by_side import side_by_side
-from interp.training.whole_files import beside, replacing
+from interp.training.whole_files import replacing
 
 Kept = Mapping[str, Tensor]
 Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
@@ -100,11 +100,8 @@ def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
 
 def _write(path: Path, tensors: Kept) -> None:
     """A shard, whole or not there."""
-    # safetensors writes to a file beside, of a name of its own: within a folder that is swept, a kill leaves none
-    with replacing(path) as part, beside(path, "tensors") as folder:
-        folder.mkdir(exist_ok=True)
-        save_file(dict(tensors), folder / path.name, {"sha256": _sum(tensors)})
-        (folder / path.name).replace(part)
+    with replacing(path) as part:
+        save_file(dict(tensors), part, {"sha256": _sum(tensors)})
 
 
 def _read(path: Path) -> Kept | None:

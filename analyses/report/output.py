@@ -8,8 +8,9 @@ rest may be shown: it is moved whole, and `run.json` says what is still to come.
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,11 +20,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import InputError
-from interp.training.whole_files import beside, is_being_made, sweep_beside
+from interp.training.stops import unstopped
+from interp.training.whole_files import alone, is_being_made
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
 UNFINISHED = "unfinished"  # the key of what is still to come
+_MOVING = "what was being moved in"  # its value while one run's files take the place of another's
+_FOLDERS = ("tables", "figures")
 _SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "path"}  # the same figure gives the same bytes
 _DPI = 130
 
@@ -46,48 +50,68 @@ class Output:
     def show(self) -> None:
         """Put what was written so far in its place, and begin anew."""
         _move(self, self.out)
-        self.folder.mkdir(exist_ok=True)
+        with self._saying(self.out.name):
+            self.folder.mkdir(exist_ok=True)
         self.files, self.shown = [], True
 
     def path(self, name: str) -> Path:
         """Where to write the file `name`, which will be moved with the rest."""
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._saying(name):
+            for folder in reversed(path.relative_to(self.folder).parents):
+                if folder.parts:
+                    (self.folder / folder).mkdir(exist_ok=True)  # no draft is made in place of one that was removed
         self.files.append(name)
         return path
+
+    @contextmanager
+    def _saying(self, name: str) -> Iterator[None]:
+        """Say in one line what cannot be written, and what stands.
+
+        Raises:
+            InputError: the disk is full, the directory is gone, or the like.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise InputError(_cannot(self.out / name, error, self.out)) from error
 
     def table(self, name: str, table: pd.DataFrame) -> None:
         """`tables/NAME.csv` and `.parquet`."""
         plain = table.copy()
         plain.attrs = {}  # parquet would keep them, csv could not
-        plain.to_csv(self.path(f"tables/{name}.csv"), index=False)
-        plain.to_parquet(self.path(f"tables/{name}.parquet"), index=False)
+        with self._saying(f"tables/{name}.csv"):
+            plain.to_csv(self.path(f"tables/{name}.csv"), index=False)
+            plain.to_parquet(self.path(f"tables/{name}.parquet"), index=False)
 
     def figure(self, name: str, figure: Figure) -> Path:
         """`figures/NAME.svg` and `.png`; returns where the svg lies for now."""
         svg, png = self.path(f"figures/{name}.svg"), self.path(f"figures/{name}.png")
         drawn, made = self._drawn.get(name, (None, []))
         if drawn is figure:  # it was shown before
-            for path, content in zip((svg, png), made, strict=True):
-                path.write_bytes(content)
+            with self._saying(f"figures/{name}.svg"):
+                for path, content in zip((svg, png), made, strict=True):
+                    path.write_bytes(content)
             return svg
-        with matplotlib.rc_context(_SAVE):
+        with self._saying(f"figures/{name}.svg"), matplotlib.rc_context(_SAVE):
             figure.draw_without_rendering()
             figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
             figure.savefig(svg, metadata={"Date": None, "Creator": None}, dpi=_DPI)
             figure.savefig(png, metadata={"Software": None}, dpi=_DPI)
-        self._drawn[name] = figure, [svg.read_bytes(), png.read_bytes()]
+            self._drawn[name] = figure, [svg.read_bytes(), png.read_bytes()]
         return svg
 
     def text(self, name: str, text: str) -> None:
         """A text file, such as `report.html`."""
-        self.path(name).write_text(text, encoding="utf-8")
+        with self._saying(name):
+            self.path(name).write_text(text, encoding="utf-8")
 
     def run(self, facts: Mapping[str, Any]) -> None:
         """`run.json`: `facts`, and the files that this run wrote."""
         path = self.path(RUN)
         whole = {"made_by": MAKER, **facts, "files": sorted(self.files)}
-        path.write_text(json.dumps(_jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+        with self._saying(RUN):
+            path.write_text(json.dumps(_jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
 
 
 def unused(name: str, command: str) -> Path:
@@ -112,24 +136,20 @@ def writing(out: str | Path) -> Iterator[Output]:
     """Collect files, and move them into `out` when the block ends well; when it does not, only what was shown stays.
 
     Raises:
-        InputError: `out` is a file, cannot be written, or holds files by our names that no run of ours wrote.
+        InputError: `out` is a file, cannot be written, is being written by another process, or holds files by our
+            names that no run of ours wrote.
     """
     out = Path(out).resolve()
     made = _make_parents(out)
-    _refuse_foreign((RUN, "report.html"), out)  # before the long work; the rest at its end
-    sweep_beside(out)  # what killed runs left
     try:
-        with beside(out) as draft:
-            try:
-                draft.mkdir()
-            except OSError as error:
-                raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
+        with _draft(out) as draft:
+            _refuse_foreign((RUN, "report.html"), out)  # before the long work; the rest at its end
             output = Output(draft, out)
             yield output
             _move(output, out)
     except BaseException as error:
         for folder in made:
-            if folder.exists() and not any(folder.iterdir()):
+            with suppress(OSError):  # not empty, or gone
                 folder.rmdir()
         if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
             raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured until then") from error
@@ -150,48 +170,129 @@ def _make_parents(out: Path) -> list[Path]:
     return missing
 
 
+@contextmanager
+def _draft(out: Path) -> Iterator[Path]:
+    """An empty folder beside `out`, of this process alone."""
+    with ExitStack() as stack:
+        try:
+            draft = stack.enter_context(alone(out, lambda left: _put_back(_kept(left), out)))
+            draft.mkdir()
+        except OSError as error:
+            raise InputError(f"cannot write beside {out}: {error.strerror}; choose another --out") from error
+        yield draft
+
+
 def _move(output: Output, out: Path) -> None:
-    """Put the finished files in place, `run.json` last, and take away those of our earlier run that are not renewed."""
-    if not out.exists():
-        output.folder.replace(out)  # one step: all or nothing
-        return
+    """Put the finished files in place, `run.json` last, and take away those of our earlier run.
+
+    Ctrl-C waits until all are. No table of one run ever lies beside one of another: the earlier run's files are kept
+    aside first, and put back where the others cannot be moved in; after a kill, by the next run. Till then `run.json`
+    names both runs' files, and says that they are being moved.
+
+    Raises:
+        InputError: it cannot be done; all is as it was.
+        KeyboardInterrupt: it was done, and to be stopped.
+    """
+    with unstopped() as stops:
+        try:
+            if not out.exists():
+                output.folder.replace(out)  # one step: all or nothing
+            else:
+                _change(output, out)
+        except OSError as error:
+            _put_back(_kept(output.folder), out)
+            raise InputError(_cannot(out, error, out)) from error
+    if stops:
+        raise KeyboardInterrupt(f"{out / 'report.html'} was written before")
+
+
+def _change(output: Output, out: Path) -> None:
     _refuse_foreign(output.files, out)
-    earlier = earlier_files(out)
-    for name in output.files:
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
+    earlier, kept = earlier_files(out), _kept(output.folder)
+    names = {*earlier, *output.files}
+    shutil.rmtree(kept, ignore_errors=True)  # of what was shown before
+    if RUN in earlier:
+        kept.mkdir()
+        shutil.copy2(out / RUN, kept / RUN)
+    marked = {"made_by": MAKER, **_record(out), UNFINISHED: _MOVING, "files": sorted(names)}
+    marker = output.folder / f"{RUN}.moving"
+    marker.write_text(json.dumps(marked, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    os.replace(marker, out / RUN)
+    for name in earlier - {RUN}:
+        _shift(out / name, kept / name)
     for name in sorted(output.files, key=lambda name: name == RUN):
-        os.replace(output.folder / name, out / name)
-    for name in earlier.difference(output.files):
-        (out / name).unlink(missing_ok=True)
-        if (folder := (out / name).parent) != out and folder.is_dir() and not any(folder.iterdir()):
+        _shift(output.folder / name, out / name)
+    for folder in {(out / name).parent for name in names} - {out}:
+        with suppress(OSError):  # not empty
             folder.rmdir()
+
+
+def _kept(draft: Path) -> Path:
+    """Where an earlier run's files are while those in the draft are moved in."""
+    return draft.with_name(f"{draft.name}.earlier")
+
+
+def _put_back(kept: Path, out: Path) -> None:
+    """Have `out` as it was, if files were being moved in."""
+    facts = _record(out)
+    if facts.get(UNFINISHED) != _MOVING:
+        return
+    for name in earlier_files(out) - {RUN}:
+        if (kept / name).is_file() or name not in _named(kept):
+            (out / name).unlink()
+    for file in sorted((each for each in kept.rglob("*") if each.is_file()), key=lambda file: file.name == RUN):
+        _shift(file, out / file.relative_to(kept))
+    if not _named(kept) and _record(out).get(UNFINISHED) == _MOVING:
+        (out / RUN).unlink()  # there was no run before
+
+
+def _shift(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(file, place)
+
+
+def _cannot(place: Path, error: OSError, out: Path) -> str:
+    stands = "what was there before is as it was" if out.exists() else "nothing is left of this run"
+    return f"cannot write {place}: {error.strerror or error}; {stands}: make room, or choose another --out"
 
 
 def _refuse_foreign(names: Iterable[str], out: Path) -> None:
     earlier = earlier_files(out)
-    if taken := [name for name in names if name not in earlier and (out / name).exists()]:
+    folders = [str(above) for name in names for above in PurePosixPath(name).parents if above.parts]
+    for name in (*folders, *_FOLDERS):
+        if os.path.lexists(out / name) and ((out / name).is_symlink() or not (out / name).is_dir()):
+            raise InputError(f"{out / name} is no folder, where there is to be one: remove it, or choose another --out")
+    if taken := [name for name in names if name not in earlier and os.path.lexists(out / name)]:
         raise InputError(f"{out} holds {', '.join(taken[:3])}, which interp did not write: choose another --out")
 
 
 def earlier_files(out: Path) -> set[str]:
     """The files inside `out` that an earlier run of ours lists as its own; none where there was no such run."""
+    return {
+        name for name in _named(out) if (out / name).is_file() and (out / name).parent.resolve().is_relative_to(out)
+    }
+
+
+def _named(out: Path) -> set[str]:
+    """The files that our run.json in `out` names, itself among them; none where there is none of ours."""
     facts = _record(out)
-    names = [name for name in facts.get("files", ()) if isinstance(name, str)]
-    return {name for name in [*names, RUN] if facts and _is_inside(name) and (out / name).is_file()}
+    listed = facts.get("files")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return {name for name in [*names, RUN] if facts and _is_inside(name)}
 
 
 def _record(out: Path) -> dict[str, Any]:
     """What our run.json in `out` says; nothing where there is none of ours."""
     try:
         facts = json.loads((out / RUN).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) and facts.get("made_by") == MAKER else {}
 
 
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def _jsonable(value: Any) -> Any:

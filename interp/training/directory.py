@@ -11,9 +11,12 @@ from safetensors import SafetensorError
 
 from interp.errors import InputError
 from interp.training import state
+from interp.training.record import METRICS
 from interp.training.whole_files import beside, replacing, sweep
 from interp.transformer import Transformer
 
+MODEL = "model"  # what its draft is called
+OURS = {state.FILE, METRICS, MODEL, "recipe.toml", "run.json"}  # what is written to `out` by way of a draft
 Save = Callable[[Transformer, Path], None]
 
 
@@ -47,8 +50,8 @@ class Directory:
 
     def sweep(self) -> None:
         """Remove what a run that was killed had not finished writing."""
-        for directory in (self.out, self._steps):
-            sweep(directory)
+        sweep(self.out, lambda name: name in OURS)
+        sweep(self._steps, str.isdecimal)
 
     def write(self, tensors: Mapping[str, Any], step: int, facts: Mapping[str, Any]) -> None:
         """Keep where the run stands after `step` steps, to go on from there.
@@ -77,7 +80,7 @@ class Directory:
         Raises:
             InputError: it cannot be written; the last good state is named, and stays.
         """
-        with self.writing(self.out), beside(self.out / "model") as part:
+        with self.writing(self.out), beside(self.out / MODEL) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
             for file in sorted(part.iterdir()):

@@ -1,8 +1,6 @@
 """The loop: step after step, and at chosen ones a look at what has formed."""
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -21,6 +19,7 @@ from interp.training.parallel import Parallel, Processes, joined, shared_as, who
 from interp.training.plan import Plan
 from interp.training.record import METRICS, Record
 from interp.training.steps import Learner, Step, held_out_losses, summed_loss
+from interp.training.stops import stoppable
 from interp.transformer import Transformer
 
 Measure = Callable[[Transformer], Mapping[str, float]]
@@ -60,8 +59,8 @@ def train(
     of one process up to rounding, but for dropout, whose draws are each process's own; so are those of a run that is
     resumed with another number of processes. The first process alone writes, measures and tells.
 
-    Ctrl-C ends a run of one process after the step that it is at, and keeps its state and the model as it is then
-    (`steps/`); a second one ends it at once. Several processes end at once, and keep the last state.
+    Ctrl-C, SIGTERM or SIGHUP ends a run of one process after the step that it is at, and keeps its state and the model
+    as it is then (`steps/`); a second one ends it at once. Several processes end at once, and keep the last state.
 
     Args:
         model: freshly initialised weights; where a run is resumed, a model of the same shape.
@@ -122,6 +121,11 @@ class _Run:
         if found is not None:
             state.restore(self.learner.learning, self.learner.optimizer, found.tensors, shared_as)
             begun = int(found.facts["step"])
+            if not 0 <= begun <= self.plan.steps:
+                raise InputError(
+                    f"the state is after step {begun:,} of a plan of {self.plan.steps:,} steps: start again in another "
+                    "directory"
+                )
             self.tally.restore(found.facts.get("tally"))
         with self._record(begun) as record, _interruptible(self.processes) as interrupted:
             for step in range(begun, self.plan.steps):
@@ -186,27 +190,13 @@ class _Run:
 
 @contextmanager
 def _interruptible(processes: Processes) -> Iterator[list[int]]:
-    """Within, the first Ctrl-C waits in the list, so that the step that is being taken ends; the next is as ever.
+    """Within, the first Ctrl-C, SIGTERM or SIGHUP waits in the list, so that the step that is being taken ends.
 
-    Several processes would not all stop after the same step, signals reach a program's first thread alone, and who
-    starts a program may have it ignore Ctrl-C: there it is as ever from the first.
+    The next is as ever; so is the first of several processes, which would not all stop after the same step.
     """
     caught: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    alone = processes.kind is None and threading.current_thread() is threading.main_thread()
-    if not alone or before in (None, signal.SIG_IGN):
+    with stoppable(caught.append) if processes.kind is None else nullcontext():
         yield caught
-        return
-
-    def wait(number: int, _: object) -> None:
-        caught.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, wait)
-    try:
-        yield caught
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Tally:

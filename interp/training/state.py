@@ -5,9 +5,9 @@ Everything random is drawn from the seed and the step, so weights, moments and t
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import InputError
-from interp.training.whole_files import beside, replacing
+from interp.training.whole_files import replacing
 
 FILE = "state.safetensors"
 
@@ -37,27 +37,56 @@ def write(path: Path, state: State) -> None:
         OSError, SafetensorError: the disk is full or cannot be written; the state before stays.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    # safetensors writes to a file beside, of a name of its own: in a directory that is swept, a kill leaves none behind
-    with replacing(path) as part, beside(path, "tensors") as folder:
-        folder.mkdir(exist_ok=True)
-        save_file(tensors, folder / path.name, {"facts": json.dumps(dict(state.facts))})
-        os.replace(folder / path.name, part)
+    with replacing(path) as part:  # in a draft, where safetensors' own file beside is swept too
+        facts = json.dumps(dict(state.facts))
+        save_file(tensors, part, {"facts": facts, "sums": json.dumps({**_sums(tensors), "": _sum(facts.encode())})})
 
 
 def read(path: Path) -> State:
     """The state at `path`.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: there is none, or it is damaged: what is not as it was written is named, and what is good still.
     """
     if not path.is_file():
         raise InputError(f"nothing to resume: there is no {path}; start without --resume")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            return State({name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path} is damaged ({error}): it cannot be resumed from") from error
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if "sums" not in about:
+            raise ValueError("it has no checksums")
+        sums, now = json.loads(about["sums"]), {**_sums(tensors), "": _sum(about["facts"].encode())}
+        if differing := [name for name in {**sums, **now} if sums.get(name) != now.get(name)]:
+            name = differing[0]
+            how = "is missing" if name not in now else "is not as it was written"
+            raise ValueError(f"{name or 'its record'} {how}")
+        return State(tensors, json.loads(about["facts"]))
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}): it cannot be resumed from; {_good(path.parent)}") from error
+
+
+def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """A hash of each tensor: its numbers, shape and type."""
+    return {
+        name: _sum(f"{tuple(each.shape)} {each.dtype} ".encode(), each.reshape(-1).view(torch.uint8).numpy())
+        for name, each in tensors.items()
+    }
+
+
+def _sum(*parts: Any) -> str:
+    found = blake2b(digest_size=16)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def _good(out: Path) -> str:
+    """What is good still of a run whose state is not."""
+    models = sorted(each.parent for each in (out / "steps").glob("[0-9]*/config.json"))
+    if not models:
+        return "no model of an earlier step was kept (snapshot_at): start again in another directory"
+    return f"the model of an earlier step is {models[-1]}: go on with it in another directory (start in [model])"
 
 
 def gather(
@@ -95,6 +124,12 @@ def restore(
     for name, weight in parameters.items():
         start = f"moments/{name}/"
         if found := {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}:
+            if wrong := [key for key, value in found.items() if value.ndim and not _alike(value, weight)]:
+                moment = found[wrong[0]]
+                raise InputError(
+                    f"the state is of another model: {start}{wrong[0]} is {tuple(moment.shape)} of {moment.dtype}, "
+                    f"expected {tuple(weight.shape)} of {weight.dtype}: start again in another directory"
+                )
             optimizer.state[weight] = {
                 # a count of steps lies where the optimizer would have made it
                 key: value.to(weight.device, copy=True)
@@ -102,6 +137,10 @@ def restore(
                 else torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
                 for key, value in found.items()
             }
+
+
+def _alike(value: Tensor, weight: Tensor) -> bool:
+    return value.shape == weight.shape and value.dtype == weight.dtype
 
 
 def _check_shapes(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:

@@ -1,83 +1,206 @@
-"""Files that are whole or not there: written beside and renamed, or added to by whole pieces."""
+"""Files that are whole or not there: written beside and renamed, or added to by whole pieces.
+
+What is being written lies in a draft: a hidden folder beside its place, which its process holds a lock on. The system
+lets go of the lock when the process ends, however it ends, so a draft that nobody holds was left by a kill.
+"""
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PART = ".part"
+from interp.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: nothing is known to be left by a kill
+    fcntl = None
+
+_DRAFT = ".interp-draft"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` for a file or directory to be written to; it takes the place of `path` once all went well.
+    """A path for a file or directory to be written to; it takes the place of `path` once all went well.
 
     Raises:
         OSError: what the system says; `path` is then as it was, and nothing lies beside it.
     """
-    with beside(path) as part, beside(path, "old") as old:
+    with beside(path) as part:
         yield part
         for file in [each for each in part.rglob("*") if each.is_file()] if part.is_dir() else [part]:
             with file.open("rb") as written:
                 os.fsync(written.fileno())  # what is renamed is on the disk
         if path.is_dir():  # which a rename puts nothing in place of
-            os.replace(path, old)
+            os.replace(path, part.with_name(f"{part.name}.old"))
         os.replace(part, path)
 
 
 @contextmanager
-def beside(path: Path, kind: str = "new") -> Iterator[Path]:
-    """A path beside `path`, of this process alone; what is there at the end is removed."""
+def beside(path: Path) -> Iterator[Path]:
+    """A path of the same name in a draft of its own beside `path`; the draft is removed at the end, with what is in it.
+
+    Raises:
+        OSError: what the system says.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{kind}{_PART}")
+    while True:
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_DRAFT, dir=path.parent))
+        try:
+            held = _held(draft)
+        except BlockingIOError:  # one that sweeps took it for a dead process's
+            continue
+        break
     try:
-        yield part
+        yield draft / path.name
     finally:
-        _remove(part)
+        _give_up(draft, held)
 
 
-def sweep(directory: Path) -> None:
-    """Remove what killed processes were writing to `directory`. None may be at work there still."""
-    for left in directory.glob(f".*{_PART}*"):
-        _remove(left)
+@contextmanager
+def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> Iterator[Path]:
+    """As `beside`, for one process at a time; what a killed one left is `put_right` first, then removed.
+
+    Raises:
+        InputError: another process is writing `path`.
+        OSError: what the system says.
+    """
+    draft = path.with_name(f".{path.name}{_DRAFT}")
+    while True:
+        new = True
+        try:
+            draft.mkdir(mode=0o700)
+        except FileExistsError:
+            new = False
+        try:
+            held = _held(draft)
+        except BlockingIOError as error:
+            raise InputError(
+                f"another process is writing {path}: wait until it has ended, or choose another directory"
+            ) from error
+        except FileNotFoundError:  # it was taken away in between
+            continue
+        if held is None and not new:
+            raise InputError(
+                f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
+            )
+        break
+    try:
+        if not new:
+            put_right(draft / path.name)
+            _empty(draft)
+        yield draft / path.name
+    finally:
+        _give_up(draft, held)
+
+
+@contextmanager
+def holding(directory: Path, what: str) -> Iterator[None]:
+    """Hold `directory`, which is made where there is none, so that one process at a time does this.
+
+    Where it was made and is left empty, it is removed, with the folders that were made above it.
+
+    Raises:
+        InputError: another process does `what` there.
+        OSError: what the system says.
+    """
+    made = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        held = _held(directory)
+    except BlockingIOError as error:
+        raise InputError(
+            f"another process {what} {directory}: wait until it has ended, or choose another directory"
+        ) from error
+    try:
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # not empty: all went well
+                folder.rmdir()
+        if held is not None:
+            os.close(held)
 
 
 def sweep_beside(path: Path) -> None:
-    """Remove what processes of this machine that are no more were writing in place of `path`; others may be at it."""
-    for left, process in _beside(path):
-        if not _runs(process):
-            _remove(left)
+    """Remove the drafts of `path` whose processes are no more; others may be at work on theirs."""
+    sweep(path.parent, lambda name: name == path.name)
+
+
+def sweep(directory: Path, ours: Callable[[str], bool]) -> None:
+    """Remove the drafts of what is called so in `directory`, where their processes are no more."""
+    for draft, name in _drafts(directory):
+        if not ours(name):
+            continue
+        try:
+            held = _held(draft)
+        except OSError:  # at work, or just taken away
+            continue
+        if held is not None:
+            _give_up(draft, held)
 
 
 def is_being_made(path: Path) -> bool:
-    """Whether a process of this machine is writing something that will take the place of `path`."""
-    return any(_runs(process) for _, process in _beside(path))
+    """Whether a process is writing something that will take the place of `path`."""
+    for draft, name in _drafts(path.parent):
+        if name == path.name:
+            try:
+                held = _held(draft)
+            except BlockingIOError:
+                return True
+            except OSError:
+                continue
+            if held is not None:
+                os.close(held)
+    return False
 
 
-def _beside(path: Path) -> Iterator[tuple[Path, int]]:
-    """What is or was being written in place of `path`, and by which process."""
-    for left in path.parent.glob(f".{path.name}.*{_PART}"):
-        process = left.name.removeprefix(f".{path.name}.").split(".")[0]
-        if process.isdecimal():
-            yield left, int(process)
+def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Drafts in `directory`, and what each is of."""
+    for draft in directory.glob(f".*{_DRAFT}"):
+        found = re.fullmatch(rf"\.(.+?)(\.[a-z0-9_]{{8}})?{re.escape(_DRAFT)}", draft.name)
+        if found and draft.is_dir() and not draft.is_symlink():
+            yield draft, found[1]
 
 
-def _runs(process: int) -> bool:
+def _held(folder: Path) -> int | None:
+    """A lock on a folder, as a descriptor to be closed; None where the system has no locks there.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        FileNotFoundError: it is gone.
+    """
+    if fcntl is None:
+        return None
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    return True
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(held), os.stat(folder)):
+            raise FileNotFoundError(folder)
+    except (BlockingIOError, FileNotFoundError):
+        os.close(held)
+        raise
+    except OSError:  # a file system without locks
+        os.close(held)
+        return None
+    return held
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _give_up(draft: Path, held: int | None) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    if held is not None:
+        os.close(held)
+
+
+def _empty(folder: Path) -> None:
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 class Growing:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from learners import ended, process
 from matplotlib.figure import Figure
 
 from analyses.report import output
 from interp import InputError
+from interp.training import whole_files
 
 TABLE = pd.DataFrame({"layer": [0, 1], "gain": [0.5, float("nan")]})
 
@@ -206,5 +209,143 @@ def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatc
     assert place() == "report-5"
     left("report", unfinished="labels", command="interp report --seed 1")
     assert place() == "report"  # it goes on
-    Path(f".report.{os.getpid()}.new.part").mkdir()
-    assert place() == "report-5"  # another process is at work there
+    with whole_files.alone(Path("report")):
+        assert place() == "report-5"  # another process is at work there
+
+
+@pytest.mark.parametrize("moved", range(6))
+def test_a_kill_while_files_are_moved_mixes_no_tables_and_the_next_run_goes_on(tmp_path, monkeypatch, moved):
+    out = tmp_path / "out"
+    write(out, "tables/a.csv", "tables/old.csv")
+    (out / "notes.txt").write_text("mine")
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    shift, times = output._shift, []
+
+    def dying(file, place):
+        times.append(place)
+        if len(times) > moved:
+            os.kill(os.getpid(), signal.SIGKILL)
+        shift(file, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "_shift", dying)
+        killed = ended(process(lambda: write(out, "tables/a.csv", "tables/b.csv", "tables/new.csv")))
+    assert killed == -signal.SIGKILL
+    tables = {path.name for path in (out / "tables").glob("*")}
+    assert tables <= {"a.csv", "old.csv"} or tables <= {"a.csv", "b.csv", "new.csv"}
+    assert json.loads((out / "run.json").read_text())["unfinished"]
+    with pytest.raises(RuntimeError), output.writing(out):  # which puts back what was there
+        raise RuntimeError
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+    write(out, "tables/b.csv")
+    assert files(out) == {"tables/b.csv", "run.json", "notes.txt"}
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_cannot_be_moved_in_leaves_the_earlier_run(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write(out, "tables/a.csv")
+    before = (out / "run.json").read_bytes()
+    shift, times = output._shift, []
+
+    def full(file, place):
+        times.append(place)
+        if len(times) == 3:
+            raise OSError(28, "No space left on device")
+        shift(file, place)
+
+    monkeypatch.setattr(output, "_shift", full)
+    with pytest.raises(
+        InputError, match=r"cannot write .*out: No space left on device; what was there .* is as it was"
+    ):
+        write(out, "tables/b.csv", "tables/c.csv")
+    assert files(out) == {"tables/a.csv", "run.json"}
+    assert (out / "run.json").read_bytes() == before
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stopped_while_files_are_moved_it_moves_them_all_and_says_so(tmp_path, monkeypatch, stop):
+    out = tmp_path / "out"
+    write(out, "report.html")
+    shift, before = output._shift, signal.signal(stop, signal.default_int_handler)
+
+    def stopped(file, place):
+        if place.name == "new.csv":
+            signal.raise_signal(stop)
+        shift(file, place)
+
+    monkeypatch.setattr(output, "_shift", stopped)
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"report\.html was written before"):
+            write(out, "report.html", "tables/new.csv")
+    finally:
+        signal.signal(stop, before)
+    assert files(out) == {"report.html", "tables/new.csv", "run.json"}
+    assert "unfinished" not in json.loads((out / "run.json").read_text())
+
+
+def test_of_two_at_once_one_writes_and_the_other_says_so(tmp_path):
+    out = tmp_path / "out"
+    with output.writing(out) as first:
+        with pytest.raises(InputError, match=r"another process is writing .*out: wait until it has ended"):
+            write(out, "b.txt")
+        first.text("a.txt", "a")
+        first.run({})
+    assert files(out) == {"a.txt", "run.json"}
+
+
+def test_a_killed_run_leaves_nothing_for_the_next(tmp_path):
+    out = tmp_path / "out"
+
+    def killed():
+        with output.writing(out) as new:
+            new.text("a.txt", "a")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ended(process(killed)) == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    write(out, "b.txt")
+    assert files(tmp_path) == {"out/b.txt", "out/run.json"}
+
+
+def test_a_link_in_place_of_a_folder_leads_nowhere(tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    write(out, "tables/a.csv")
+    elsewhere.mkdir()
+    (elsewhere / "a.csv").write_text("mine")
+    (out / "tables/a.csv").unlink()
+    (out / "tables").rmdir()
+    (out / "tables").symlink_to(elsewhere)
+    with pytest.raises(InputError, match="tables is no folder"):
+        write(out, "b.csv")
+    assert output.earlier_files(out) == {"run.json"}
+    assert (elsewhere / "a.csv").read_text() == "mine"
+
+
+def test_a_file_in_place_of_tables_is_said_before_the_work(tmp_path):
+    (tmp_path / "tables").write_text("mine")
+    with pytest.raises(InputError, match=r"tables is no folder, where there is to be one"), output.writing(tmp_path):
+        pytest.fail("too late")
+    assert files(tmp_path) == {"tables"}
+
+
+def test_a_full_disk_and_a_directory_that_vanished_are_one_line(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "deep/out"
+
+    def table(meanwhile=lambda: None):
+        with output.writing(out) as new:
+            meanwhile()
+            new.table("heads", TABLE)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pd.DataFrame, "to_parquet", full)
+        with pytest.raises(InputError, match=r"heads\.csv: No space left on device; nothing is left"):
+            table()
+    assert not os.listdir(tmp_path)
+    with pytest.raises(InputError, match=r"cannot write .*heads\.csv: No such file"):
+        table(lambda: (tmp_path / "deep").rename(tmp_path / "moved"))
+    assert os.listdir(tmp_path) == ["moved"]

@@ -2,16 +2,16 @@
 
 import gzip
 import os
-import subprocess
-import sys
+import signal
 import tracemalloc
 
 import pytest
 import torch
-from learners import tokenizer
+from learners import ended, process, tokenizer
 
 from interp import InputError
 from interp.training import token_arrays as texts
+from interp.training import whole_files
 from interp.training.token_arrays import Document, find, held_out, read, tokenize, train_tokenizer, unwrapped
 
 
@@ -160,13 +160,22 @@ def test_a_disk_that_cannot_be_written_is_said(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    dead = tmp_path / f".tokens.{int(gone.stdout)}.new.part"
-    alive, other = tmp_path / f".tokens.{os.getppid()}.new.part", tmp_path / f".others.{int(gone.stdout)}.new.part"
-    for path in (dead, alive, other):
-        path.write_text("half")
-    tokenize(documents(), tokenizer(), tmp_path / "tokens", "")
-    assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
+    place = tmp_path / "tokens"
+    assert ended(process(lambda: dying_at(place))) == -signal.SIGKILL
+    (dead,) = tmp_path.iterdir()
+    other, theirs = tmp_path / dead.name.replace("tokens", "others"), tmp_path / ".tokens.mp4.part"
+    other.mkdir()
+    theirs.write_text("half")
+    with whole_files.beside(place) as alive:
+        alive.write_text("half")
+        tokenize(documents(), tokenizer(), place, "")
+        assert [path.exists() for path in (dead, alive, other, theirs)] == [False, True, True, True]
+
+
+def dying_at(place):
+    with whole_files.beside(place) as part:
+        part.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
