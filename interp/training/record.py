@@ -48,9 +48,12 @@ def read(out: Path) -> list[dict[str, Any]]:
     try:
         for line in (out / METRICS).read_bytes().splitlines():
             try:
-                lines.append(json.loads(line))
-            except ValueError:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
                 break
+            if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+                break
+            lines.append(found)
     except FileNotFoundError:
         pass
     return lines

@@ -180,8 +180,9 @@ def _note(path: Path, digest: str) -> dict[str, Any] | None:
     """What the note beside an array says, if the array is whole and was made of the same."""
     try:
         note = json.loads(_note_path(path).read_text("utf-8"))
-        return note if note["made_of"] == digest and path.stat().st_size == note["n_bytes"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+        same = note["made_of"] == digest and path.stat().st_size == note["n_bytes"]
+        return note if same and note["sum"] == _sum(path, note["names"], note["n_characters"]) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -207,7 +208,16 @@ def _write(
         if not n_bytes:
             raise InputError(f"no text to train on: the {len(names)} documents are empty")
         _note_path(path).unlink(missing_ok=True)  # it speaks of the array that is replaced now
-    return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes}
+    return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes, "sum": _sum(path, names, n_characters)}
+
+
+def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
+    """A hash of an array and of what its note says."""
+    found = hashlib.sha256(json.dumps([names, n_characters]).encode())
+    with path.open("rb") as file:
+        while piece := file.read(_TOGETHER):
+            found.update(piece)
+    return found.hexdigest()
 
 
 def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -158,6 +158,11 @@ def is_being_made(path: Path) -> bool:
     return False
 
 
+def is_draft(path: Path) -> bool:
+    """Whether it is what a process is writing or was, to be put elsewhere."""
+    return path.name.endswith(_DRAFT)
+
+
 def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
     """Drafts in `directory`, and what each is of."""
     for draft in directory.glob(f".*{_DRAFT}"):

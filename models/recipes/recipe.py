@@ -1,19 +1,21 @@
 """A recipe: everything that decides a model, from its parts to the last step of its training."""
 
 import hashlib
+import os
 import time
-import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 
 from interp import InputError, Transformer
 from interp.training import Plan, Progress, state, train
 from interp.training.parallel import Parallel
-from interp.training.whole_files import replacing
+from interp.training.whole_files import holding, is_draft, replacing
 from models.huggingface import save
 from models.recipes import toml_tables as files
 from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
@@ -21,6 +23,8 @@ from models.recipes.origins import Origin
 from models.sources import device_of
 
 RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
+_FOLLOWED = "# The recipe as it was followed by a training in this directory, which may write here."  # its first line
+_BEFORE_A_STATE = {RECIPE, "data", "metrics.jsonl", "tensorboard", "steps"}
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,38 @@ class Recipe:
             InputError: no text, too little of it, `out` holds another run; and as `interp.train`.
         """
         place = device_of(device)
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out} is a file: --out must name a directory")
+        first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started, or the only one
+        with ExitStack() as stack:
+            if first:
+                try:
+                    stack.enter_context(holding(out, "trains in"))
+                except OSError as error:
+                    raise InputError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
+            return self._train(out, place, cache, measures, parallel, tell, say, resume=resume)
+
+    def _train(
+        self,
+        out: Path,
+        place: torch.device,
+        cache: Path | None,
+        measures: Callable[[Transformer], Mapping[str, float]] | None,
+        parallel: Parallel | None,
+        tell: Callable[[Progress], None],
+        say: Say,
+        *,
+        resume: bool,
+    ) -> Trained:
+        """`train`, in a directory that no other process trains in."""
         begun = self._begun(out, resume=resume)
         found = digests(self.data)
+        self._write(out)  # which tells that the directory is ours
         cache = cache or out / "data"
         say("making the tokenizer", 0)
         model = self.origin.model(self.data, found, cache, self.plan.seed)
         ready = self._preparation(model, cache, found, say).ready(self.data)
         model.to(place)
-        self._write(out)
         say("training", 0)
         since = time.perf_counter()
         made_of = self._made_of(model, ready)
@@ -115,11 +143,10 @@ class Recipe:
 
     def _begun(self, out: Path, *, resume: bool) -> int:
         """The step to go on from. What can be refused before the long work is refused here."""
-        if out.exists() and not out.is_dir():
-            raise InputError(f"{out} is a file: --out must name a directory")
         if not resume:
             if (out / state.FILE).exists():
                 raise InputError(f"{out} holds a run already: --resume goes on with it, or choose another --out")
+            _check_free(out)
             return 0
         found = state.read(out / state.FILE)
         _same(out / RECIPE, self.resolved())
@@ -157,9 +184,28 @@ class Recipe:
     def _write(self, out: Path) -> None:
         try:
             with replacing(out / RECIPE) as part:
-                part.write_text(tomli_w.dumps(self.resolved()), "utf-8")
+                part.write_text(f"{_FOLLOWED}\n\n{tomli_w.dumps(self.resolved())}", "utf-8")
         except OSError as error:
             raise InputError(f"cannot write {out / RECIPE}: {error.strerror or error}; choose another --out") from error
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a directory that holds anything but what a run of ours left that was stopped before its first state."""
+    held = {each.name for each in out.iterdir() if not is_draft(each)} if out.is_dir() else set()
+    ours = _BEFORE_A_STATE if _is_ours(out / RECIPE) else set()
+    if foreign := sorted(held - ours):
+        raise InputError(
+            f"{out} holds {', '.join(foreign[:3])}, which no training left that could be begun again: choose another "
+            "--out, which is new or empty"
+        )
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_FOLLOWED)) == _FOLLOWED.encode()
+    except OSError:
+        return False
 
 
 def _plain(value: Any) -> Any:
@@ -173,7 +219,7 @@ def _same(file: Path, now: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun with another recipe; data is told apart later, by its bytes."""
     if not file.is_file():
         return
-    was, here = files.flat(tomllib.loads(file.read_text("utf-8"))), files.flat(now)
+    was, here = files.flat(files.load(file)), files.flat(now)
     if changed := [key for key in {**was, **here} if was.get(key) != here.get(key)]:
         key, more = changed[0], f", and {len(changed) - 1} more" if changed[1:] else ""
         raise InputError(

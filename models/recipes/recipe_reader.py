@@ -1,5 +1,6 @@
 """From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from models.recipes.pair_sources import Paired
 from models.recipes.recipe import Recipe
 from models.recipes.vocabulary import Vocabulary
 
+_NAME = re.compile(r"[^\W_][\w .+-]{0,63}")
 _TABLES = ("model", "tokenizer", "target_tokenizer", "data", "training", "phases")
 _NEEDED_TO_GO_ON = ("model", "data", "phases")
 _NEEDED = ("tokenizer", *_NEEDED_TO_GO_ON)
@@ -60,6 +62,12 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
     for each in set(tables) - {"phases"}:
         own.fitting(tables[each], dict, f"[{each}]")
     origin = _loaded(own, tables) if loaded else _fresh(parts, own, tables)
+    for each in tables["data"]:
+        if not _NAME.fullmatch(each):
+            raise InputError(
+                f"{name}: [data.{each!r}]: files are called by this name: expected at most 64 letters, digits, spaces "
+                "and _ . + -, beginning with a letter or digit"
+            )
     data = {each: _data(own, each, table) for each, table in tables["data"].items()}
     plan, hidden = _training(own, tables)
     recipe = Recipe(name, origin, data, plan, hidden)

@@ -79,7 +79,10 @@ class Vocabulary:
                     part.write_text(backend.to_str(), "utf-8")
             except OSError as error:
                 raise InputError(f"cannot write the tokenizer to {place}: {error.strerror or error}") from error
-        return Tokenizer(Backend.from_file(str(place)))
+        try:
+            return Tokenizer(Backend.from_file(str(place)))
+        except Exception as error:  # of no kind of its own
+            raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
 
     def _of(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:
         if self.d_vocab is not None:

@@ -16,6 +16,7 @@ from analyses import train as training
 from analyses.cli import app as cli
 from interp import InputError
 from interp.training import Progress, state
+from interp.training.whole_files import holding
 from models import load, recipes
 
 TABLES = {
@@ -252,3 +253,47 @@ def test_a_line_tells_held_out_losses_and_the_best_heads_but_not_every_head():
     numbers = {"loss": 1.0, "held_out/book": 2.5, MEASURES: 0.25, "model/induction": 0.5}
     line = training._line(Progress(2_000, 3_000, 1.0, 1e-3, 4_321.0, numbers, "the\ndog"))
     assert line == "step 2,000 of 3,000: loss 1.000, 4,321 tokens/s; book 2.500, induction 0.500\n  the dog"
+
+
+def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, capsys):
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+    Path("run/state.safetensors").unlink()  # a model alone
+    Path("run/.film.part").write_text("mine")
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    capsys.readouterr()
+    for out in ("run", "."):  # the second has a recipe of the user's own
+        assert run(recipe, "--out", out) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "which no training left that could be begun again: choose another --out" in error
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_of_two_trainings_in_one_directory_one_says_so(recipe, capsys):
+    with holding(Path("run"), "trains in"):
+        assert run(recipe, "--out", "run") == 2
+        assert "another process trains in run: wait" in capsys.readouterr().err
+    assert not Path("run").exists()
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+
+
+def test_a_training_that_was_stopped_before_its_first_state_is_begun_again(recipe, monkeypatch):
+    monkeypatch.setattr(forming, "measures", stopping_at(2))
+    assert run(recipe, "--out", "run", "--set", "training.save_every=0") == 130
+    assert Path("run/recipe.toml").exists()
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+
+
+def test_a_recipe_that_is_damaged_is_not_gone_on_with(recipe, capsys):
+    assert run(recipe, "--out", "run", "--no-measures") == 0
+    Path("run/recipe.toml").write_bytes(b"\xff[")
+    assert run(recipe, "--out", "run", "--resume") == 2
+    assert "run/recipe.toml is not readable as TOML" in capsys.readouterr().err
+
+
+def test_a_name_in_a_recipe_leads_nowhere(recipe, capsys, tmp_path):
+    tables = {**TABLES, "data": {"../../../esc": TABLES["data"]["book"]}}
+    Path("out.toml").write_text(tomli_w.dumps(tables))
+    assert run("out.toml", "--out", "deep/er/run") == 2
+    assert "files are called by this name: expected at most 64 letters" in capsys.readouterr().err
+    assert not [*tmp_path.parent.glob("esc*")]

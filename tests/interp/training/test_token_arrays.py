@@ -125,13 +125,15 @@ def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     assert 0 not in bare.tokens.tolist()
 
 
-@pytest.mark.parametrize("damage", ["array cut", "note cut", "note gone", "array gone"])
+@pytest.mark.parametrize("damage", ["array cut", "array other", "note cut", "note gone", "array gone"])
 def test_a_damaged_array_is_made_anew(tmp_path, damage):
     place, note = tmp_path / "tokens", tmp_path / "tokens.json"
     expected = tokenize(documents(), tokenizer(), place, "").tokens.tolist()
     file = place if damage.startswith("array") else note
     if damage.endswith("gone"):
         file.unlink()
+    elif damage.endswith("other"):
+        file.write_bytes(file.read_bytes()[:-2] + b"\7\0")
     else:
         file.write_bytes(file.read_bytes()[:-3])
     assert tokenize(documents(), tokenizer(), place, "").tokens.tolist() == expected

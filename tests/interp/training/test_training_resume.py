@@ -12,12 +12,15 @@ from dataclasses import replace
 import pytest
 import torch
 from learners import DECODER, ended, leftovers, model, plan, process, sources, weights
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from interp import InputError
 from interp.training import record, state, train
 from interp.training import whole_files as files
 from models import load, save
+
+MOMENT = "moments/stacks.decoder.embed.token.weight/exp_avg"
 
 
 def go(out, ours, *, resume=False, **more):
@@ -322,3 +325,48 @@ def test_going_on_with_a_run_that_has_ended_changes_nothing(tmp_path):
     before = (tmp_path / "model.safetensors").read_bytes()
     same(go(tmp_path, ours, resume=True), expected)
     assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensors: tensors.pop(MOMENT), f"{MOMENT} is missing"),
+        (lambda tensors: tensors.update({MOMENT: tensors[MOMENT][:1]}), f"{MOMENT} is not as it was written"),
+        (lambda tensors: tensors.update({MOMENT: tensors[MOMENT].half()}), f"{MOMENT} is not as it was written"),
+        (None, "its record is not as it was written"),
+    ],
+    ids=["missing", "one row", "another type", "another step"],
+)
+def test_a_state_that_is_not_as_it_was_written_is_refused_by_name_with_what_is_good(tmp_path, damage, message):
+    ours = plan(4, warmup=1, snapshot_at=(2,))
+    go(tmp_path, ours)
+    place = tmp_path / state.FILE
+    with safe_open(place, framework="pt") as file:
+        about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if damage is None:
+        about["facts"] = about["facts"].replace('"step": 4', '"step": 1000000000')
+    else:
+        damage(tensors)
+    save_file(tensors, place, about)
+    with pytest.raises(InputError, match=rf"is damaged \({message}\).*an earlier step is .*steps/000002: go on"):
+        go(tmp_path, ours, resume=True)
+
+
+def test_a_step_beyond_the_plan_and_moments_of_another_shape_are_refused(tmp_path):
+    ours = plan(4, warmup=1, snapshot_at=())
+    go(tmp_path, ours)
+    found = state.read(tmp_path / state.FILE)
+    state.write(tmp_path / state.FILE, state.State(found.tensors, {**found.facts, "step": 10**9}))
+    with pytest.raises(InputError, match="after step 1,000,000,000 of a plan of 4 steps"):
+        go(tmp_path, ours, resume=True)
+    state.write(tmp_path / state.FILE, state.State({**found.tensors, MOMENT: found.tensors[MOMENT][:1]}, found.facts))
+    with pytest.raises(InputError, match=rf"{MOMENT} is \(1, "):
+        go(tmp_path, ours, resume=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_keep_the_state_as_an_interruption_does(tmp_path, number):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, plan(30, save_every=0, snapshot_at=()), tell=lambda _: signal.raise_signal(number))
+    assert 0 < state.read(tmp_path / state.FILE).facts["step"] < 30
+    assert signal.getsignal(number) is signal.SIG_DFL
