@@ -11,6 +11,7 @@ from analyses.cli import measure_commands as measuring
 from analyses.cli import model_commands as making
 from analyses.cli import patch_command as patching
 from analyses.cli.command_frame import USAGE
+from analyses.cli.typed_examples import below
 
 # the parent of all wrong options, which typer does not export
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
@@ -28,15 +29,15 @@ for _name, _behaviours, _help in (
     ("part-of-speech", ["part-of-speech"], "Which heads follow grammar?"),
     ("coreference", ["coreference"], "Which heads follow reference?"),
 ):
-    app.command(_name, help=_help)(measuring.measuring(_behaviours, _name))
+    app.command(_name, help=_help, epilog=below(_name))(measuring.measuring(_behaviours, _name))
 for _name, _commands, _help in (
     ("experiments", None, "The small experiments of the source articles, all of them."),
     ("word-sense", ["word-sense"], "Does a word's stream tell its senses apart, and akin words from others?"),
     ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
 ):
-    app.command(_name, help=_help)(measuring.experimenting(_commands, _name))
+    app.command(_name, help=_help, epilog=below(_name))(measuring.experimenting(_commands, _name))
 for _command in (measuring.probes, patching.patch, measuring.compare, making.train, making.generate, making.models):
-    app.command()(_command)
+    app.command(epilog=below(_command.__name__))(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

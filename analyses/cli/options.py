@@ -30,7 +30,13 @@ class Parallel(StrEnum):
     FSDP = "fsdp"
 
 
-Model = Annotated[str, typer.Option(help="A model directory, `default`, `minilm`, or ORG/NAME on the hub.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="A model directory, `default`, `minilm`, or ORG/NAME on the hub; `lens:` before either of these has "
+        "TransformerLens run it."
+    ),
+]
 Corpora = Annotated[
     list[str] | None,
     typer.Option(

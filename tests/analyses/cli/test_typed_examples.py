@@ -1,0 +1,35 @@
+"""The examples below each command's help are what the command reads."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from analyses.cli.app import app
+from analyses.cli.typed_examples import EXAMPLES
+
+COMMANDS = typer.main.get_command(app).commands  # pyright: ignore
+EVERY = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
+
+
+def test_every_command_has_examples_and_shows_them(capsys):
+    assert EXAMPLES.keys() == COMMANDS.keys()
+    for name, command in COMMANDS.items():
+        command.main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
+        shown = " ".join(capsys.readouterr().out.split())
+        assert all(" ".join(line.split()) in shown for line in EXAMPLES[name])
+
+
+@pytest.mark.parametrize(("name", "line"), EVERY)
+def test_an_example_is_read_by_its_command(name, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in ("pairs.csv", "treebank.conllu"):
+        Path(given).touch()
+    for given in ("trained", "DIRECTORY", "FOLDER"):
+        Path(given).mkdir()
+    program, called, *arguments = shlex.split(line)
+    assert (program, called) == ("interp", name)
+    COMMANDS[name].make_context(name, [*arguments])
+    with pytest.raises(Exception, match="No such option"):
+        COMMANDS[name].make_context(name, [*arguments, "--no-such-option"])
