@@ -16,6 +16,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 
 WIDTH = 9.0  # inches: the column of the report
 BLUE, ORANGE, GREEN, GREY = (
@@ -130,9 +131,10 @@ def begin(
     width, title = options.get("width", width), options.get("title", _ASKED)
     if "width" in options and width < least:
         raise ValueError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
-    letters = int(width * 72 / (_BOLD * rcParams["figure.titlesize"]))
+    size = FontProperties(size=rcParams["figure.titlesize"]).get_size_in_points()  # `large`, where no style is set
+    letters = int(width * 72 / (_BOLD * size))
     lines = [] if title is None else wrap(question if title == _ASKED else title, letters)
-    line = 1.25 * rcParams["figure.titlesize"] / 72
+    line = 1.25 * size / 72
     figure = Drawn(figsize=(width, height + line * (len(lines) - 1)), layout="constrained")
     if lines:
         figure.suptitle("\n".join(lines), x=0.01, ha="left")
