@@ -446,7 +446,7 @@ def test_a_model_without_a_tokenizer_works_on_ids(tmp_path):
     model, ids = load(tmp_path / "model"), torch.tensor([[1, 2, 3]])
     assert model.tokenizer is None
     assert run(model, ids).logits.shape == (1, 3, 29)
-    assert generate(model, ids, 2).shape == (1, 5)
+    assert generate(model, ids, 2).ids.shape == (1, 5)
     with pytest.raises(InputError, match="no tokenizer: give ids"):
         run(model, "text")
 
