@@ -364,6 +364,9 @@ def checked(variants: Mapping[str, Variant]) -> type[Parity]:
     return type("Checked", (Parity,), {"VARIANTS": variants})
 
 
+_NO_GRADIENT = float(2**60)  # in place of what is not trained
+
+
 def gradients_as_ours(pair: Pair, directory: Path) -> dict[str, Tensor]:
     """Their gradients by the names of our parameters: written and loaded as if they were weights.
 
@@ -373,12 +376,12 @@ def gradients_as_ours(pair: Pair, directory: Path) -> dict[str, Tensor]:
     with torch.no_grad():
         for constant in shell.buffers():
             if constant.is_floating_point():
-                constant.fill_(torch.nan)
+                constant.fill_(_NO_GRADIENT)
         for weight, trained in zip(shell.parameters(), pair.theirs.parameters(), strict=True):
             weight.copy_(torch.zeros_like(weight) if trained.grad is None else trained.grad)
     shell.save_pretrained(directory)
     found = load(directory, dtype=pair.theirs.dtype).named_parameters()
-    return {name: value.detach() for name, value in found if not value.isnan().any()}
+    return {name: value.detach() for name, value in found if not (value == _NO_GRADIENT).any()}
 
 
 def other(value: bool | float) -> bool | float:

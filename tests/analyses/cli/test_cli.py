@@ -400,7 +400,8 @@ def test_a_behaviour_that_no_corpus_annotates_is_measured_on_stories_and_the_rep
     assert page_of(out).text.count("measured on generated tales") == 1
     out = report.build(model, [corpus("bare", frozenset())], tmp_path / "bare")
     facts = json.loads((out / "run.json").read_text())
-    assert [each["measured"] for each in facts["corpora"]] == [["position"], ["part-of-speech", "coreference"]]
+    assert [each["measured"] for each in facts["corpora"]] == [["position"]]  # nothing stands in for plain text
+    assert facts["on_generated_text"] == []
 
 
 def test_a_causal_test_that_was_left_out_says_why(model, fakes, tmp_path, monkeypatch):
