@@ -194,10 +194,9 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     kept = _in_both_readings(heads)
     kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
     tests = effects[["p", *(f"{arm}_p" for arm in ARMS)]].astype(float)
-    every = pd.Series(tests.max(axis=1, skipna=False))  # what was hidden alone is shown, and labels nothing
-    p = every.fillna(
-        pd.Series(tests["p"]).where(effects["effect"] < NOTABLE_EFFECT)
-    )  # nor does what hiding costs too little of
+    p = pd.Series(tests.max(axis=1, skipna=False))  # what was hidden alone is shown, and labels nothing
+    slight = effects["effect"] < NOTABLE_EFFECT  # nor does this, so that its keys need not be exchanged
+    p = p.fillna(pd.Series(tests["p"]).where(slight))
     needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
     rows = _columns(kept, "gain", "attention", "n", "without").merge(
         _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED, "measured"), on=CELL, how="left"

@@ -10,24 +10,19 @@ _STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 
 @contextmanager
-def stoppable(stop: Callable[[int], object], *, fresh: bool = False) -> Iterator[None]:
+def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
     """Within, Ctrl-C, SIGTERM and SIGHUP call `stop` once; each is as before from then on, and at the end.
 
     Signals reach a program's first thread alone; what it was started to ignore (`nohup`) is ignored still.
 
     Args:
         stop: called with the signal's number.
-        fresh: leave those alone that the program does something about already.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in _STOPS}
     left_alone = (None, signal.SIG_IGN)
-    taken = {
-        number: handler
-        for number, handler in before.items()
-        if handler not in left_alone and (not fresh or handler is signal.SIG_DFL)
-    }
+    taken = {number: handler for number, handler in before.items() if handler not in left_alone}
 
     def once(number: int, _: object) -> None:
         give_back()
