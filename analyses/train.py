@@ -76,7 +76,7 @@ def train(
     if not leads():
         return
     seconds = trained.seconds  # of training; since it was resumed
-    made = recorded(command=command, seed=recipe.plan.seed, stages={"training": seconds})
+    made = recorded(command=command, seed=recipe.plan.seed, seconds=seconds, stages={"training": seconds})
     facts = {"made_by": MAKER, **made, **_facts(recipe, trained, out)}
     _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 

@@ -28,6 +28,7 @@ class Stages:
     _taken: dict[str, float] = field(default_factory=dict)
     _now: str = "starting"
     _since: float = field(default_factory=time.perf_counter)
+    _began: float = field(default_factory=time.perf_counter)
 
     def __call__(self, stage: str, count: int) -> None:
         """Tell it, and count the time since the last call for what was being done."""
@@ -45,6 +46,10 @@ class Stages:
         """Of each stage until now, in the order in which they were first told."""
         self._count()
         return dict(self._taken)
+
+    def whole(self) -> float:
+        """Seconds by the clock since the beginning: what ran at once counts once."""
+        return time.perf_counter() - self._began
 
     def _count(self) -> None:
         now = time.perf_counter()
@@ -105,7 +110,9 @@ def write(
             say("writing figures", 0)
             drawn = figures([*page.lead, *page.summary, *page.sections])
             svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
-            facts = _about(described, page) | recorded(command=command, seed=seed, stages=say.seconds())
+            facts = _about(described, page) | recorded(
+                command=command, seed=seed, seconds=say.whole(), stages=say.seconds()
+            )
             if shards.counts.found:
                 facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
