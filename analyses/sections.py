@@ -101,10 +101,10 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Definitions:
-    """Terms, and what is said of each; `kind` facts sets them in two columns."""
+    """Terms, and what is said of each; `kind` facts sets them in two columns, terms are what measures lead to."""
 
     terms: Terms
-    kind: Literal["plain", "facts"] = "plain"
+    kind: Literal["plain", "facts", "terms"] = "plain"
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,14 @@ class Figure:
     alt: str = ""
 
     @property
+    def title(self) -> str:
+        """What the figure itself says above its panels."""
+        return self.figure.get_suptitle().replace("\n", " ")
+
+    @property
     def described(self) -> str:
         """What its `alt` text says."""
-        return self.alt or self.figure.get_suptitle().replace("\n", " ")
+        return self.alt or self.title
 
 
 @dataclass(frozen=True)

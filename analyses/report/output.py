@@ -28,7 +28,7 @@ MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
 UNFINISHED = "unfinished"  # the key of what is still to come
 _MOVING = "what was being moved in"  # its value while one run's files take the place of another's
 _FOLDERS = ("tables", "figures")
-_SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "path"}  # the same figure gives the same bytes
+_SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "none"}  # the same bytes each time; text stays text
 _DPI = 130
 
 

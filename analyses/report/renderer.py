@@ -1,16 +1,36 @@
-"""How does a page of values become one HTML file? All is escaped, and nothing is from outside."""
+"""How does a page of values become one HTML file? All is escaped, nothing is from outside, and only our scripts run."""
 
 import base64
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateNotFound
 
 from analyses.sections import Block, Definitions, Details, Figure, Piece, Section
+
+_SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
+_PIXELS = 96 / 72  # a point
+_HEAD = re.compile(r"(?:(?:encoder|decoder|cross)[ .])?L\d+\.H\d+")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A figure inside the page: its address, and its size in pixels."""
+
+    address: str
+    width: int
+    height: int
 
 
 def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
     """One HTML file.
+
+    A block of a kind that `blocks.html.jinja` does not know brings its own template, and where they exist a style and a
+    script: `Atlas` is shown by `atlas.html.jinja`, `atlas.css` and `atlas.js`. What gives out ids of heads, as cards
+    do, has them in an attribute `ids`: wherever the page names such a head, a link leads there.
 
     Args:
         title: what the page asks.
@@ -18,6 +38,11 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         sections: in order, the summary first.
         svgs: by the names of the figures among the blocks, what was drawn.
     """
+    sections = _addressed(sections)
+    blocks = list(_every([*lead, *sections]))
+    kinds = list(dict.fromkeys(kind(block) for block in blocks))
+    heads = {each for block in blocks for each in getattr(block, "ids", ())}
+    terms = {name for block in blocks if isinstance(block, Definitions) for name in _defined(block)}
     environment = Environment(
         loader=PackageLoader("analyses.report", "templates"),
         autoescape=True,
@@ -25,10 +50,56 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"kind": kind, "pieces": pieces}
-    images = {name: "data:image/svg+xml;base64," + base64.b64encode(svg).decode() for name, svg in svgs.items()}
-    page = environment.get_template("page.html.jinja")
-    return page.render(title=title, lead=lead, sections=sections, images=images)
+    environment.filters |= {
+        "kind": kind,
+        "pieces": pieces,
+        "definition": definition,
+        "head": lambda text: _head(text, heads),
+        "defined": lambda text: _definition_of(text, terms),
+    }
+    environment.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
+    style = "\n".join(_sources(environment, ["style.css", *(f"{each}.css" for each in kinds)]))
+    scripts = _sources(environment, ["page.js", *(f"{each}.js" for each in kinds)])
+    return environment.get_template("shell.html.jinja").render(
+        title=title,
+        lead=lead,
+        sections=sections,
+        policy=_policy([style], scripts),
+        style=style,
+        scripts=scripts,
+    )
+
+
+def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """A Content-Security-Policy under which nothing is fetched, and only these styles and scripts count."""
+
+    def hashes(sources: Sequence[str]) -> str:
+        digests = [base64.b64encode(sha256(each.encode()).digest()).decode() for each in sources]
+        return " ".join(f"'sha256-{each}'" for each in digests)
+
+    only = f"style-src {hashes(styles)}; script-src {hashes(scripts)}"
+    return f"default-src 'none'; img-src data:; {only}; base-uri 'none'; form-action 'none'"
+
+
+def _sources(environment: Environment, names: Sequence[str]) -> list[str]:
+    """The files among our templates that exist, as they are."""
+    found = []
+    for name in names:
+        try:
+            assert environment.loader is not None
+            found.append(environment.loader.get_source(environment, name)[0])
+        except TemplateNotFound:
+            continue
+    return found
+
+
+def _image(svg: bytes) -> Image:
+    """What was drawn, inside the page, so large that its text can be read."""
+    found = re.search(rb'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', svg)
+    if found is None:
+        raise ValueError("a figure's SVG begins with its width and height in points: this one does not")
+    address = "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+    return Image(address, *(round(float(each) * _PIXELS * _SHOWN) for each in found.groups()))
 
 
 def kind(block: Any) -> str:
@@ -41,12 +112,58 @@ def pieces(text: Any) -> Sequence[Piece]:
     return [text] if isinstance(text, Piece) else text
 
 
+def definition(name: str) -> str:
+    """The id of what a term means."""
+    return f"definition-{slug(name)}"
+
+
+def slug(words: str) -> str:
+    """Words as an id."""
+    return re.sub(r"[^\w]+", "-", words.lower()).strip("-") or "section"
+
+
+def _head(text: str, heads: set[str]) -> str:
+    """The id of the card of the head that a text names, and nothing where it names none that the page has."""
+    found = text.replace(" ", ".") if _HEAD.fullmatch(text) else ""
+    return found if found in heads else ""
+
+
+def _definition_of(measure: str, terms: set[str]) -> str:
+    """The id of what a measure or label means, `tag:NOUN→ADJ` as any `tag`; nothing where the page does not say."""
+    return next((definition(name) for name in (measure, measure.split(":", maxsplit=1)[0]) if name in terms), "")
+
+
+def _defined(block: Definitions) -> list[str]:
+    """The names that a list of terms defines, each with an id of its own."""
+    if block.kind != "terms":
+        return []
+    return [name for term in block.terms if isinstance(term[0], str) for name in term[0].split(", ")]
+
+
+def _addressed(sections: Sequence[Section]) -> list[Section]:
+    """The same sections, all with an id, for the contents to lead to."""
+    taken, found = {each.id for each in sections if each.id}, []
+    for section in sections:
+        own = section.id
+        if not own:
+            own = slug(section.title)
+            while own in taken:
+                own += "-more"
+            taken.add(own)
+        found.append(replace(section, id=own))
+    return found
+
+
+def _every(blocks: Sequence[Any]) -> Iterator[Any]:
+    """All blocks, and those inside them, in order."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Section | Details):
+            yield from _every(block.blocks)
+        elif isinstance(block, Definitions):
+            yield from _every([said for term in block.terms for said in term])
+
+
 def figures(blocks: Sequence[Any]) -> Iterator[Figure]:
     """All figures in some blocks, in order."""
-    for block in blocks:
-        if isinstance(block, Figure):
-            yield block
-        elif isinstance(block, Section | Details):
-            yield from figures(block.blocks)
-        elif isinstance(block, Definitions):
-            yield from figures([said for term in block.terms for said in term])
+    yield from (block for block in _every(blocks) if isinstance(block, Figure))

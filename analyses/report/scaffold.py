@@ -217,5 +217,5 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
         ("processor", facts["processor"]),
         ("seconds", str(facts["seconds"])),
     ]
-    terms = [Section("Definitions", [Definitions(page.definitions)])] if page.definitions else []
+    terms = [Section("Definitions", [Definitions(page.definitions, "terms")])] if page.definitions else []
     return Section("How this was made", [Definitions(lines, "facts"), *terms], "made")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from pages import outside_addresses, page_of
+from pages import outside_addresses, page_of, unlisted
 from tiny import two_stacks
 
 from analyses import figures, report
@@ -315,7 +315,7 @@ def test_the_page_says_which_heads_one_model_lacks_and_holds_nothing_from_outsid
     assert "1 of its 4 heads shows it." in text
     assert "none of its 6 heads shows it." in text
     assert f"less than {HOSTILE} & one’s (95%" in text
-    assert "script" not in {tag for tag, _ in page.tags}
+    assert unlisted(page) == []
     assert outside_addresses(page) == []
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 2

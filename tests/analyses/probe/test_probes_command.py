@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from pages import outside_addresses, page_of
+from pages import outside_addresses, page_of, unlisted
 
 from analyses.cli import app as cli
 from analyses.corpora import Corpus
@@ -85,7 +85,7 @@ class TestWhatIsWritten:
     def test_the_page_opens_offline_and_runs_nothing(self, written):
         page = page_of(written)
         assert not outside_addresses(page)
-        assert not [tag for tag, _ in page.tags if tag == "script"]
+        assert unlisted(page) == []
         assert HOSTILE in page.text
 
     def test_progress_says_what_is_being_read_and_how_much(self, built):

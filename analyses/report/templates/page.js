@@ -1,0 +1,163 @@
+// What answers to the hand on every page: heads by their address and by arrow keys, tables that sort and filter.
+"use strict";
+(() => {
+  const all = (what, where = document) => [...where.querySelectorAll(what)];
+  const make = (tag, properties, ...inside) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...inside);
+    return made;
+  };
+
+  // Heads: L3.H4, or encoder.L3.H4, decoder.L3.H4 and cross.L3.H4. The event `interp:head` tells which one is shown.
+  const place = id => {
+    const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(id);
+    return found && { before: found[1] || "", layer: +found[2], head: +found[3] };
+  };
+  const cards = all(".cards > .card"), cells = all(".atlas a[data-head]");
+  const at = new Map(cells.map(cell => [cell.dataset.head, cell]));
+
+  function show(id) {
+    const { before, layer, head } = place(id);
+    for (const card of cards) card.classList.toggle("shown", card.id === id);
+    for (const cell of cells) {
+      const chosen = cell.dataset.head === id;
+      cell.tabIndex = chosen ? 0 : -1;
+      if (chosen) cell.setAttribute("aria-current", "true"); else cell.removeAttribute("aria-current");
+    }
+    const cross = before === "cross";
+    const detail = { stack: cross ? "decoder" : before || null, attention: cross ? "cross" : "self", layer, head };
+    document.dispatchEvent(new CustomEvent("interp:head", { detail }));
+  }
+
+  function step(id, key) {
+    const { before, layer, head } = place(id), name = (l, h) => `${before && before + "."}L${l}.H${h}`;
+    const row = cells.map(cell => place(cell.dataset.head)).filter(each => each.before === before && each.layer === layer);
+    return {
+      ArrowUp: name(layer + 1, head), ArrowDown: name(layer - 1, head),
+      ArrowLeft: name(layer, head - 1), ArrowRight: name(layer, head + 1),
+      Home: name(layer, 0), End: name(layer, row.length - 1),
+    }[key];
+  }
+
+  const asked = () => decodeURIComponent(location.hash.slice(1));
+  const isHead = id => place(id) && (at.has(id) || cards.some(card => card.id === id));
+  for (const atlas of all(".atlas")) {
+    atlas.addEventListener("keydown", event => {
+      const cell = event.target.closest("a[data-head]"), to = cell && at.get(step(cell.dataset.head, event.key));
+      if (!to) return;
+      event.preventDefault();
+      history.replaceState(null, "", "#" + to.dataset.head);
+      show(to.dataset.head);
+      to.focus();
+    });
+    atlas.addEventListener("click", event => {
+      const cell = event.target.closest("a[data-head]");
+      if (!cell || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault(); // the card stands beside the atlas: no jump
+      history.pushState(null, "", "#" + cell.dataset.head);
+      show(cell.dataset.head);
+    });
+  }
+  function follow() {
+    const id = asked();
+    if (isHead(id)) {
+      show(id);
+      document.getElementById(id)?.scrollIntoView({ block: "nearest" });
+    } else if (id) {
+      const target = document.getElementById(id);
+      for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+      target?.scrollIntoView();
+    }
+  }
+  addEventListener("hashchange", follow);
+  addEventListener("popstate", follow);
+
+  // Tables: a click on a column's name sorts the rows of each group; a dash is undefined, and last either way.
+  const natural = new Intl.Collator("en", { numeric: true });
+  const numeral = /^[<>≤≥]?\s*([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)/i;
+  const said = (row, column) => (row.cells[column]?.textContent ?? "").trim();
+  const value = text => {
+    const found = numeral.exec(text.replaceAll("\u202f", "").replaceAll("−", "-"));
+    return found ? +found[1] : NaN;
+  };
+  const rowsOf = body => [...body.rows].filter(row => !row.querySelector("th[scope=rowgroup]"));
+
+  function sort(table, column, down) {
+    const texts = all("tbody", table).flatMap(rowsOf).map(row => said(row, column)).filter(text => text && text !== "–");
+    const numbers = texts.every(text => !isNaN(value(text)));
+    const compare = (a, b) => numbers ? value(a) - value(b) : natural.compare(a, b);
+    for (const body of table.tBodies) {
+      const rows = rowsOf(body).map(row => [said(row, column), row]);
+      const told = rows.filter(([text]) => text && text !== "–"), untold = rows.filter(([text]) => !text || text === "–");
+      told.sort(([a], [b]) => down ? compare(b, a) : compare(a, b));
+      body.append(...[...told, ...untold].map(([, row]) => row));
+    }
+  }
+
+  for (const table of all("main table")) {
+    const rows = [...table.tBodies].flatMap(rowsOf);
+    const heads = all("thead th", table);
+    if (rows.length < 2) continue;
+    for (const th of heads) {
+      const button = make("button", { type: "button" }, ...th.childNodes);
+      th.append(button);
+      button.addEventListener("click", () => {
+        // numbers are asked for largest first, names from A
+        const before = th.getAttribute("aria-sort"), first = th.classList.contains("number") ? "descending" : "ascending";
+        const now = !before ? first : before === "ascending" ? "descending" : "ascending";
+        for (const each of heads) each.removeAttribute("aria-sort");
+        th.setAttribute("aria-sort", now);
+        sort(table, th.cellIndex, now === "descending");
+      });
+    }
+    if (rows.length <= 10) continue;
+    const field = make("input", { type: "search", placeholder: "Filter rows" }), count = make("span");
+    const region = table.closest(".wide");
+    field.setAttribute("aria-label", `Filter rows: ${region?.getAttribute("aria-label") ?? ""}`);
+    count.setAttribute("role", "status");
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+      const left = rows.filter(row => !row.hidden).length;
+      count.textContent = words.length ? `${left} of ${rows.length} rows` : "";
+    });
+    (region ?? table).before(make("div", { className: "filter" }, field, count));
+  }
+
+  // Regions are stopped at by the tab key only while they have something to scroll.
+  const reach = () => {
+    for (const region of all(".wide[role=region]")) {
+      if (region.scrollWidth > region.clientWidth) region.tabIndex = 0; else region.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("resize", reach);
+  addEventListener("toggle", reach, true);
+  reach();
+
+  const contents = document.querySelector("nav.contents details");
+  contents?.addEventListener("click", event => { if (event.target.closest("a")) contents.open = false; });
+  contents?.addEventListener("keydown", event => {
+    if (event.key !== "Escape") return;
+    contents.open = false;
+    contents.querySelector("summary").focus();
+  });
+
+  // Print shows what is folded.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = all("main details:not([open])");
+    for (const each of folded) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+
+  // Without scripts all cards stand below one another; with them one is shown, the first if none is asked for.
+  document.documentElement.classList.add("scripted");
+  addEventListener("DOMContentLoaded", () => {
+    const first = cards[0]?.id ?? cells[0]?.dataset.head;
+    if (isHead(asked())) follow();
+    else {
+      if (first) show(first);
+      if (asked()) follow();
+    }
+  });
+})();
