@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -25,6 +25,7 @@ NO_OUTPUT = "this model has no output layer, so there are no logits whose change
 class Task:
     """Minimal pairs that ask one question of a model, or why they could not be made.
 
+    `carried` names the answer in a sentence: a head carries half of “was or were”.
     `neutral` holds prompts that say neither: their logit difference is what the model would answer anyway.
     `extra` are further figures of the task, computed from its pairs. `clusters` say of each pair what it shares with
     others (names, nouns, the frame of its sentence): pairs that share something are not independent.
@@ -38,6 +39,7 @@ class Task:
     refused: str | None = None
     extra: dict[str, float] = field(default_factory=dict)
     clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    carried: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ class Effects:
     left_out: str | None = None
 
 
-def make_task(name: str, question: str, build: Callable[[], Task]) -> Task:
+def make_task(name: str, question: str, carried: str, build: Callable[[], Task]) -> Task:
     """The task that `build` makes; one without pairs, and the reason, where none can be made for this model."""
     try:
-        return build()
+        made = build()
     except InputError as error:
-        return Task(name, question, None, refused=str(error))
+        made = Task(name, question, None, refused=str(error))
+    return replace(made, carried=carried)
 
 
 def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:
@@ -74,7 +77,8 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     described = []
     for task in tasks:
         facts, found = _one_task(model, task, seed)
-        described.append({"task": task.name, "behaviour": behaviour, "question": task.question, **facts})
+        about = {"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried}
+        described.append({**about, **facts})
         rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = table["q_within"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))

@@ -53,8 +53,8 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
     two = "Of two people, which heads carry the gender of the right one to his or her?"
     one = "Which heads carry the gender of the one who was named to he or she?"
     tasks = [
-        make_task("gender", two, lambda: _two_people(model, pairs, seed, two)),
-        make_task("name-gender", one, lambda: _one_person(model, pairs, seed, one)),
+        make_task("gender", two, "his/her", lambda: _two_people(model, pairs, seed, two)),
+        make_task("name-gender", one, "he/she", lambda: _one_person(model, pairs, seed, one)),
     ]
     return patch_heads(model, behaviour, tasks, seed=seed)
 

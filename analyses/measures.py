@@ -200,6 +200,7 @@ class Behaviour:
 
     name          the column `behaviour`
     title         the heading
+    noun          what a headline calls it, where that is not the heading
     measures      every measure of it, in the order of its scorers
     collector     makes what adds them up: `collector(model, seed=, heads=)`
     headline      names of the measures that pages lead with
@@ -230,6 +231,7 @@ class Behaviour:
     cost: int = 20
     probe: Literal["tag", "antecedent"] = "tag"
     pictures: Collection[str] = ("sentence",)
+    noun: str = ""
 
     def asked(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""

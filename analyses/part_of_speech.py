@@ -255,10 +255,16 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
     across = "Which heads carry the number of the subject across another noun to was or were?"
     adjacent = "Which heads carry the number of the subject to was or were right behind it?"
     tasks = [
-        make_task("agreement", across, lambda: _agreement(model, pairs, seed, "agreement", across, _ACROSS)),
+        make_task(
+            "agreement",
+            across,
+            "was/were across a noun",
+            lambda: _agreement(model, pairs, seed, "agreement", across, _ACROSS),
+        ),
         make_task(
             "agreement-adjacent",
             adjacent,
+            "was/were",
             lambda: _agreement(model, pairs, seed, "agreement-adjacent", adjacent, _ADJACENT),
         ),
     ]
@@ -337,6 +343,7 @@ BEHAVIOUR = Behaviour(
         "lift": "Which heads prefer words of one tag beyond what distance explains?",
     },
     colour="green",
+    noun="syntax",
     effects=effects,
     bare={"rules": False, "transposed": False},
     cost=70,

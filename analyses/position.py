@@ -252,7 +252,7 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
     if model.config.output == "none":
         return no_effects(BEHAVIOUR.name)
     question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"
-    task = make_task("repeat", question, lambda: _broken_repeat(model, pairs, seed, question))
+    task = make_task("repeat", question, "copying", lambda: _broken_repeat(model, pairs, seed, question))
     return patch_heads(model, BEHAVIOUR.name, [task], seed=seed)
 
 
