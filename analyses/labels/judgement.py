@@ -41,8 +41,8 @@ _ALL = ["all_effect", "all_low", "all_high"]
 _OTHERS = ["others_effect", "others_low", "others_high"]
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within", "agreement"),
-    *("n", "heads", *_ALL, "others", *_OTHERS),
+    *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within"),
+    *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, "others", *_OTHERS),
     *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
@@ -99,7 +99,8 @@ def label(
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
     over documents. `p_effect` is the largest of three: hiding the keys costs more than its control, `exchange` of their
     values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`). `q` is over all
-    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour. A
+    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour.
+    `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
     head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
@@ -299,6 +300,7 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
     holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves}
+    rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
         new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
