@@ -1,0 +1,150 @@
+"""What do tags, relations, labels, rules and tasks mean? The words in which they are told to one who knows no notation.
+
+`short` is what fits into a cell (`object to its verb`), `said` what a sentence says of a head (`goes from an object to
+its verb`).
+"""
+
+import re
+from dataclasses import dataclass
+
+TAGS = {
+    "ADJ": "adjective",
+    "ADP": "preposition",
+    "ADV": "adverb",
+    "AUX": "auxiliary",
+    "CCONJ": "conjunction",
+    "DET": "determiner",
+    "INTJ": "interjection",
+    "NOUN": "noun",
+    "NUM": "number",
+    "PART": "particle",
+    "PRON": "pronoun",
+    "PROPN": "name",
+    "PUNCT": "punctuation mark",
+    "SCONJ": "subordinator",
+    "SYM": "symbol",
+    "VERB": "verb",
+    "X": "other word",
+}
+"""The universal tags (https://universaldependencies.org/u/pos)."""
+RELATIONS = {
+    "det": ("determiner", "noun"),
+    "amod": ("adjective", "noun"),
+    "nsubj": ("subject", "verb"),
+    "obj": ("object", "verb"),
+    "nmod:poss": ("possessor", "noun"),
+    "case": ("preposition", "noun"),
+    "aux": ("auxiliary", "verb"),
+    "cop": ("copula", "predicate"),
+    "advmod": ("adverb", "word"),
+    "conj": ("conjunct", "first conjunct"),
+    "cc": ("conjunction", "conjunct"),
+    "mark": ("subordinator", "verb"),
+}
+"""Dependent and head of each relation that is asked of every text."""
+_PLACES = {"first-token": "first token", "self": "itself"}
+_RULES = {
+    "nearest": "the nearest mention",
+    "first": "the first mention",
+    "random": "any mention",
+    "same gender": "the last mention of the same gender",
+    "same form": "the last mention of the same form",
+    "name or gender": "the last name, or mention of the same gender",
+    "name or person": "the last name or person",
+    "leftmost person": "the leftmost person",
+    "last pronoun": "the last pronoun",
+    "same role": "the last mention in the same role",
+    "uniform": "uniform attention",
+    "no preference": "no preference",
+    "the relation itself": "the relation itself",
+    "the antecedent itself": "the antecedent itself",
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """How something that a head does is told: in a cell, and in a sentence that begins with the head."""
+
+    short: str
+    said: str
+
+
+_LABELS = {
+    "first-token": Words("first token", "rests on the first token"),
+    "self": Words("itself", "looks at the token itself"),
+    "previous-token": Words("token before", "looks at the token before"),
+    "next-token": Words("token after", "looks at the token after"),
+    "duplicate-token": Words("same token", "looks at earlier copies of the same token"),
+    "induction": Words("induction", "looks at what followed this token before (induction)"),
+    "antecedent": Words("pronoun to its antecedent", "goes from a pronoun to what it stands for"),
+    "antecedent-predicting": Words(
+        "antecedent of the next pronoun", "looks ahead of a pronoun at what it will stand for"
+    ),
+    "monotonicity": Words("source in order", "walks through the source in order"),
+}
+NEARBY = Words("nearby tokens", "looks at tokens nearby")
+
+
+def an(noun: str) -> str:
+    """A noun with its article."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+def plural(noun: str) -> str:
+    """Several of what a tag names."""
+    return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+
+
+def tag(name: str) -> str:
+    """A tag in words; as it is where it is no universal one."""
+    return TAGS.get(name, name)
+
+
+def relation(name: str, way: str) -> Words:
+    """From one end of a dependency to the other: `dependent->head` or `head->dependent`."""
+    if name in RELATIONS:
+        dependent, head = RELATIONS[name]
+        this, that = (dependent, head) if way == "dependent->head" else (head, dependent)
+        if this == "word":
+            return Words(f"word to its {that}", f"goes from a word to its {that}")
+        return Words(f"{this} to its {that}", f"goes from {an(this)} to its {that}")
+    this, that = way.split("->")
+    return Words(f"{name}: {this} to {that}", f"goes from the {this} of {name} to its {that}")
+
+
+def offset(by: int) -> str:
+    """A distance in words: `3 back`, `2 ahead`."""
+    return f"{abs(by)} {'back' if by < 0 else 'ahead'}"
+
+
+def rule(name: str, of: str = "word") -> str:
+    """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
+    if name in _RULES:
+        return _RULES[name]
+    if found := re.fullmatch(r"offset ([+-]\d+)", name):
+        by = int(found[1])
+        return f"the {of} {'before' if by < 0 else 'after'}" if abs(by) == 1 else f"the {of} {offset(by)}"
+    if found := re.fullmatch(r"(last|next) (\S+)( \(end of its run\))?", name):
+        classes = [tag(each) for each in found[2].split("/")]
+        several = " or ".join(filter(None, [", ".join(classes[:-1]), classes[-1]]))
+        return f"the {found[1]} {several}{found[3] or ''}"
+    return f"“{name}”"
+
+
+def label(name: str, title: str = "") -> Words:
+    """What a label says of a head, or a measure; its title where it is somebody's own."""
+    kind, _, rest = name.partition(":")
+    if kind == "relation" and rest.count("->") == 1 and not rest.endswith(":transposed"):
+        return relation(*rest.rsplit(":", 1))
+    if kind == "tag" and rest.count("->") == 1:
+        this, that = map(tag, rest.split("->"))
+        return Words(f"{this} to {that}", f"looks from {plural(this)} to {plural(that)}")
+    if kind == "rule" and rest.startswith("any->"):
+        noun = tag(rest.removeprefix("any->"))
+        return Words(f"any {noun}", f"looks at {plural(noun)}, whoever asks")
+    if kind == "rule":
+        return Words(rule(rest).removeprefix("the "), f"goes to {rule(rest)}")
+    if kind == "offset":
+        return Words(f"token {offset(int(rest))}", f"looks at the token {offset(int(rest))}")
+    told = title or name
+    return _LABELS.get(kind, Words(told, f"looks where “{told}” says"))

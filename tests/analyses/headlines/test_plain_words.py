@@ -1,0 +1,50 @@
+import pytest
+
+from analyses import plain_words
+from analyses.behaviours import OURS
+from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
+from analyses.rivals.antecedents import PREDICTING_RIVALS
+from analyses.rivals.antecedents import RIVALS as OF_ANTECEDENTS
+from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
+
+
+@pytest.mark.parametrize(
+    ("label", "short", "said"),
+    [
+        ("relation:obj:dependent->head", "object to its verb", "goes from an object to its verb"),
+        ("relation:obj:head->dependent", "verb to its object", "goes from a verb to its object"),
+        ("relation:advmod:head->dependent", "word to its adverb", "goes from a word to its adverb"),
+        (
+            "relation:vocative:dependent->head",
+            "vocative: dependent to head",
+            "goes from the dependent of vocative to its head",
+        ),
+        ("tag:NOUN->ADJ", "noun to adjective", "looks from nouns to adjectives"),
+        ("offset:-3", "token 3 back", "looks at the token 3 back"),
+        ("rule:last VERB/AUX", "last verb or auxiliary", "goes to the last verb or auxiliary"),
+        ("rule:offset -1", "word before", "goes to the word before"),
+        ("rule:any->NOUN", "any noun", "looks at nouns, whoever asks"),
+        ("antecedent", "pronoun to its antecedent", "goes from a pronoun to what it stands for"),
+    ],
+)
+def test_labels_have_words(label, short, said):
+    assert plain_words.label(label) == plain_words.Words(short, said)
+
+
+def test_a_measure_of_ones_own_is_told_by_its_title():
+    assert plain_words.label("mine", "from a verb to its negation").short == "from a verb to its negation"
+
+
+def test_every_label_that_a_head_can_have_is_in_words():
+    called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
+    rules = [f"rule:{rule.name}" for rule in (*NEAREST, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
+    for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
+        said = plain_words.label(label).said
+        assert "->" not in said
+        assert "“" not in said, label
+        assert not any(part.isupper() for part in said.split()), said
+
+
+def test_every_tag_and_relation_that_is_asked_has_a_word():
+    assert plain_words.TAGS.keys() == UNIVERSAL_TAGS
+    assert plain_words.RELATIONS.keys() == {*RELATIONS}
