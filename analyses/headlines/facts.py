@@ -1,0 +1,338 @@
+"""What do the tables of a report say of each head? Its facts, in plain words, each with the row that it comes from.
+
+A fact is a label, or a share of the answer to minimal pairs that the head carries. What it rests on is its `kind`:
+
+    looks there and needed   its attention stands out, and hiding what it looks at costs the model's output
+    needed                   replacing the head, or hiding what it looks at, costs the answer
+    looks there              its attention stands out; an effect is not established
+
+Labels of near tokens (fixed offsets, the token itself) are one fact of a head. Which fact comes first: `ranking`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analyses import plain_words
+from analyses.figures import head_name
+from analyses.findings import DISCOVERY, NOTABLE, notable
+from analyses.measures import RANKED, Behaviour
+from analyses.plain_words import Words
+
+Kind = Literal["looks there and needed", "needed", "looks there"]
+Tables = Mapping[str, pd.DataFrame]
+_KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
+_LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
+_FIRST = "first-token"
+MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+
+
+class Place(NamedTuple):
+    """A head of a model."""
+
+    stack: str
+    attention: str
+    layer: int
+    head: int
+
+    def named(self, *, several: bool) -> str:
+        """`L3.H4`; `encoder.L3.H4` and `cross.L3.H4` where a model has several kinds of attention."""
+        kind = "cross" if self.attention == "cross" else self.stack
+        return f"{kind}.{head_name(self.layer, self.head)}" if several else head_name(self.layer, self.head)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: its name, and the columns that tell the row from all others."""
+
+    table: str
+    key: tuple[tuple[str, Any], ...]
+
+    def find(self, tables: Tables) -> dict[str, Any]:
+        """The row's values.
+
+        Raises:
+            KeyError: the table is not there, or has no such row, or several.
+        """
+        rows = tables[self.table]
+        for column, value in self.key:
+            rows = rows.loc[rows[column] == value]
+        if len(rows) != 1:
+            raise KeyError(f"expected one row {self}, got {len(rows)}")
+        return {str(name): value for name, value in rows.iloc[0].items()}
+
+    def __str__(self) -> str:
+        return f"{self.table}: " + ", ".join(f"{column} {value}" for column, value in self.key)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number with its 95% interval: a `gain`, a `lift` beyond 1, a `share` of an answer, or `nats` a row."""
+
+    what: str
+    value: float
+    low: float
+    high: float
+    unit: Literal["share", "lift", "nats"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that is known of a head.
+
+    words      how it is told
+    behaviour  what it is about
+    kind       what it rests on
+    name       the label, or the task of the minimal pairs
+    sizes      the first ranks it; others stand beside it
+    q          of the evidence that holds
+    q_effect   of the effect that is not established; NaN where there is none, or it was not asked for
+    value      of the measure on the whole text, and what its baseline or rule gets: NaN where it has none
+    strength   the lower end of the interval, of what the baseline leaves over: at most 1, but for `nats`
+    rung       what simpler descriptions leave over: 3 what only the words' content tells, a relation, a reference or a
+               copy; 2 a pair of tags; 1 a class of words, whoever asks; 0 a distance; -1 the first position
+    rows       the row it comes from, and those of what stands beside it
+    """
+
+    words: Words
+    behaviour: str
+    kind: Kind
+    name: str
+    sizes: tuple[Size, ...]
+    q: float
+    strength: float
+    rung: int
+    rows: tuple[Row, ...]
+    q_effect: float = float("nan")
+    value: float = float("nan")
+    baseline: float = float("nan")
+    baseline_name: str = ""
+
+    @property
+    def needed(self) -> bool:
+        """Whether the model needs the head for it."""
+        return self.kind != "looks there"
+
+    def row_of(self, table: str) -> tuple[Row, ...]:
+        """The first of its rows that is of a table; none where there is none."""
+        return tuple(row for row in self.rows if row.table == table)[:1]
+
+    @property
+    def mainly(self) -> bool:
+        """Whether it is most of what the head does, or most of what an answer rests on."""
+        value = self.value if np.isfinite(self.value) else self.sizes[0].value
+        return self.sizes[0].unit == "share" and value >= MOST
+
+
+def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
+    """Every head's facts, unordered; a head of which nothing holds has none.
+
+    Args:
+        tables: of a report, by name: `heads` at least. Of a behaviour without labels the rows of `heads` count that
+            show a measure (`analyses.findings.notable`).
+        behaviours: by name, those that were measured, for the titles of their measures.
+    """
+    found: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
+    values = _indexed(tables["heads"].loc[tables["heads"]["sink"] == "kept"], "measure")
+    rules = _indexed(tables.get("rules", pd.DataFrame()), "measure")
+    for place, fact in [*_labelled(tables, behaviours, values, rules), *_measured(tables, behaviours)]:
+        found[place].append(fact)
+    for place, fact in _carried(tables):
+        found[place].append(fact)
+    return {place: _with_one_local(own) for place, own in found.items()}
+
+
+def places(rows: pd.DataFrame) -> list[Place]:
+    """The heads that a table has rows of, in its order."""
+    named = rows[[*Place._fields]].drop_duplicates().itertuples(index=False, name=None)
+    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
+
+
+def place_of(row: Mapping[str, Any]) -> Place:
+    """The head that a row is of."""
+    return Place(str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"]))
+
+
+def _row(table: str, row: Mapping[str, Any], *columns: str) -> Row:
+    return Row(table, (*place_of(row)._asdict().items(), *((column, row[column]) for column in columns)))
+
+
+def head_row(row: Mapping[str, Any]) -> Row:
+    """The key of a row of `heads`."""
+    return _row("heads", row, "behaviour", "measure", "sink")
+
+
+def rule_row(row: Mapping[str, Any]) -> Row:
+    """The key of a row of `rules`."""
+    return _row("rules", row, "measure")
+
+
+def _indexed(rows: pd.DataFrame, *more: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The rows of a table by head and some more columns."""
+    return {(*place_of(row), *(row[name] for name in more)): row for row in rows.to_dict("records")}
+
+
+def titles(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
+    """By label, what its measure asks in plain words."""
+    measures = [measure for behaviour in behaviours.values() for measure in behaviour.measures]
+    return {name: measure.title for measure in measures for name in (measure.name, measure.called or measure.name)}
+
+
+def rung(label: str) -> int:
+    """What simpler descriptions leave over of a label."""
+    if label == _FIRST:
+        return -1
+    if label.startswith(_LOCAL):
+        return 0
+    return {"rule": 1, "tag": 2}.get(label.partition(":")[0], 3)
+
+
+# Labels.
+
+
+def _labelled(
+    tables: Tables, behaviours: Mapping[str, Behaviour], values: Mapping[Any, Any], rules: Mapping[Any, Any]
+) -> Iterable[tuple[Place, Fact]]:
+    titled = titles(behaviours)
+    for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
+        place, label, kind = place_of(row), str(row["label"]), _KINDS[row["evidence"]]
+        cell, rule = values.get((*place, row["measure"]), {}), rules.get((*place, row["measure"]))
+        rows = [_row("labels", row, "behaviour", "label")]
+        rows += [head_row(cell)] if cell else []
+        beside = _beside(label, cell, rule)
+        rows += [rule_row(rule)] if rule is not None and _ruled(label) else []
+        gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell))
+        lost = [Size("cost of hiding it", row["effect"], row["effect_low"], row["effect_high"], "nats")]
+        lost = [each for each in lost if np.isfinite(each.low)]
+        yield (
+            place,
+            Fact(
+                plain_words.label(label, titled.get(label, "")),
+                "position" if label.startswith(_LOCAL) else str(row["behaviour"]),
+                kind,
+                label,
+                (*lost, gain) if kind == "needed" else (gain, *lost),
+                float(row["q"]),
+                float(row["effect_low"]) if kind == "needed" else _of_rest(gain, cell),
+                rung(label),
+                tuple(rows),
+                float(row["q_effect"]) if kind == "looks there" and lost else float("nan"),
+                *beside,
+            ),
+        )
+
+
+def _unit(cell: Mapping[str, Any]) -> Literal["share", "lift"]:
+    return "lift" if cell.get("unit") == "lift" else "share"
+
+
+def _of_rest(gain: Size, cell: Mapping[str, Any]) -> float:
+    """The lower end of a gain, of what the baseline leaves over: of a lift, of what does not go there by distance."""
+    if gain.unit == "lift":
+        return max(gain.low, 0.0) / (1 + max(gain.low, 0.0))
+    baseline = cell.get("baseline", float("nan"))
+    return gain.low / (1 - baseline) if baseline < 1 else gain.low
+
+
+def _ruled(label: str) -> bool:
+    """Whether the rules that a head must beat say more than its baseline in `heads` does."""
+    return label.partition(":")[0] in {"relation", "rule", "antecedent", "antecedent-predicting"}
+
+
+def _beside(label: str, cell: Mapping[str, Any], rule: Mapping[str, Any] | None) -> tuple[float, float, str]:
+    """Value, and the strictest of what simpler rules get, with its name; of a label that is a rule, how often the
+    head's choice is the rule's."""
+    if rule is not None and label.startswith("rule:") and not label.startswith("rule:any"):
+        return float(rule["predicts"]), float("nan"), ""
+    if rule is not None and _ruled(label) and not label.startswith("rule:"):
+        return float(rule["value"]), float(rule["rival_value"]), str(rule["rival"])
+    if not cell:
+        return float("nan"), float("nan"), ""
+    return float(cell["value"]), float(cell["baseline"]), str(cell["baseline_name"])
+
+
+# Findings of behaviours that have no labels.
+
+
+def _measured(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterable[tuple[Place, Fact]]:
+    labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
+    heads = tables["heads"]
+    rest = heads.loc[~heads["behaviour"].isin(labelled)]
+    titled = titles(behaviours)
+    called = {each.name: each.called for behaviour in behaviours.values() for each in behaviour.measures}
+    for row in notable(rest).to_dict("records") if len(rest) else []:
+        label = called.get(str(row["measure"]))
+        if label is None or row["unit"] not in RANKED:
+            continue
+        gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row))
+        yield (
+            place_of(row),
+            Fact(
+                plain_words.label(label, titled.get(label, "")),
+                str(row["behaviour"]),
+                "looks there",
+                label,
+                (gain,),
+                float(row["q"]),
+                _of_rest(gain, row),
+                rung(label),
+                (head_row(row),),
+                value=float(row["value"]),
+                baseline=float(row["baseline"]),
+                baseline_name=str(row["baseline_name"]),
+            ),
+        )
+
+
+# Minimal pairs.
+
+
+def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
+    """What each head carries of the answer to minimal pairs: where it is needed, not only enough."""
+    effects = tables.get("effects", pd.DataFrame())
+    if effects.empty:
+        return
+    carried = dict(zip(tables["tasks"]["task"], tables["tasks"]["carried"], strict=True))
+    clear = (effects["effect"] >= NOTABLE) & (effects["ci_low"] > 0) & (effects["q"] < DISCOVERY)
+    ways = _indexed(effects, "task", "intervention")
+    for row in effects.loc[clear & (effects["intervention"] == "noise")].to_dict("records"):
+        place, task = place_of(row), str(row["task"])
+        both = [row, *(other for other in [ways.get((*place, task, "denoise"))] if other is not None)]
+        answer = carried.get(task) or task
+        yield (
+            place,
+            Fact(
+                Words(answer, f"carries {answer}"),
+                str(row["behaviour"]),
+                "needed",
+                task,
+                tuple(_effect(each) for each in both),
+                float(row["q"]),
+                float(row["ci_low"]),
+                3,
+                tuple(_row("effects", each, "task", "intervention") for each in both),
+            ),
+        )
+
+
+def _effect(row: Mapping[str, Any]) -> Size:
+    what = "removed by replacing it" if row["intervention"] == "noise" else "restored by it"
+    return Size(what, float(row["effect"]), float(row["ci_low"]), float(row["ci_high"]), "share")
+
+
+# Near tokens.
+
+
+def _with_one_local(own: Sequence[Fact]) -> list[Fact]:
+    """The facts of a head, those of near tokens as one: that with the strongest evidence, then the largest gain."""
+    local = [fact for fact in own if fact.rung == 0]
+    rest = [fact for fact in own if fact.rung != 0]
+    if not local:
+        return rest
+    order = [*_KINDS.values()]
+    first, *others = sorted(local, key=lambda fact: (order.index(fact.kind), -fact.strength))
+    words = first.words if first.mainly or not others else plain_words.NEARBY
+    return [*rest, replace(first, words=words, rows=(*first.rows, *(row for fact in others for row in fact.rows)))]

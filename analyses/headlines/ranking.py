@@ -1,0 +1,41 @@
+"""Which fact of a head comes first, and which head of a model?
+
+Of a head's facts, in this order, each step deciding only where those before it leave a tie:
+
+1. what the model needs, before what attention alone shows;
+2. what is at least half of what the head does, or of what an answer rests on;
+3. what simpler descriptions leave over (`Fact.rung`): a relation, a reference or a copy before a pair of tags, that
+   before a class of words, that before a distance, and the first position last;
+4. attention and need, before need alone;
+5. the lower end of the interval.
+
+Of a model's heads those come first that the model needs: by the largest share of an answer that the head carries (the
+lower end of the interval), then by what hiding its keys costs, then as their first facts would.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from analyses.headlines.facts import Fact, Place
+
+
+def ranked(own: Sequence[Fact]) -> list[Fact]:
+    """The facts of one head, the first to be told first."""
+    return sorted(own, key=of_fact)
+
+
+def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
+    """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
+    having = [place for place, own in facts.items() if own]
+    return sorted(having, key=lambda place: _of_head(facts[place]))
+
+
+def of_fact(fact: Fact) -> tuple[bool, bool, int, bool, bool, float]:
+    """The smaller, the earlier the fact is told."""
+    nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
+    return not fact.needed, not fact.mainly, -fact.rung, fact.kind == "needed", nats, -fact.strength
+
+
+def _of_head(own: Sequence[Fact]) -> tuple[float, float, tuple[bool, bool, int, bool, bool, float]]:
+    shares = [fact.sizes[0].low for fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+    costs = [size.low for fact in own if fact.needed for size in fact.sizes if size.unit == "nats"]
+    return -max(shares, default=0.0), -max(costs, default=0.0), min(map(of_fact, own))

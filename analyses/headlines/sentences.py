@@ -1,0 +1,258 @@
+"""What is to be said of a model first? A headline, and a sentence for each behaviour, made from rows of the tables.
+
+A sentence is made of clauses. Each is a head, a verb, an object, a percentage, what a rule gets, and what makes it less
+than it looks; each keeps the rows that it was made from, and `again` makes it from these alone. Percentages have two
+digits; intervals stand on the cards.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from analyses import plain_words
+from analyses.findings import FEW_ITEMS
+from analyses.headlines import ranking
+from analyses.headlines.facts import Fact, Place, Row, Tables, head_row, place_of, rule_row, titles
+from analyses.measures import Behaviour
+
+Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
+_SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
+_VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "found": ("is found", "found"),
+    "part": ("is found in part", "in part"),
+    "attention": ("shows in attention only", "in attention only"),
+    "effect": ("shows in its effect only", "in its effect only"),
+    "rules": ("is no more than simple rules", "simple rules"),
+    "untested": ("shows in attention (effect untested)", "in attention (effect untested)"),
+    "none": ("is not found", "not found"),
+}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A clause and the rows that it is made from; `made` is which of the ways to word rows makes it."""
+
+    text: str
+    made: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What is said of one behaviour: how it stands, in a word or two, and clauses."""
+
+    behaviour: str
+    title: str
+    verdict: Verdict
+    clauses: tuple[Clause, ...]
+
+    @property
+    def stands(self) -> str:
+        """How it stands, beside its title."""
+        return _VERDICTS[self.verdict][1]
+
+    @property
+    def text(self) -> str:
+        """The clauses, one after the other."""
+        return " ".join(f"{clause.text}." for clause in self.clauses)
+
+
+def sentences(
+    tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviours: Mapping[str, Behaviour]
+) -> list[Sentence]:
+    """One for each behaviour that was measured, in their order.
+
+    Args:
+        tables: of a report, by name.
+        facts: of every head (`analyses.headlines.facts.facts`).
+        behaviours: by name.
+    """
+    measured = set(tables["heads"]["behaviour"])
+    return [_sentence(tables, facts, each, behaviours) for name, each in behaviours.items() if name in measured]
+
+
+def headline(said: Sequence[Sentence]) -> str:
+    """How every behaviour stands, in one line: the first with a verb, the others without."""
+    parts = [f"{each.title} {_VERDICTS[each.verdict][bool(at)]}" for at, each in enumerate(said)]
+    line = ", ".join(parts)
+    return line[:1].upper() + line[1:]
+
+
+def again(clause: Clause, tables: Tables, behaviours: Mapping[str, Behaviour]) -> str:
+    """The clause's text, made from its rows alone.
+
+    Raises:
+        KeyError: a row is not in the tables.
+    """
+    several = len(tables["heads"][["stack", "attention"]].drop_duplicates()) > 1
+    return _MADE[clause.made]([row.find(tables) for row in clause.rows], titles(behaviours), several)
+
+
+def _sentence(
+    tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviour: Behaviour, behaviours: Mapping[str, Behaviour]
+) -> Sentence:
+    own = [(place, fact) for place, found in facts.items() for fact in found if fact.behaviour == behaviour.name]
+    verdict = _verdict([fact for _, fact in own], tested=_tested(tables, behaviour.name))
+    attends = [(place, fact) for place, fact in own if fact.kind != "needed"]
+    looks = _first([one for one in attends if _more(one[1])] or attends)
+    needs = _first((place, fact) for place, fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share")
+    hidden = _first(
+        (place, fact) for place, fact in own if fact.sizes[-1].unit == "nats" or fact.sizes[0].unit == "nats"
+    )
+    made = [
+        *([_looks(looks[1])] if looks else _closest(tables, behaviour)),
+        *([_carries(needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []),
+    ]
+    clauses = [Clause("", how, rows) for how, rows in made]
+    told = tuple(Clause(again(each, tables, behaviours), each.made, each.rows) for each in clauses)
+    return Sentence(behaviour.name, (behaviour.noun or behaviour.title).lower(), verdict, told)
+
+
+def _first(own: Iterable[tuple[Place, Fact]]) -> tuple[Place, Fact] | None:
+    """The one that comes first of all heads' facts."""
+    return min(own, key=lambda one: ranking.of_fact(one[1]), default=None)
+
+
+def _verdict(own: Sequence[Fact], *, tested: bool) -> Verdict:
+    """How a behaviour stands."""
+    kinds = {fact.kind for fact in own if _more(fact)}
+    if "looks there and needed" in kinds:
+        return "found"
+    if kinds >= {"looks there", "needed"}:
+        return "part"
+    if "looks there" in kinds:
+        return "attention" if tested else "untested"
+    if "needed" in kinds:
+        return "effect"
+    return "rules" if own else "none"
+
+
+def _more(fact: Fact) -> bool:
+    """Whether it says more than that a head follows a simple rule, which says something of position alone."""
+    return fact.behaviour == "position" or fact.rung > 1
+
+
+def _tested(tables: Tables, behaviour: str) -> bool:
+    """Whether there was any causal test of a behaviour."""
+    known = [tables[name] for name in ("effects", "evidence") if name in tables and len(tables[name])]
+    return any(bool(rows.loc[rows["behaviour"] == behaviour, "effect"].notna().any()) for rows in known)
+
+
+# Which rows a clause is made from.
+
+
+def _looks(fact: Fact) -> tuple[str, tuple[Row, ...]]:
+    """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads."""
+    if rule := fact.row_of("rules"):
+        return "chooses", (*fact.row_of("labels"), *rule)
+    return "looks", (*fact.row_of("labels"), *fact.row_of("heads"))
+
+
+def _carries(fact: Fact) -> tuple[str, tuple[Row, ...]]:
+    return "carries", (fact.rows[0], Row("tasks", (("task", fact.name),)))
+
+
+def _hidden(fact: Fact) -> tuple[str, tuple[Row, ...]]:
+    return "hidden", fact.row_of("labels")
+
+
+def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row, ...]]]:
+    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat."""
+    called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
+    called = [name for name in called if name in behaviour.headline] or called
+    rules = tables.get("rules", pd.DataFrame(columns=["behaviour", "measure", "value", "rival_value", "n"]))
+    beside = rules.loc[
+        (rules["behaviour"] == behaviour.name) & rules["measure"].isin(called) & (rules["n"] >= FEW_ITEMS)
+    ]
+    beside = beside.assign(gain=beside["value"] - beside["rival_value"]).dropna(subset=["gain"])
+    if len(beside):
+        return [("closest", (rule_row(beside.nlargest(1, "gain").iloc[0].to_dict()),))]
+    heads = tables["heads"]
+    asked = heads.loc[
+        (heads["behaviour"] == behaviour.name) & (heads["sink"] == "kept") & heads["measure"].isin(called)
+    ]
+    asked = asked.dropna(subset=["gain"])
+    return [("closest", (head_row(asked.nlargest(1, "gain").iloc[0].to_dict()),))] if len(asked) else []
+
+
+# How rows are worded.
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _percent(value: float) -> str:
+    """Two digits; of what is there and rounds to nothing, that it is less."""
+    return "under 1%" if 0 < value < 0.005 else f"{100 * value:.0f}%"
+
+
+def _named(row: Mapping[str, Any], several: bool) -> str:
+    return place_of(row).named(several=several)
+
+
+def _label(rows: Rows, titled: Mapping[str, str]) -> plain_words.Words:
+    """The label of the first row, or its measure, in words."""
+    name = str(rows[0].get("label", rows[0]["measure"]))
+    return plain_words.label(name, titled.get(name, ""))
+
+
+def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of labels, where there is one, and one of heads."""
+    head, cell = f"{_named(rows[0], several)} {_label(rows, titled).said}", rows[-1]
+    if cell["unit"] == "lift":
+        return f"{head} {cell['value']:.1f} times as much as distance explains"
+    if cell["unit"] == "correlation":
+        return f"{head}: rank correlation {cell['value']:.2f}"
+    return f"{head} with {_percent(cell['value'])} of its attention; {_rival(cell)}"
+
+
+def _rival(cell: Mapping[str, Any]) -> str:
+    return f"{plain_words.rule(str(cell['baseline_name']), 'token')} gets {_percent(cell['baseline'])}"
+
+
+def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of labels and one of rules: how often the head is right, and how often the rule."""
+    label, rule = rows[0], rows[-1]
+    head = f"{_named(label, several)} {_label(rows, titled).said}"
+    if str(label["label"]).startswith("rule:"):
+        return f"{head} in {_percent(rule['predicts'])} of cases, as a simple rule does"
+    best = f"{plain_words.rule(str(rule['rival']))} gets {_percent(rule['rival_value'])}"
+    errs = f", but where that errs the head is right in {_percent(rule['target_share'])}"
+    known = rule["rival_value"] >= rule["value"] and math.isfinite(rule["target_share"])
+    return f"{head} in {_percent(rule['value'])} of cases; {best}{errs if known else ''}"
+
+
+def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of effects and one of tasks."""
+    effect, task = rows
+    answer = task["carried"] or task["task"]
+    said = f"Replacing {_named(effect, several)} alone removes {_percent(effect['effect'])} of {answer}"
+    if task["accuracy"] < _SURE:
+        said += f"; the model gets only {_percent(task['accuracy'])} of these right"
+    return said
+
+
+def _say_hidden(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of labels."""
+    cost = f"{rows[0]['effect']:.2f} nats a token"
+    return f"Hiding what {_named(rows[0], several)} looks at there ({_label(rows, titled).short}) costs {cost}"
+
+
+def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of rules or of heads that shows nothing."""
+    (row,) = rows
+    rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
+    gets = f"{plain_words.rule(str(rule))} gets {_percent(share)}"
+    said = f"That any head {_label(rows, titled).said} is not shown"
+    return f"{said}: closest is {_named(row, several)} with {_percent(row['value'])}; {gets}"
+
+
+_MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {
+    "looks": _say_looks,
+    "chooses": _say_chooses,
+    "carries": _say_carries,
+    "hidden": _say_hidden,
+    "closest": _say_closest,
+}
