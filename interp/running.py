@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,14 @@ from interp.tokens import Text, TokenBatch, Tokenizer, said_of
 
 Tokens = str | Sequence[Text] | TokenBatch | Tensor
 Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
+
+
+class ShownPattern(NamedTuple):
+    """One prompt's pattern of each head in a layer, and the tokens that look and are looked at."""
+
+    pattern: Float[np.ndarray, "head query key"]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,9 +104,7 @@ class Run(Shown):
         Raises:
             InputError: no such prompt, a site that was not captured or is no pattern, neither pattern nor logits.
         """
-        n_prompts = len(self.tokens.ids)
-        if not 0 <= prompt < n_prompts:
-            raise InputError(f"no prompt {prompt}: this run has prompts 0-{n_prompts - 1}")
+        self._check_prompt(prompt)
         site = site or next((name for name in self.activations if name.endswith(".pattern")), None)
         if site is not None:
             return self._drawn_pattern(site, prompt, **how)
@@ -107,22 +113,33 @@ class Run(Shown):
             raise InputError("nothing to draw: capture a pattern (capture='*.attn.pattern'), or run a causal model")
         return drawn("token_bars", table.loc[table["prompt"] == prompt], **how)
 
-    def _drawn_pattern(self, site: str, prompt: int, **how: Any) -> Figure:
+    def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
+        """The captured pattern of one prompt, padding left out, and the tokens that its rows and columns stand for.
+
+        Raises:
+            InputError: no such prompt, a site that was not captured or is no pattern of single prompts.
+        """
         if not site.endswith(".pattern") or self[site].ndim != 4:
             raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
+        self._check_prompt(prompt)
         pattern = self[site][prompt].detach().float().cpu().numpy()
-        cross, first = ".cross_attn." in site, site.startswith("encoder.")
+        first = site.startswith("encoder.")
         read = self.target if self.target is not None and not first else self.tokens
-        names = [self._names(batch, prompt) for batch in (read, self.tokens if cross else read)]
+        names = [self._names(batch, prompt) for batch in (read, self.tokens if ".cross_attn." in site else read)]
         rows, columns = ([at for at, _ in each] for each in names)
+        return ShownPattern(pattern[:, rows][:, :, columns], *(tuple(name for _, name in each) for each in names))
+
+    def _drawn_pattern(self, site: str, prompt: int, **how: Any) -> Figure:
+        shown = self.shown_pattern(site, prompt)
         stack, layer, *_ = site.split(".")
-        where = "cross-attention " if cross else f"{stack} " if self.target is not None else ""
-        heads = {f"{where}L{layer}.H{at}": each[rows][:, columns] for at, each in enumerate(pattern)}
-        queries, keys = ([name for _, name in each] for each in names)
-        said = {"label": "attention", "axes_labels": ("from", "to")}
-        return drawn(
-            "best_heads", heads, queries=queries, keys=keys, asks="Where does each head look?", **{**said, **how}
-        )
+        where = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
+        heads = {f"{where}L{layer}.H{at}": each for at, each in enumerate(shown.pattern)}
+        said = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
+        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**said, **how})
+
+    def _check_prompt(self, prompt: int) -> None:
+        if not 0 <= prompt < len(self.tokens.ids):
+            raise InputError(f"no prompt {prompt}: this run has prompts 0-{len(self.tokens.ids) - 1}")
 
     def _names(self, batch: TokenBatch, prompt: int) -> list[tuple[int, str]]:
         """The columns of a prompt's tokens, and what each says."""

@@ -1,0 +1,276 @@
+"""Where does each token of a passage look? Patterns as a page carries them: bytes, deflated, within a budget.
+
+A share of attention is a whole number of 255ths, and nothing below 1%. A head's rows follow one another: of a causal
+stack only what a query sees (row q has q + 1 keys), else whole rows.
+"""
+
+import base64
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+
+from analyses.head_tables import Heads
+from interp import InputError, Model, Run, run
+
+BUDGET = 500_000  # bytes of a page that patterns may take
+LEAST = 0.01  # share of attention below which none is kept
+_LONGEST = 60  # characters of a token that are shown
+_SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
+_STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
+
+HeadName = tuple[str, str, int, int]  # stack, attention, layer, head
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One kind of attention over one passage: the tokens that look, those that are looked at, and every head's shares.
+
+    `weights` are `layer head query key`, in 255ths.
+    """
+
+    heads: Heads
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: UInt8[NDArray[np.uint8], "layer head query key"]
+
+    def names(self) -> Iterator[HeadName]:
+        """The heads, layer by layer."""
+        for layer, head in np.ndindex(self.weights.shape[:2]):
+            yield self.heads.stack, self.heads.attention, int(layer), int(head)
+
+    @cached_property
+    def firmness(self) -> Float[NDArray[np.floating], "layer head"]:
+        """Mean over queries of the largest share that goes to one token; within a text neither to the first nor to the
+        query itself, which much attention rests on for want of anything better."""
+        shares = self.weights.astype(np.float32) / 255
+        if self.heads.attention == "self":
+            shares[..., 0] = 0
+            at = np.arange(min(shares.shape[-2:]))
+            shares[..., at, at] = 0
+        return shares.max(-1).mean(-1)
+
+    def packed(self, layer: int, head: int) -> str:
+        """One head's shares, deflated, as base64."""
+        square = self.weights[layer, head]
+        seen = square[np.tril_indices(len(square))] if self.heads.causal else square
+        return base64.b64encode(zlib.compress(seen.tobytes(), 9)).decode()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at."""
+
+    attentions: tuple[Attention, ...]
+
+    @property
+    def title(self) -> str:
+        """How it begins."""
+        plain = [token for token in self.attentions[0].queries[:60] if not _SPECIAL.fullmatch(token)]
+        words = " ".join("".join(plain).split())
+        return f"{words[:_LONGEST]} …" if len(words) > _LONGEST else words
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a head is called, and the behaviour whose colour it has; "" for none."""
+
+    words: str
+    behaviour: str = ""
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Passages to be looked at on a page, and what their heads are called.
+
+    Args:
+        passages: in order; the first is seen first.
+        called: what heads are called, those first that a page should keep first.
+        heads: whether it shows the heads to choose from, as where nothing else on the page does.
+        linked: whether its address tells what is seen, as where nothing else on the page uses the address.
+        first: the head that is seen first; by default the first that is called something, or the firmest.
+        budget: bytes that patterns may take.
+    """
+
+    passages: tuple[Passage, ...]
+    called: Mapping[HeadName, Said]
+    heads: bool = True
+    linked: bool = False
+    first: HeadName | None = None
+    budget: int = BUDGET
+
+    def __post_init__(self) -> None:
+        if not self.passages:
+            raise InputError("expected at least one passage to view, got none")
+        if self.first is not None and self.first not in self.ordered:
+            stack, attention, layer, head = self.first
+            raise InputError(f"no head L{layer}.H{head} in the {stack}'s {attention}-attention of these passages")
+
+    @cached_property
+    def ordered(self) -> list[HeadName]:
+        """All heads: those that are called something, then those that look at one token most firmly."""
+        firmness: dict[HeadName, float] = {}
+        for each in (each for passage in self.passages for each in passage.attentions):
+            for name in each.names():
+                firmness[name] = max(firmness.get(name, 0.0), float(each.firmness[name[2:]]))
+        rank = {name: at for at, name in enumerate(self.called)}
+        return sorted(firmness, key=lambda name: (rank.get(name, len(rank)), -firmness[name]))
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What the page's script reads: tokens, packed patterns by head as far as the budget goes, and names of heads."""
+        several = len({name[:2] for name in self.ordered}) > 1
+        kept, left_out = self._kept()
+        first = self.ordered[0] if self.first is None else self.first
+        return {
+            "several": several,
+            "heads": self.heads,
+            "linked": self.linked,
+            "first": dict(zip(("stack", "attention", "layer", "head"), first, strict=True)),
+            "called": [[*name, said.words, said.behaviour] for name, said in self.called.items()],
+            "passages": [
+                {"title": passage.title, "attentions": [_told(each, kept[id(each)]) for each in passage.attentions]}
+                for passage in self.passages
+            ],
+            "left_out": left_out,
+        }
+
+    def _kept(self) -> tuple[dict[int, dict[str, str]], int]:
+        """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
+        pairs = [(each, {*each.names()}) for passage in self.passages for each in passage.attentions]
+        kept: dict[int, dict[str, str]] = {id(each): {} for each, _ in pairs}
+        room, left_out = self.budget, 0
+        first = [] if self.first is None else [self.first]
+        for name in dict.fromkeys([*first, *self.ordered]):
+            for each, names in pairs:
+                if name not in names:
+                    continue
+                packed = each.packed(*name[2:])
+                fits = len(packed) <= room
+                left_out += not fits
+                if fits:
+                    room -= len(packed)
+                    kept[id(each)][f"{name[2]}.{name[3]}"] = packed
+        return kept, left_out
+
+
+def _told(attention: Attention, kept: Mapping[str, str]) -> dict[str, Any]:
+    heads = attention.heads
+    return {
+        "stack": heads.stack,
+        "attention": heads.attention,
+        "causal": heads.causal,
+        "layers": heads.n_layers,
+        "heads": heads.n_heads,
+        "queries": attention.queries,
+        "keys": None if heads.attention == "self" else attention.keys,
+        "kept": kept,
+    }
+
+
+def passage(found: Run, prompt: int = 0) -> Passage:
+    """What one prompt of a run looked at: every kind of attention of which all layers' patterns were captured.
+
+    Raises:
+        InputError: no pattern was captured or a layer's is missing, there is no such prompt, or an edit added axes.
+    """
+    if found.model is None:
+        raise InputError("this run does not tell which model ran: expected what interp.run gives")
+    attentions = []
+    for heads in Heads.every(found.model):
+        sites = [f"{heads.stack}.{layer}.{_site(heads)}" for layer in range(heads.n_layers)]
+        missing = [site for site in sites if site not in found.activations]
+        if len(missing) == len(sites):
+            continue
+        if missing:
+            raise InputError(f"{missing[0]!r} was not captured, and others were: capture {_glob(heads)!r}")
+        layers = []
+        for site in sites:
+            shown = found.shown_pattern(site, prompt)
+            layers.append(_bytes(shown.pattern))
+            queries, keys = shown.queries, shown.keys
+        attentions.append(Attention(heads, *(tuple(map(_cut, each)) for each in (queries, keys)), np.stack(layers)))
+    if not attentions:
+        raise InputError('no pattern was captured, so there is none to view: run(model, text, capture="*.pattern")')
+    return Passage(tuple(attentions))
+
+
+def read(model: Model, text: str, target: str | None = None) -> Passage:
+    """What every head of a model looks at in a text; `target` is what the decoder reads where there is an encoder.
+
+    Raises:
+        InputError: as `interp.run`; a model without a tokenizer.
+    """
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
+    if not text.strip():
+        raise InputError("expected a text to view, got an empty one")
+    return passage(run(model, text, until="*.pattern", target=target))
+
+
+def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
+    """What heads are called by a table of labels, heads with the best evidence and the largest gain first.
+
+    A head is called by its first label.
+
+    Raises:
+        InputError: the table lacks a column.
+    """
+    needed = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
+    if lacking := [column for column in needed if column not in labels]:
+        raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
+    strength = labels["evidence"].map(_STRENGTH).fillna(len(_STRENGTH))
+    rows = labels.assign(strength=strength).sort_values(["strength", "gain"], ascending=[True, False], kind="stable")
+    found: dict[HeadName, Said] = {}
+    for row in rows[needed].to_dict("records"):
+        name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
+        found.setdefault(name, Said(str(row["label"]), str(row["behaviour"])))
+    return found
+
+
+def head_named(model: Model, name: str) -> HeadName:
+    """The head that `L2.H5`, `encoder.L2.H5` or `cross.L2.H5` names.
+
+    Raises:
+        InputError: the model has no such head.
+    """
+    before, _, place = name.rpartition(".L")
+    before, place = (before, f"L{place}") if before else ("", name)
+    for heads in Heads.every(model):
+        if before in (heads.called, "" if len(Heads.every(model)) == 1 else heads.called):
+            layer, _, head = place.removeprefix("L").partition(".H")
+            if layer.isdecimal() and head.isdecimal() and int(layer) < heads.n_layers and int(head) < heads.n_heads:
+                return heads.stack, heads.attention, int(layer), int(head)
+    first = Heads.every(model)
+    before = "" if len(first) == 1 else f"{first[0].called}."
+    known = " or ".join(f"{each.called}.L0.H0" for each in first) if len(first) > 1 else "L0.H0"
+    raise InputError(
+        f"no head {name!r}: expected one like {known}; this model has "
+        + ", ".join(f"in {each.called} {each.n_layers} layers of {each.n_heads} heads" for each in first)
+        + ", counted from 0"
+    )
+
+
+def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDArray[np.uint8], "head query key"]:
+    """Shares as 255ths, those below `LEAST` as none; what is undefined is none too."""
+    known = np.nan_to_num(pattern)
+    return np.where(known < LEAST, 0, np.rint(known * 255)).astype(np.uint8)
+
+
+def _site(heads: Heads) -> str:
+    return "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
+
+
+def _glob(heads: Heads) -> str:
+    return f"{heads.stack}.*.{_site(heads)}"
+
+
+def _cut(token: str) -> str:
+    return token if len(token) <= _LONGEST else f"{token[: _LONGEST - 1]}…"
