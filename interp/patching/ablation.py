@@ -88,7 +88,7 @@ class Ablation(Shown):
         return None if metric not in _FROM_ZERO or unreliable(self.plain[metric]) else self.plain[metric]
 
     def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
-        """A map of what each cell costs, or the largest with their intervals; of an order the metric step by step.
+        """A map of what each cell does to the metric, or the largest effects; of an order the metric step by step.
 
         Args:
             metric: which to draw, by default the first.
@@ -101,17 +101,17 @@ class Ablation(Shown):
         """
         name = chosen(self.values, metric, "this ablation has")
         table = self.table().assign(direction=f"ablated by {self.kind}")
-        asks = f"What is lost without each cell of {self.site}?"
+        asks = f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?"
         if self.axes == ("step",):
             return drawn("steps", table, name, plain=float(self.plain[name].mean()), **how)
         return drawn_cells(table, name, "top" if self.axes == ("cell",) else kind, self.axes, asks=asks, **how)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """What was ablated, each metric with nothing ablated, and what costs most."""
+        """What was ablated, each metric with nothing ablated, and the largest effects either way."""
         facts: dict[str, str] = {}
         for name, plain in self.plain.items():
             facts[name] = f"{signed(float(plain.mean()))} with nothing ablated"
-            facts[f"largest drops of {name}"] = self._largest(name)
+            facts[f"largest effects on {name} (with - without)"] = self._largest(name)
         sizes = next(iter(self.values.values())).shape
         cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
         cross = "cross-attention " if self.attention == "cross" else ""
@@ -119,7 +119,7 @@ class Ablation(Shown):
         return f"{title}, over {so_many(sizes[-1], 'prompt')}", facts
 
     def _largest(self, metric: str) -> str:
-        """The cells that cost most, by name."""
+        """The cells with the largest effects, by name."""
         if not self.units:
             return largest_said(self.axes, self.drop(metric), self.positions)
         means = self.drop(metric).mean(-1).tolist()

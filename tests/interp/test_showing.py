@@ -307,7 +307,8 @@ def test_what_is_not_there_cannot_be_drawn(found, model):
         out.figure("decoder.0.attn.z")
 
 
-def test_an_ablation_made_by_hand_shows_itself():
-    values = {"m": torch.zeros(2, 3, 5)}
-    made = Ablation("z", "zero", ("layer", "head"), values, {"m": torch.ones(5)})
-    assert "largest drops of m" in repr(made)
+def test_an_ablation_says_which_way_its_effects_are_counted():
+    lost = torch.zeros(2, 3, 5)
+    lost[1, 2] = 3.0  # without this head the loss rises from 1 to 3
+    made = Ablation("z", "zero", ("layer", "head"), {"loss": lost}, {"loss": torch.ones(5)})
+    assert "largest effects on loss (with - without)  L1.H2 -2, " in repr(made)
