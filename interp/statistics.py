@@ -14,6 +14,7 @@ Array = np.ndarray
 REPLICATES = 1000
 FEWEST_CLUSTERS = 8  # of one way in which pairs are related; of fewer no variance between them can be told
 _FEWEST = 3  # groups that an interval needs
+_FEWEST_DRAWN = 8  # groups from which on drawing them again tells more of their spread than Student's t
 _BLOCK = 5120  # products of two quantities that are resampled at once
 
 
@@ -51,10 +52,12 @@ def estimate(
     """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
-    of a ratio or a difference of two; `p` is Student's t with groups - 1 degrees of freedom, of a t freed from what the
-    groups' skewness does to it (Hall 1992). Where all n groups say exactly the same, p is that of a sign test, 2^-n,
-    and the interval that of n + 1 groups of which one says 0. Columns without weight are NaN; in a column with weight
-    in fewer than two groups the value stands and the rest is NaN, in two the interval is.
+    of a ratio or a difference of two. Of three to seven groups it is Student's, of the same error: of so few that are
+    drawn again, some draws hardly vary, and bounds in units of their error are anything. `p` is Student's t with
+    groups - 1 degrees of freedom, of a t freed from what the groups' skewness does to it (Hall 1992). Where all n
+    groups say exactly the same, p is that of a sign test, 2^-n, and the interval that of n + 1 groups of which one says
+    0; where all say 0, nothing tells how large another might be, and it is 0 to 0. Columns without weight are NaN; in a
+    column with weight in fewer than two groups the value stands and the rest is NaN, in two the interval is.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
@@ -266,23 +269,26 @@ def _signed(signs: Sequence[int], parts: Array) -> Array:
 def _studentised_quantiles(
     full: Array, signs: Sequence[int], value: Array, plain_error: Array, n_groups: Array, seed: int
 ) -> tuple[Array, Array]:
-    """Bounds of t a column; NaN where it has too few groups."""
-    low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
-    if (count := full.shape[1]) < _FEWEST:
+    """Bounds of t a column: drawn, Student's where there are few groups, NaN where there are too few."""
+    high = np.where(n_groups < _FEWEST, np.nan, special.stdtrit(np.maximum(n_groups - 1, 1), 0.975))
+    low, count = -high, full.shape[1]
+    if count < _FEWEST_DRAWN:
         return low, high
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
     for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
-        block = full[:, :, at : at + step]
+        own = slice(at, at + step)
+        if not (many := n_groups[own] >= _FEWEST_DRAWN).any():
+            continue
+        block = full[:, :, own]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
-        ratios, error = _ratios(sums, squares, signs, n_groups[at : at + step])
-        t = (_signed(signs, ratios) - value[at : at + step]) / error
+        ratios, error = _ratios(sums, squares, signs, n_groups[own])
+        t = (_signed(signs, ratios) - value[own]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
-        t = np.where(error <= 1e-3 * plain_error[at : at + step], 0.0, t)
-        low[at : at + step], high[at : at + step] = _quantiles(t)
-    few = n_groups < _FEWEST  # two groups resampled are one of them twice, or the plain pair: no spread to see
-    low[few], high[few] = np.nan, np.nan
+        t = np.where(error <= 1e-3 * plain_error[own], 0.0, t)
+        drawn = _quantiles(t)
+        low[own], high[own] = np.where(many, drawn[0], low[own]), np.where(many, drawn[1], high[own])
     return low, high
 
 
