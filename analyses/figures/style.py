@@ -47,7 +47,7 @@ class Page(TypedDict, total=False):
     """How a figure stands on a page; every function that draws takes these.
 
     title: the figure's own question by default ("?"); another text, or None for a figure without any, whose caption
-        says what its marks mean.
+        says what its marks mean. Of several panels each keeps the few words that tell it from the others.
     width: in inches: 3.3 is a column of a paper, 6.9 its page; by default that of a report.
     font_size: in points, 9 by default; what is smaller or larger in a figure changes with it.
     ax: axes of a figure of one's own to draw into instead, one for each panel; nothing else of that figure is changed.
@@ -103,6 +103,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         _check_size("font_size", size, "points")
         with rc_context(_style(float(size))):
             figure = draw(*args, **kwargs)
+            if kwargs.get("title", _ASKED) is None:
+                _without_title(figure, kwargs.get("ax"))
             if isinstance(figure, Drawn) and figure.under_way:
                 figure.under_way = False
                 for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
@@ -110,6 +112,16 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         return figure
 
     return inside
+
+
+def _without_title(figure: Figure, given: Any) -> None:
+    """No title above a single panel either: what it says, if the caption does not, goes there. Several keep theirs."""
+    own = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"] if given is None else list(np.ravel([given]))
+    for where in ("left", "center", "right") if len(own) == 1 else ():
+        said = " ".join(own[0].get_title(where).split())
+        own[0].set_title("", loc=where)
+        if said and said.split()[0].rstrip(",:") not in (known := getattr(figure, "caption", "")):
+            setattr(figure, "caption", f"{known} Shown: {said}.".strip())  # noqa: B010 (as in `caption`)
 
 
 def sized(size: int | float) -> float:

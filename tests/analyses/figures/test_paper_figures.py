@@ -168,6 +168,26 @@ def test_a_title_is_asked_given_or_none(table):
     assert not figures.head_grid(table, "induction", title=None).get_suptitle()
 
 
+def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, drawing, model, pairs):
+    def above(figure: Figure) -> list[str]:
+        return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
+
+    for name, draw in drawing.items():
+        panels = [ax for ax in draw(title=None).axes if ax.get_label() != "<colorbar>"]
+        assert len(panels) > 1 or not above(draw(title=None)), name
+    assert above(drawing["sweep"]()) == ["denoise: is it enough?"]
+    assert above(figures.head_grid(table, "induction", title=None)) == []
+    assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
+    entry = sweep(model, pairs, logit_difference(), "pattern", by=("layer", "head", "query", "key")).table()
+    alone = figures.entry_maps(entry.loc[(entry["layer"] == 1) & (entry["head"] == 0)], "logit_difference", title=None)
+    assert above(alone) == []
+    assert alone.caption.endswith("Shown: L1.H0, denoise.")  # pyright: ignore[reportAttributeAccessIssue]
+    left, right = Figure().subplots(1, 2)
+    figures.head_grid(table, "induction", ax=left, title=None)
+    figures.head_grid(table, "induction", ax=right)
+    assert (left.get_title(), right.get_title()) == ("", "induction")
+
+
 def test_a_pdf_holds_true_type_and_no_style_is_changed(table, drawing, tmp_path):
     before = dict(matplotlib.rcParams)
     for at, figure in enumerate((figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3))):
