@@ -262,11 +262,20 @@ def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
 
 def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
     """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
-    rows = cells.loc[cells["metric"] == metric]
+    rows = _numbered(cells.loc[cells["metric"] == metric])
     name, unit = metric_unit(metric)
     if rows["share"].notna().any():
         return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"
     return rows, "effect", f"effect on the\n{name}, {unit}"
+
+
+def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Places that go by names counted in the order in which the names come; these are then in `name`, `key_name`."""
+    for axis in ("position", "query", "key"):
+        if _has(rows, axis) and not pd.api.types.is_numeric_dtype(rows[axis]):
+            numbers, names = pd.factorize(rows[axis])
+            rows = rows.assign(**{axis: numbers, f"{'key_' * (axis == 'key')}name": np.asarray(names)[numbers]})
+    return rows
 
 
 def metric_unit(metric: str) -> tuple[str, str]:

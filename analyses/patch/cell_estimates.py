@@ -20,7 +20,7 @@ from analyses.patch.cells import METRICS, How, all_idle, sweeps
 from analyses.patch.edge_estimates import EDGE_SITE, edge_rows
 from interp import InputError, Model
 from interp.patching import Pairs, Sweep, atp_star, attribution_patching
-from interp.patching.cell_tables import POSITIONAL
+from interp.patching.cell_tables import POSITIONAL, named_places
 from interp.patching.patch_sites import IN_ATTENTION
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
@@ -94,7 +94,8 @@ def estimates_of(
             left_out["EAP, EAP-IG"] = str(error)
     table = pd.concat([rows for rows in tables if len(rows)], ignore_index=True)
     table = table.assign(stack=found[0].stack, attention=found[0].attention).reindex(columns=ESTIMATE_COLUMNS)
-    table[list(_CELL)] = table[list(_CELL)].astype("Int64")
+    numbers = [axis for axis in _CELL if axis not in POSITIONAL or not found[0].positions]
+    table[numbers] = table[numbers].astype("Int64")
     return Estimates(table, left_out, edges)
 
 
@@ -129,6 +130,8 @@ def _rows(found: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells
         exact, estimated = (each.double().nanmean(-1).flatten().cpu().numpy() for each in (exact, estimate))
         columns = {"exact": exact, "estimate": estimated, "idle": idle, "n": n}
         rows = pd.DataFrame({**dict(zip(found.axes, places, strict=True)), **columns})
+        for axis in {*POSITIONAL} & {*found.axes} if found.positions else ():
+            rows[axis] = named_places(rows[axis].tolist(), found.positions)
         tables.append(rows.assign(method=method))
     table = pd.concat(tables).assign(site=found.site, direction=found.direction, metric=metric, chosen="all")
     return table.loc[table["n"] > 0]

@@ -36,7 +36,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-_BESIDE = ("name", "token", "corrupt_token")  # columns of a place that a text counts
+_BESIDE = ("token", "corrupt_token")  # columns of a place that a text counts
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class Cells:
     corrupted prompts, with `share_low` and `share_high`. Shares are missing where the difference is too small for them
     to mean anything or has the wrong sign, and where the model does the task no better than a coin; missing are also
     intervals of fewer than three pairs, p of a single one, and p of cells that change nothing.
-    `q` is over all rows. Where the pairs name positions, `name` (of patterns also `key_name`) is the cell's, and
-    `position` the name's place among them.
+    `q` is over all rows. Where the pairs name positions, `position` (of patterns `query` and `key`) is the name.
     """
 
     table: pd.DataFrame
@@ -116,7 +115,10 @@ def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 
     where = [axis for axis in patch_site.axes if axis in POSITIONAL]
     beside = [prefix + name for prefix, _ in zip(("", "key_"), where, strict=False) for name in _BESIDE]
     for axis in ("layer", "head", *where):
-        table[axis] = table[axis].astype("Int64") if axis in table else pd.array([pd.NA] * len(table), dtype="Int64")
+        if axis not in table:
+            table[axis] = pd.array([pd.NA] * len(table), dtype="Int64")
+        elif axis not in POSITIONAL or not first.positions:
+            table[axis] = table[axis].astype("Int64")
     for name in beside:
         table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
     prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}

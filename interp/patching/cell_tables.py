@@ -84,7 +84,7 @@ def long_table(
         where: columns that are the same in every row.
         rows: those of `cell_rows`, with columns of their own (`metric`).
         axes: the cells'.
-        positions: the names that position axes count, where they do.
+        positions: the names that position axes count, where they do; these axes then hold the names.
         labels: by column (`token`, `corrupt_token`, of keys with `key_` before it), the token at each place.
     """
     import pandas as pd  # noqa: PLC0415 (as above)
@@ -94,7 +94,7 @@ def long_table(
     for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
         at = [int(each) for each in table[axis]]
         if positions:
-            named[f"{prefix}name"] = [positions[each] for each in at]
+            table[axis] = named_places(at, positions)
         for name, tokens in (labels or {}).items():
             if name.startswith("key_") == bool(prefix):
                 named[name] = [tokens[each] for each in at]
@@ -106,6 +106,11 @@ def long_table(
     own = [name for name in table.columns if name not in {*where, *axes, *named, *ESTIMATED}]
     numbers = [name for name in ESTIMATED if name in table]
     return table.loc[:, [*where, *axes, *named, *own, *numbers]]
+
+
+def named_places(at: Sequence[int], positions: Sequence[str]) -> np.ndarray:
+    """A column with the name of each place."""
+    return np.array([positions[each] for each in at], dtype=object)
 
 
 def cell_label(axes: Sequence[str], place: Sequence[int], positions: Sequence[str] = ()) -> str:

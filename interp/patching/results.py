@@ -78,9 +78,9 @@ class Sweep(Shown):
     def table(self, *, seed: int = 0) -> DataFrame:
         """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
 
-        Columns are `stack, attention, site`, the axes, for positions their `name` or `token` and `corrupt_token` (of
-        keys `key_...`), `direction, metric`, and those of `cell_tables.cell_rows`; `q` is over all rows. Shares are
-        missing where they mean nothing (`no_share` says why).
+        Columns are `stack, attention, site`, the axes (positions by their names, where they have some), for positions
+        `token` and `corrupt_token` (of keys `key_...`), `direction, metric`, and those of `cell_tables.cell_rows`; `q`
+        is over all rows. Shares are missing where they mean nothing (`no_share` says why).
 
         Args:
             seed: of the intervals' resampling.

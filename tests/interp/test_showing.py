@@ -182,7 +182,16 @@ def test_named_positions_are_named(model):
     ids, other = tiny.token_ids(3, 5, seed=1), tiny.token_ids(3, 5, seed=2)
     named = Pairs.from_ids(model, ids, other, ids[:, 0], other[:, 1], positions={"S2": [1, 2, 3], "END": -1})
     found = sweep(model, named, logit_difference(), by=("layer", "position"))
-    assert [*found.table()["name"].unique()] == ["S2", "END"]
+    assert [*found.table()["position"].unique()] == ["S2", "END"]
+    one = found.table().set_index(["layer", "position"]).loc[(1, "END"), "effect"]
+    assert one == pytest.approx(float(found.effect()[1, 1].mean()))
+    rows = ablate(model, named, logit_difference(), "pattern", ("layer", "query", "key"), "zero").table()
+    assert {*zip(rows["query"], rows["key"], strict=True)} == {(a, b) for a in ("S2", "END") for b in ("S2", "END")}
+    top = top_cells(model, named, logit_difference(), k=3, by=("layer", "head", "position"))
+    assert {*top.table()["position"]} <= {"S2", "END"}
+    labels = [label.get_text() for label in found.figure().axes[0].get_xticklabels()]
+    assert labels == ["S2", "END"]
+    assert " at " in found.figure(kind="top").axes[0].get_yticklabels()[0].get_text()
     assert " at S2" in repr(found) or " at END" in repr(found)
     assert [*named.table()["position:S2"]] == [1, 2, 3]
     assert "S2, END" in repr(named)
