@@ -1,0 +1,230 @@
+"""A small page of every kind of value, in a browser: what answers to the hand, hostile texts, nothing from outside."""
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Drawing
+
+from analyses.report.renderer import render
+from analyses.report.scaffold import write
+from analyses.sections import (
+    Bullets,
+    Definitions,
+    Details,
+    Figure,
+    Page,
+    Section,
+    Table,
+    Tokens,
+    bold,
+    caveat,
+    code,
+    link,
+    remark,
+)
+
+HOSTILE = [
+    "<script>document.title = 'taken'</script>",
+    "\"'><img src=x onerror=\"document.title='taken'\">",
+    "</style></script><b>out</b>",
+    "\u202eright to left \u05e9\u05dc\u05d5\u05dd",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 emoji",
+    "{{ 7 * 7 }} {% raw %}",
+    "w" * 10_000,
+]
+NAMES = ["L0.H2", "L0.H10", "L1.H1", *(f"L2.H{head}" for head in range(9))]
+VALUES = ["−0.200", "+0.100 (0.050 to 0.150)", "< 0.001", "1\u202f234", "–", "2", "3", "4", "5", "6", "7", "8"]
+CELLS = [[(layer, head) for head in range(3)] for layer in (1, 0)]  # layer 0 at the bottom
+ATLAS = "".join(f'<a data-head="L{la}.H{he}" href="#L{la}.H{he}">L{la}.H{he}</a> ' for row in CELLS for la, he in row)
+CARDS = "".join(
+    f'<article class="card" id="L{layer}.H{head}"><h3>L{layer}.H{head}</h3></article>'
+    for row in CELLS
+    for layer, head in row
+)
+HEADS = f'<div class="atlas">{ATLAS}</div><div class="cards">{CARDS}</div></main>'
+
+
+def drawing() -> Drawing:
+    figure = Drawing(figsize=(9, 2))
+    figure.suptitle(HOSTILE[0])
+    figure.subplots().plot([0, 1])
+    return figure
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A page as a command leaves it, with an atlas and cards as `page.js` expects them."""
+    rows = [
+        [bold(name), value, HOSTILE[0] if at == 3 else "calm"]
+        for at, (name, value) in enumerate(zip(NAMES, VALUES, strict=True))
+    ]
+    tables = [
+        Table(["head", "value", "said"], rows, "lrw", "Heads and values"),
+        Table(
+            ["measure", "n"], ["first", ["tag:NOUN→ADJ", "2"], ["other", "10"], "then", ["tag", "1"], ["x", "3"]], "lr"
+        ),
+    ]
+    blocks = [
+        *HOSTILE,
+        remark(*HOSTILE),
+        caveat(code(HOSTILE[-1])),
+        Bullets(HOSTILE),
+        Definitions([("facts", each) for each in HOSTILE], "facts"),
+        Tokens([(each, at % 2 == 0) for at, each in enumerate(HOSTILE)]),
+        ["see ", link("the other", "other")],
+        *tables,
+        Figure("drawn", drawing(), HOSTILE[1]),
+        Details(HOSTILE[0], [Section("Inside a fold", [HOSTILE[0]], "folded")]),
+    ]
+    page = Page(
+        title=f"What of {HOSTILE[0]}?",
+        summary=["short"],
+        sections=[
+            Section(HOSTILE[1], blocks, "one"),
+            Section("Other", [Table([HOSTILE[0]], [[each] for each in HOSTILE], "w")], "other"),
+        ],
+        definitions=[("gain, tag", "what it is"), ("n", "how many")],
+        tables={"layers": pd.DataFrame({"layer": [0]})},
+    )
+    out = tmp_path_factory.mktemp("page") / "out"
+    write(out, lambda run: page, {}, command=HOSTILE[0])
+    html = (out / "report.html").read_text("utf-8").replace("</main>", HEADS)
+    (out / "report.html").write_text(html, "utf-8")
+    return out / "report.html"
+
+
+def column(shown, caption: str, at: int) -> list[str]:
+    rows = shown.page.locator(f'.wide[aria-label="{caption}"] tbody tr:visible')
+    return [row.locator("td,th").nth(at).inner_text() for row in rows.all()]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_nothing_goes_wrong_nothing_is_outside_and_nothing_overflows(browse, file, width, dark):
+    shown = browse(file, width=width, dark=dark)
+    assert shown.errors == []
+    assert shown.outside == []
+    assert shown.overflow() <= 0
+    assert shown.small() == []
+    assert shown.page.title() == f"What of {HOSTILE[0]}?"
+    shown.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert shown.overflow() <= 0
+    assert shown.barriers() == []
+
+
+def test_hostile_texts_are_texts(browse, file):
+    shown = browse(file)
+    said = shown.page.locator("main").text_content()
+    for each in HOSTILE:
+        assert said.count(each) >= 6, each[:40]
+    assert shown.page.locator("main script, main img[src=x], main style").count() == 0
+
+
+def test_only_the_scripts_of_the_page_run(browse, file, tmp_path):
+    slipped = tmp_path / "slipped.html"
+    slip = "<script>document.title = 'taken'</script><img src=data:x onerror=\"document.title='taken'\"></main>"
+    slipped.write_text(file.read_text("utf-8").replace("</main>", slip), "utf-8")
+    shown = browse(slipped)
+    assert shown.page.title() != "taken"
+    assert any("Content Security Policy" in error for error in shown.errors)
+
+
+def test_a_click_on_a_column_sorts_it_as_numbers_or_names_and_what_is_undefined_stays_last(browse, file):
+    shown = browse(file)
+    value = shown.page.get_by_role("button", name="value")
+    value.click()
+    assert column(shown, "Heads and values", 1) == ["1\u202f234", *"8765432", VALUES[1], VALUES[2], VALUES[0], "–"]
+    value.press("Enter")
+    assert column(shown, "Heads and values", 1)[:3] == [VALUES[0], VALUES[2], VALUES[1]]
+    assert column(shown, "Heads and values", 1)[-1] == "–"
+    assert value.locator("xpath=..").get_attribute("aria-sort") == "ascending"
+    shown.page.get_by_role("button", name="head", exact=True).click()
+    assert column(shown, "Heads and values", 0)[:3] == ["L0.H2", "L0.H10", "L1.H1"]
+    assert value.locator("xpath=..").get_attribute("aria-sort") is None
+
+
+def test_rows_are_sorted_inside_their_groups(browse, file):
+    shown = browse(file)
+    table = f"Table: {HOSTILE[1]}".replace("\\", "\\\\").replace('"', '\\"')
+    shown.page.get_by_role("button", name="n", exact=True).click()
+    assert column(shown, table, 0) == ["first", "other", "tag:NOUN→ADJ", "then", "x", "tag"]
+
+
+def test_a_filter_leaves_the_rows_with_all_its_words(browse, file):
+    shown = browse(file)
+    field = shown.page.get_by_role("searchbox", name="Filter rows: Heads and values")
+    field.fill("L2 calm")
+    assert column(shown, "Heads and values", 0) == [f"L2.H{head}" for head in range(1, 9)]
+    assert shown.page.get_by_role("status").filter(has_text="8 of 12 rows").count() == 1
+    field.fill("<script>")
+    assert column(shown, "Heads and values", 0) == ["L2.H0"]
+    field.fill("")
+    assert len(column(shown, "Heads and values", 0)) == 12
+
+
+def test_measures_lead_to_their_definitions(browse, file):
+    shown = browse(file)
+    shown.page.get_by_role("link", name="tag:NOUN→ADJ").click()
+    assert shown.page.locator("#definition-tag:target").inner_text() == "tag"
+
+
+def test_a_link_into_a_fold_opens_it(browse, file):
+    shown = browse(file, hash="#folded")
+    assert shown.page.locator("#folded").is_visible()
+
+
+def test_heads_are_shown_by_their_address_by_click_and_by_key(browse, file):
+    shown = browse(file, hash="#L0.H1")
+    page = shown.page
+    page.evaluate("window.told = []; document.addEventListener('interp:head', event => told.push(event.detail))")
+    assert visible(page) == ["L0.H1"]
+    page.locator('[data-head="L0.H1"]').focus()
+    for key, head in (
+        ("ArrowUp", "L1.H1"),
+        ("ArrowUp", "L1.H1"),
+        ("End", "L1.H2"),
+        ("ArrowLeft", "L1.H1"),
+        ("Home", "L1.H0"),
+    ):
+        page.keyboard.press(key)
+        assert visible(page) == [head]
+        assert page.locator("[aria-current=true]").get_attribute("data-head") == head
+        assert page.locator(".atlas a[tabindex='0']").get_attribute("data-head") == head
+        assert page.evaluate("document.activeElement.dataset.head") == head
+        assert page.url.endswith(f"#{head}")
+    assert page.evaluate("told.at(-1)") == {"stack": None, "attention": "self", "layer": 1, "head": 0}
+    page.locator('[data-head="L0.H2"]').click()
+    assert visible(page) == ["L0.H2"]
+    page.go_back()
+    assert visible(page) == ["L1.H0"]
+    assert shown.errors == []
+
+
+def visible(page) -> list[str]:
+    return [card.get_attribute("id") for card in page.locator(".cards > .card").all() if card.is_visible()]
+
+
+def test_without_scripts_all_stands_there(browse, file):
+    shown = browse(file, scripts=False)
+    assert shown.page.locator(".cards > .card:visible").count() == 6
+    assert shown.page.locator("th button, .filter").count() == 0
+
+
+def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
+    shown = browse(file, width=720)
+    shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    shown.page.emulate_media(media="print")
+    assert shown.page.locator("#folded").is_visible()
+    assert not shown.page.locator("nav.contents").is_visible()
+    cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
+    assert shown.page.evaluate(cut) == 0
+    assert shown.overflow() <= 0
+
+
+def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():
+    class Bold(tuple):
+        ids = ("L1.H3", "cross.L0.H1")
+
+    given = [Section("One", [Bold([bold("L1.H3")]), bold("cross L0.H1"), bold("L1.H4"), "as L1.H3 does"])]
+    html = render("What?", [], given, {})
+    assert html.count('href="#L1.H3"') == 1
+    assert html.count('href="#cross.L0.H1"') == 1
+    assert "#L1.H4" not in html
