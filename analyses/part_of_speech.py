@@ -258,13 +258,13 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
         make_task(
             "agreement",
             across,
-            "was/were across a noun",
+            "was/were",
             lambda: _agreement(model, pairs, seed, "agreement", across, _ACROSS),
         ),
         make_task(
             "agreement-adjacent",
             adjacent,
-            "was/were",
+            "adjacent was/were",
             lambda: _agreement(model, pairs, seed, "agreement-adjacent", adjacent, _ADJACENT),
         ),
     ]

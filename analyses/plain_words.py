@@ -76,10 +76,8 @@ _LABELS = {
     "next-token": Words("token after", "looks at the token after"),
     "duplicate-token": Words("same token", "looks at earlier copies of the same token"),
     "induction": Words("induction", "looks at what followed this token before (induction)"),
-    "antecedent": Words("pronoun to its antecedent", "goes from a pronoun to what it stands for"),
-    "antecedent-predicting": Words(
-        "antecedent of the next pronoun", "looks ahead of a pronoun at what it will stand for"
-    ),
+    "antecedent": Words("antecedent", "goes from a pronoun to what it stands for"),
+    "antecedent-predicting": Words("antecedent ahead", "looks ahead of a pronoun at what it will stand for"),
     "monotonicity": Words("source in order", "walks through the source in order"),
 }
 NEARBY = Words("nearby tokens", "looks at tokens nearby")
@@ -93,6 +91,12 @@ def an(noun: str) -> str:
 def plural(noun: str) -> str:
     """Several of what a tag names."""
     return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+
+
+def infinitive(said: str) -> str:
+    """`goes to the last verb`, after "to"."""
+    verb, _, rest = said.partition(" ")
+    return f"{'go' if verb == 'goes' else verb.removesuffix('s')} {rest}"
 
 
 def tag(name: str) -> str:

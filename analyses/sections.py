@@ -162,7 +162,131 @@ class Section:
     id: str = ""
 
 
-Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section
+# Heads: what stands first on a page about one model.
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of one behaviour on the first screen; `behaviour` gives its colour."""
+
+    title: str
+    text: str
+    behaviour: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A head in the atlas.
+
+    id      leads to its card
+    stands  `needed`: filled, the model needs it; `looks`: outlined, attention alone; `quiet`: empty
+    """
+
+    id: str
+    name: str
+    stands: Literal["needed", "looks", "quiet"]
+    behaviour: str = ""
+    first: str = ""
+    second: str = ""
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
+
+    title: str
+    layers: Sequence[Sequence[Cell]]
+    dense: bool
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number with its interval, in words and as fractions of the way along a line; `zero` is where 0 stands."""
+
+    text: str
+    at: float
+    low: float
+    high: float
+    zero: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """A fact on a card: in words, with its bars."""
+
+    words: str
+    behaviour: str
+    note: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One distance or pair of tags in a strip: its name, its number in words, and how high its bar stands, 0 to 1."""
+
+    name: str
+    text: str
+    height: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sentence word by word: what asks, and what it attends to with which share, and whether it was drawn at random.
+
+    A word is told with what it is: `asks`, `seen`, or `both` where it attends to itself.
+    """
+
+    words: Sequence[tuple[str, str]]
+    text: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that is known of one head.
+
+    groups    facts under headings
+    distance  attention by distance, the first position apart as `sink`
+    tags      attention between tags, beside what distance explains
+    best      sentences in which it is surest, and `drawn`: at random
+    alike     the ids of heads of which the same is told first
+    tasks     its share in each causal task
+    rest      everything else that was measured
+    rows      its rows, to copy
+    """
+
+    id: str
+    name: str
+    groups: Sequence[tuple[str, Sequence[Known]]]
+    distance: Sequence[Step]
+    sink: Step | None
+    tags: Sequence[Step]
+    best: Sequence[Example]
+    drawn: Sequence[Example]
+    alike: Sequence[str]
+    tasks: "Table | None"
+    rest: "Table"
+    rows: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What stands first on a page about one model: a sentence for each behaviour, the atlas of heads, and their cards.
+
+    `cards` begin with the head that is shown first. `below` stands under the atlas: a passage to read.
+    """
+
+    said: Sequence[Said]
+    atlases: Sequence[Atlas]
+    cards: Sequence[Card]
+    below: "Sequence[Block]" = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the heads that have a card."""
+        return [card.id for card in self.cards]
+
+
+Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Overview
 
 
 @dataclass(frozen=True)
@@ -207,6 +331,7 @@ class Page:
         summary: what stands under "In short".
         sections: in order; how it was made comes after them.
         lead: under the title, after what the models are.
+        overview: under the title, before what the models are.
         corpora: what was read, and what was given and not read.
         models: by name, what else run.json says of a model.
         made: lines of how it was made, between those of the corpora and of the seed.
@@ -220,6 +345,7 @@ class Page:
     summary: Sequence[Block]
     sections: Sequence[Section]
     lead: Sequence[Block] = ()
+    overview: Sequence[Block] = ()
     corpora: Sequence[Source] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     made: Terms = ()

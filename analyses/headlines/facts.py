@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """A number with its 95% interval: a `gain`, a `lift` beyond 1, a `share` of an answer, or `nats` a row."""
+    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, or nats a row."""
 
     what: str
     value: float
@@ -205,7 +205,7 @@ def _labelled(
         beside = _beside(label, cell, rule)
         rows += [rule_row(rule)] if rule is not None and _ruled(label) else []
         gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell))
-        lost = [Size("cost of hiding it", row["effect"], row["effect_low"], row["effect_high"], "nats")]
+        lost = [Size("hiding it costs", row["effect"], row["effect_low"], row["effect_high"], "nats")]
         lost = [each for each in lost if np.isfinite(each.low)]
         yield (
             place,

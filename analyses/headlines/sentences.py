@@ -205,11 +205,8 @@ def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
         return f"{head} {cell['value']:.1f} times as much as distance explains"
     if cell["unit"] == "correlation":
         return f"{head}: rank correlation {cell['value']:.2f}"
-    return f"{head} with {_percent(cell['value'])} of its attention; {_rival(cell)}"
-
-
-def _rival(cell: Mapping[str, Any]) -> str:
-    return f"{plain_words.rule(str(cell['baseline_name']), 'token')} gets {_percent(cell['baseline'])}"
+    rival = plain_words.rule(str(cell["baseline_name"]), "token")
+    return f"{head} with {_percent(cell['value'])} of its attention; {rival} gets {_percent(cell['baseline'])}"
 
 
 def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
@@ -219,7 +216,7 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {_percent(rule['predicts'])} of cases, as a simple rule does"
     best = f"{plain_words.rule(str(rule['rival']))} gets {_percent(rule['rival_value'])}"
-    errs = f", but where that errs the head is right in {_percent(rule['target_share'])}"
+    errs = f", but where that errs the head gets {_percent(rule['target_share'])}"
     known = rule["rival_value"] >= rule["value"] and math.isfinite(rule["target_share"])
     return f"{head} in {_percent(rule['value'])} of cases; {best}{errs if known else ''}"
 
@@ -230,7 +227,7 @@ def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     answer = task["carried"] or task["task"]
     said = f"Replacing {_named(effect, several)} alone removes {_percent(effect['effect'])} of {answer}"
     if task["accuracy"] < _SURE:
-        said += f"; the model gets only {_percent(task['accuracy'])} of these right"
+        said += f"; the whole model gets {_percent(task['accuracy'])} right"
     return said
 
 
@@ -244,9 +241,9 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules or of heads that shows nothing."""
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
-    gets = f"{plain_words.rule(str(rule))} gets {_percent(share)}"
-    said = f"That any head {_label(rows, titled).said} is not shown"
-    return f"{said}: closest is {_named(row, several)} with {_percent(row['value'])}; {gets}"
+    said = f"No head is shown to {plain_words.infinitive(_label(rows, titled).said)}"
+    gets = f"{_named(row, several)} gets {_percent(row['value'])}"
+    return f"{said}: {gets}, {plain_words.rule(str(rule))} {_percent(share)}"
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateNotFound
 
-from analyses.sections import Block, Definitions, Details, Figure, Piece, Section
+from analyses.sections import Block, Definitions, Details, Figure, Overview, Piece, Section
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
@@ -160,6 +160,8 @@ def _every(blocks: Sequence[Any]) -> Iterator[Any]:
         yield block
         if isinstance(block, Section | Details):
             yield from _every(block.blocks)
+        elif isinstance(block, Overview):
+            yield from _every(block.below)
         elif isinstance(block, Definitions):
             yield from _every([said for term in block.terms for said in term])
 

@@ -108,7 +108,7 @@ def write(
             for name, table in page.tables.items():
                 new.table(name, table)
             say("writing figures", 0)
-            drawn = figures([*page.lead, *page.summary, *page.sections])
+            drawn = figures([*page.overview, *page.lead, *page.summary, *page.sections])
             svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
             facts = _about(described, page) | recorded(
                 command=command, seed=seed, seconds=say.whole(), stages=say.seconds()
@@ -116,7 +116,7 @@ def write(
             if shards.counts.found:
                 facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
-            lead = [*_lead(described), *_to_come(page), *page.lead]
+            lead = [*_to_come(page), *page.overview, *_lead(described), *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
             new.run(facts)
 

@@ -24,7 +24,7 @@ from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
         ("rule:last VERB/AUX", "last verb or auxiliary", "goes to the last verb or auxiliary"),
         ("rule:offset -1", "word before", "goes to the word before"),
         ("rule:any->NOUN", "any noun", "looks at nouns, whoever asks"),
-        ("antecedent", "pronoun to its antecedent", "goes from a pronoun to what it stands for"),
+        ("antecedent", "antecedent", "goes from a pronoun to what it stands for"),
     ],
 )
 def test_labels_have_words(label, short, said):

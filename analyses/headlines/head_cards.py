@@ -1,0 +1,263 @@
+"""What stands first on a page about one model? Sentences, the atlas of heads and a card of each, from the tables."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses import plain_words
+from analyses.figures import measure_name
+from analyses.headlines import ranking
+from analyses.headlines.facts import Fact, Place, Size, Tables, facts, places
+from analyses.headlines.sentences import Sentence, headline, sentences
+from analyses.measures import Behaviour
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Step, Table
+
+_ROOM = 12  # heads in a row, or layers, beyond which a cell has no room for words
+_ALIKE = 8  # heads that a card names as being like it
+_OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token", "self")
+_AHEAD = ("next-token", "offset:2", "offset:3")
+_AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
+_NEEDED = "Looks there, and the model needs it"
+_PAIRS = "The model needs it"
+_HOLDS = "Attention holds; effect not established"
+_UNASKED = "Looks there; no effect was tested"
+
+
+def overview(
+    tables: Tables, behaviours: Mapping[str, Behaviour], below: Sequence[Block] = ()
+) -> tuple[str, Overview, list[Sentence]]:
+    """The headline, what stands first, and the sentences with the rows that they come from.
+
+    Args:
+        tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read.
+        behaviours: by name, those that were measured.
+        below: what stands under the atlas.
+    """
+    found = {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
+    several = len({place[:2] for place in found}) > 1
+    said = sentences(tables, found, behaviours)
+    order = ranking.strongest(found)
+    order = [*order, *(place for place in found if place not in set(order))]
+    made = _Cards(tables, found, several)
+    shown = Overview(
+        [Said(each.title.capitalize(), each.text, each.behaviour) for each in said],
+        _atlases(found, several),
+        [made.card(place) for place in order],
+        below,
+    )
+    return headline(said), shown, said
+
+
+def _atlases(found: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
+    """An atlas for each kind of attention."""
+    made = []
+    for kind, own in groupby(found, key=lambda place: place[:2]):
+        layers = [[*row] for _, row in groupby(sorted(own), key=lambda place: place.layer)]
+        cells = [[_cell(place, found[place], several) for place in layer] for layer in layers]
+        title = {"cross": "Cross-attention"}.get(kind[1], f"Self-attention of the {kind[0]}") if several else "Heads"
+        made.append(Atlas(title, cells[::-1], max(len(layers), *map(len, layers)) > _ROOM))
+    return made
+
+
+def _cell(place: Place, own: Sequence[Fact], several: bool) -> Cell:
+    id, name = place.named(several=several), place.named(several=False)
+    if not own:
+        return Cell(id, name, "quiet")
+    words = [fact.words.short for fact in own[:2]]
+    stands = "needed" if any(fact.needed for fact in own) else "looks"
+    return Cell(id, name, stands, own[0].behaviour, words[0], "".join(words[1:]))
+
+
+class _Cards:
+    """Makes the cards of a model's heads, on scales that they share."""
+
+    def __init__(self, tables: Tables, found: Mapping[Place, Sequence[Fact]], several: bool):
+        self.tables, self.found, self.several = tables, found, several
+        self.ends = _ends([size for own in found.values() for fact in own for size in fact.sizes])
+        kept = tables["heads"].loc[tables["heads"]["sink"] == "kept"]
+        self.measured = _by_place(kept)
+        self.effects = _by_place(tables.get("effects", pd.DataFrame()))
+        self.examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
+        tasks = tables.get("tasks", pd.DataFrame())
+        self.tasks = dict(zip(tasks["task"], tasks["carried"], strict=True)) if "carried" in tasks else {}
+
+    def card(self, place: Place) -> Card:
+        """The card of one head."""
+        own, id = self.found[place], place.named(several=self.several)
+        measured = self.measured[place]
+        by_name = measured.drop_duplicates("measure").set_index("measure")
+        examples = self.examples.get(place)
+        return Card(
+            id,
+            id.replace(".", " ", 1) if self.several else id,
+            self._groups(own),
+            [_step(name, by_name) for name in (*_OFFSETS, *_AHEAD) if name in by_name.index],
+            _step("first-token", by_name) if "first-token" in by_name.index else None,
+            _between_tags(by_name),
+            _sentences(examples, "best"),
+            _sentences(examples, "random"),
+            self._alike(place),
+            self._carried(self.effects.get(place)),
+            _rest(measured),
+            "\n".join(_cited(fact) for fact in own),
+        )
+
+    def _groups(self, own: Sequence[Fact]) -> list[tuple[str, list[Known]]]:
+        """The facts under what they rest on."""
+        found: dict[str, list[Known]] = {_NEEDED: [], _PAIRS: [], _HOLDS: [], _UNASKED: []}
+        for fact in own:
+            asked = np.isfinite(fact.q_effect)
+            heading = {"looks there and needed": _NEEDED, "needed": _PAIRS}.get(
+                fact.kind, _HOLDS if asked else _UNASKED
+            )
+            bars = [self._bar(size) for size in fact.sizes if np.isfinite(size.low)]
+            found[heading].append(Known(fact.words.said, fact.behaviour, _note(fact), bars))
+        return [(heading, known) for heading, known in found.items() if known]
+
+    def _bar(self, size: Size) -> Bar:
+        """A size on the line that all of its unit share."""
+        low, high = self.ends[size.unit]
+        at, start, end, zero = (
+            float(np.clip((each - low) / (high - low), 0, 1)) for each in (size.value, size.low, size.high, 0)
+        )
+        return Bar(_told(size), at, start, end, zero)
+
+    def _alike(self, place: Place) -> list[str]:
+        """Heads of which the same is told first, the strongest first."""
+        if not self.found[place]:
+            return []
+        first = self.found[place][0].words
+        same = [each for each, own in self.found.items() if own and own[0].words == first and each != place]
+        return [each.named(several=self.several) for each in ranking.strongest({p: self.found[p] for p in same})][
+            :_ALIKE
+        ]
+
+    def _carried(self, effects: pd.DataFrame | None) -> Table | None:
+        """What the head carries of each causal task, needed or not."""
+        if effects is None:
+            return None
+        ways = {way: rows.set_index("task") for way, rows in effects.groupby("intervention")}
+        shown = [
+            [
+                self.tasks.get(task) or str(task),
+                *(text for way in ("noise", "denoise") for text in _share(ways, way, task)),
+            ]
+            for task in effects["task"].unique()
+        ]
+        return Table(["task", "removed by replacing it", "95%", "restored by it", "95%"], shown, "lrrrr")
+
+
+def _share(ways: Mapping[Any, pd.DataFrame], way: str, task: str) -> list[str]:
+    if way not in ways or task not in ways[way].index:
+        return ["–", "–"]
+    row = ways[way].loc[task]
+    return [_percent(row["effect"]), f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"]
+
+
+def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
+    """A table's rows by head."""
+    if rows.empty:
+        return {}
+    return {
+        place: own for place, (_, own) in zip(places(rows), rows.groupby([*Place._fields], sort=False), strict=True)
+    }
+
+
+def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
+    """Where the line of each unit begins and ends: a share's at 1, the others' at the largest of all heads."""
+    found = {}
+    for unit in ("share", "lift", "nats"):
+        own = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
+        top = 1.0 if unit == "share" else max((size.high for size in own), default=1.0)
+        found[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in own), 0.0), max(top, 1e-6)
+    return found
+
+
+def _told(size: Size) -> str:
+    """A size in words, with its interval."""
+    if size.unit == "share" and size.what != "gain":
+        return f"{_percent(size.value)} {size.what} ({_percent(size.low)} to {_percent(size.high)})"
+    if size.unit == "lift":
+        value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
+        return f"{value} times what distance explains ({low} to {high})"
+    nats = " nats a token" if size.unit == "nats" else ""
+    return f"{size.what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
+
+
+def _note(fact: Fact) -> str:
+    """What its baseline or rule gets, and its q's."""
+    beside = ""
+    if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
+        rival = plain_words.rule(fact.baseline_name, "token")
+        beside = f"{_percent(fact.value)}, {rival} {_percent(fact.baseline)}; "
+    q = f"q {false_discovery_rate(fact.q)}"
+    if np.isfinite(fact.q_effect):
+        return f"{beside}{q} of attention, {false_discovery_rate(fact.q_effect)} of effect"
+    return beside + q
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f}%".replace("-", "−")
+
+
+def _step(name: str, by_name: pd.DataFrame) -> Step:
+    """Mean attention at one distance."""
+    value = float(by_name.loc[name, "value"])
+    shown = _AT.get(name) or name.removeprefix("offset:").replace("-", "−")
+    shown = f"+{shown}" if shown.isdigit() and shown != "0" else shown
+    return Step("first" if name == "first-token" else shown, _percent(value), float(np.clip(value, 0, 1)))
+
+
+def _between_tags(by_name: pd.DataFrame) -> list[Step]:
+    """Attention between tags, as a multiple of what distance explains; a full bar is four times."""
+    rows = by_name.loc[[name for name in by_name.index if str(name).startswith("tag:")]]
+    return [
+        Step(plain_words.label(str(name)).short, f"{row['value']:.1f}×", float(np.clip(row["value"] / 4, 0, 1)))
+        for name, row in rows.iterrows()
+        if np.isfinite(row["value"])
+    ]
+
+
+def _sentences(examples: pd.DataFrame | None, choice: str) -> list[Example]:
+    """Sentences with the word that asks and the word attended to."""
+    if examples is None:
+        return []
+    found = []
+    for row in examples.loc[examples["choice"] == choice].to_dict("records"):
+        words = [(word, _part(at, row)) for at, word in enumerate(str(row["sentence"]).split(" "))]
+        found.append(Example(words, _percent(float(row["weight"]))))
+    return found
+
+
+def _part(at: int, row: Mapping[str, Any]) -> str:
+    asks, seen = at == row["asks"], at == row["seen"]
+    return "both" if asks and seen else "asks" if asks else "seen" if seen else ""
+
+
+def _rest(measured: pd.DataFrame) -> Table:
+    """Everything that was measured of a head's attention."""
+    columns = ["measure", "value", "baseline", "which", "gain", "95% interval", "q", "n"]
+    rows = [
+        [
+            measure_name(str(row["measure"])),
+            number(row["value"]),
+            number(row["baseline"]),
+            str(row["baseline_name"]),
+            number(row["gain"], sign=True),
+            interval(row["ci_low"], row["ci_high"], sign=True),
+            false_discovery_rate(row["q"]) if np.isfinite(row["q"]) else "–",
+            number(row["n"]),
+        ]
+        for row in measured.to_dict("records")
+    ]
+    return Table(columns, rows, "lrrlrrrr")
+
+
+def _cited(fact: Fact) -> str:
+    """A fact's rows with its numbers, to copy."""
+    sizes = "; ".join(_told(size) for size in fact.sizes)
+    return "\n".join([f"{fact.words.said}: {sizes}; {_note(fact)}", *(f"    tables/{row}" for row in fact.rows)])
