@@ -34,3 +34,10 @@ def counted(count: int, what: str) -> str:
 def false_discovery_rate(q: float) -> str:
     """A q as text."""
     return "< 0.001" if q < 0.001 else number(q)
+
+
+def percent(share: float) -> str:
+    """A share with two digits; of what is there and rounds to nothing, that it is less."""
+    if 0 < share < 0.005:
+        return "under 1%"
+    return f"{100 * share:.0f}%".replace("-0%", "0%").replace("-", "−")

@@ -80,7 +80,7 @@ _LABELS = {
     "antecedent-predicting": Words("antecedent ahead", "looks ahead of a pronoun at what it will stand for"),
     "monotonicity": Words("source in order", "walks through the source in order"),
 }
-NEARBY = Words("nearby tokens", "looks at tokens nearby")
+NEARBY = Words("nearby", "looks at tokens nearby")
 
 
 def an(noun: str) -> str:

@@ -13,7 +13,7 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, Place, Size, Tables, facts, places
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
-from analyses.numerals import false_discovery_rate, interval, number
+from analyses.numerals import false_discovery_rate, interval, number, percent
 from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Step, Table
 
 _ROOM = 12  # heads in a row, or layers, beyond which a cell has no room for words
@@ -155,7 +155,7 @@ def _share(ways: Mapping[Any, pd.DataFrame], way: str, task: str) -> list[str]:
     if way not in ways or task not in ways[way].index:
         return ["–", "–"]
     row = ways[way].loc[task]
-    return [_percent(row["effect"]), f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"]
+    return [percent(row["effect"]), f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"]
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
@@ -180,7 +180,7 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
 def _told(size: Size) -> str:
     """A size in words, with its interval."""
     if size.unit == "share" and size.what != "gain":
-        return f"{_percent(size.value)} {size.what} ({_percent(size.low)} to {_percent(size.high)})"
+        return f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)})"
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"
@@ -193,15 +193,11 @@ def _note(fact: Fact) -> str:
     beside = ""
     if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
         rival = plain_words.rule(fact.baseline_name, "token")
-        beside = f"{_percent(fact.value)}, {rival} {_percent(fact.baseline)}; "
+        beside = f"{percent(fact.value)}, {rival} {percent(fact.baseline)}; "
     q = f"q {false_discovery_rate(fact.q)}"
     if np.isfinite(fact.q_effect):
         return f"{beside}{q} of attention, {false_discovery_rate(fact.q_effect)} of effect"
     return beside + q
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}%".replace("-", "−")
 
 
 def _step(name: str, by_name: pd.DataFrame) -> Step:
@@ -209,7 +205,7 @@ def _step(name: str, by_name: pd.DataFrame) -> Step:
     value = float(by_name.loc[name, "value"])
     shown = _AT.get(name) or name.removeprefix("offset:").replace("-", "−")
     shown = f"+{shown}" if shown.isdigit() and shown != "0" else shown
-    return Step("first" if name == "first-token" else shown, _percent(value), float(np.clip(value, 0, 1)))
+    return Step("first" if name == "first-token" else shown, percent(value), float(np.clip(value, 0, 1)))
 
 
 def _between_tags(by_name: pd.DataFrame) -> list[Step]:
@@ -229,7 +225,7 @@ def _sentences(examples: pd.DataFrame | None, choice: str) -> list[Example]:
     found = []
     for row in examples.loc[examples["choice"] == choice].to_dict("records"):
         words = [(word, _part(at, row)) for at, word in enumerate(str(row["sentence"]).split(" "))]
-        found.append(Example(words, _percent(float(row["weight"]))))
+        found.append(Example(words, percent(float(row["weight"]))))
     return found
 
 

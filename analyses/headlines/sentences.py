@@ -17,6 +17,7 @@ from analyses.findings import FEW_ITEMS
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, Place, Row, Tables, head_row, place_of, rule_row, titles
 from analyses.measures import Behaviour
+from analyses.numerals import percent
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
@@ -183,11 +184,6 @@ def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row,
 Rows = Sequence[Mapping[str, Any]]
 
 
-def _percent(value: float) -> str:
-    """Two digits; of what is there and rounds to nothing, that it is less."""
-    return "under 1%" if 0 < value < 0.005 else f"{100 * value:.0f}%"
-
-
 def _named(row: Mapping[str, Any], several: bool) -> str:
     return place_of(row).named(several=several)
 
@@ -206,7 +202,7 @@ def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     if cell["unit"] == "correlation":
         return f"{head}: rank correlation {cell['value']:.2f}"
     rival = plain_words.rule(str(cell["baseline_name"]), "token")
-    return f"{head} with {_percent(cell['value'])} of its attention; {rival} gets {_percent(cell['baseline'])}"
+    return f"{head} with {percent(cell['value'])} of its attention; {rival} gets {percent(cell['baseline'])}"
 
 
 def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
@@ -214,20 +210,20 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     label, rule = rows[0], rows[-1]
     head = f"{_named(label, several)} {_label(rows, titled).said}"
     if str(label["label"]).startswith("rule:"):
-        return f"{head} in {_percent(rule['predicts'])} of cases, as a simple rule does"
-    best = f"{plain_words.rule(str(rule['rival']))} gets {_percent(rule['rival_value'])}"
-    errs = f", but where that errs the head gets {_percent(rule['target_share'])}"
+        return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
+    best = f"{plain_words.rule(str(rule['rival']))} gets {percent(rule['rival_value'])}"
+    errs = f", but where that errs the head gets {percent(rule['target_share'])}"
     known = rule["rival_value"] >= rule["value"] and math.isfinite(rule["target_share"])
-    return f"{head} in {_percent(rule['value'])} of cases; {best}{errs if known else ''}"
+    return f"{head} in {percent(rule['value'])} of cases; {best}{errs if known else ''}"
 
 
 def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of effects and one of tasks."""
     effect, task = rows
     answer = task["carried"] or task["task"]
-    said = f"Replacing {_named(effect, several)} alone removes {_percent(effect['effect'])} of {answer}"
+    said = f"Replacing {_named(effect, several)} alone removes {percent(effect['effect'])} of {answer}"
     if task["accuracy"] < _SURE:
-        said += f"; the whole model gets {_percent(task['accuracy'])} right"
+        said += f"; the whole model gets {percent(task['accuracy'])} right"
     return said
 
 
@@ -242,8 +238,8 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
     said = f"No head is shown to {plain_words.infinitive(_label(rows, titled).said)}"
-    gets = f"{_named(row, several)} gets {_percent(row['value'])}"
-    return f"{said}: {gets}, {plain_words.rule(str(rule))} {_percent(share)}"
+    gets = f"{_named(row, several)} gets {percent(row['value'])}"
+    return f"{said}: {gets}, {plain_words.rule(str(rule))} {percent(share)}"
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

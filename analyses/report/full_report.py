@@ -14,6 +14,8 @@ from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
 from analyses.experiments import experiments_section
 from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
+from analyses.headlines.example_sentences import example_sentences
+from analyses.headlines.head_cards import overview
 from analyses.labels import label
 from analyses.measures import Behaviour, Measure
 from analyses.own_measures import as_behaviours
@@ -125,9 +127,10 @@ def find(
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
     results = [_draw(run, model, result) for result in _corrected(measured)]
+    read = _sentences(run, model, results)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
-        first = _page(run, model, corpora, results, None, Part(), Part(), None, None, pairs)
+        first = _page(run, model, corpora, results, known, read, None, Part(), Part(), None, None, pairs)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
@@ -138,7 +141,7 @@ def find(
     beside = _side_by_side(run, told)
     explained, probed, scored = beside["explanations"], beside.get("probes"), beside.get("scores", Part())
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
-    return _page(run, model, corpora, results, labelled, scored, explained, probed, asked, pairs)
+    return _page(run, model, corpora, results, known, read, labelled, scored, explained, probed, asked, pairs)
 
 
 def _without_words(
@@ -289,6 +292,13 @@ def _scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     return coreference_section.told(run, model, corpora)
 
 
+def _sentences(run: Run, model: Model, results: Sequence[Result]) -> pd.DataFrame:
+    """Where each head looks in sentences of the first text that was read."""
+    corpus = next(result.corpus for result in results if not result.left_out)
+    run.say("reading sentences", 0)
+    return example_sentences(model, corpus, corpus_name=corpus.name, seed=run.seed)
+
+
 def _draw(run: Run, model: Model, result: Result) -> Result:
     if result.left_out:
         return result
@@ -312,6 +322,8 @@ def _page(
     model: Model,
     corpora: Sequence[Corpus],
     results: Sequence[Result],
+    behaviours: Mapping[str, Behaviour],
+    read: pd.DataFrame,
     labelled: Part | None,
     scored: Part,
     explained: Part,
@@ -329,11 +341,13 @@ def _page(
     asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
     sections = [section for part in (labelled or Part(), *told, scored, explained, layers) for section in part.sections]
-    tables = _tables(results)
+    tables = _tables(results) | ({"example_sentences": read} if len(read) else {})
     for part in [*parts, asked or Part()]:
         tables |= part.tables
+    line, first, said = overview(tables, behaviours)
     return Page(
-        title=f"What do the heads of {run.models[0]['name']} do?",
+        title=f"{run.models[0]['name']}: {line[:1].lower()}{line[1:]}",
+        overview=[first],
         summary=[
             Definitions([*short, *([_experiments_short(asked)] if asked else [])]),
             remark(f"{_KEPT_APART} {apart} {chosen} than they are."),
@@ -355,6 +369,8 @@ def _page(
         definitions=[*DEFINITIONS.items(), *(term for part in parts for term in part.definitions)],
         tables=tables,
         facts={
+            "headline": line,
+            "sentences": {each.behaviour: each.text for each in said},
             "pairs": pairs,
             **_facts(model, results),
             "labels_left_out": None,

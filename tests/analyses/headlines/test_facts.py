@@ -99,7 +99,7 @@ def test_a_quiet_head_has_no_facts(tables):
 
 def test_a_relation_comes_before_a_pair_of_tags_before_near_tokens_which_are_one_fact(tables):
     shown = [short for short, _ in told(tables, 1, 1)]
-    assert shown == ["object to its verb", "noun to verb", "nearby tokens"]
+    assert shown == ["object to its verb", "noun to verb", "nearby"]
 
 
 def test_what_is_enough_but_not_needed_is_no_fact(tables):
@@ -139,7 +139,7 @@ def test_without_labels_findings_of_attention_are_facts(tables):
     assert told(bare, 1, 1) == [
         ("object to its verb", "looks there"),
         ("noun to verb", "looks there"),
-        ("nearby tokens", "looks there"),
+        ("nearby", "looks there"),
     ]
 
 
@@ -150,7 +150,7 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
         "L1.H0 looks at what followed this token before (induction) with 90% of its attention; uniform attention gets "
         "2%. Replacing L1.H0 alone removes 15% of copying.",
         "L1.H1 goes from an object to its verb in 70% of cases; the last verb gets 80%, but where that errs the head "
-        "is right in 55%. Replacing L0.H1 alone removes 35% of was/were; the model gets only 65% of these right.",
+        "gets 55%. Replacing L0.H1 alone removes 35% of was/were; the whole model gets 65% right.",
     ]
 
 
@@ -166,9 +166,7 @@ def test_what_no_head_shows_is_said_beside_the_head_that_comes_closest(tables):
     rest = {**tables, "labels": tables["labels"].iloc[:1], "effects": tables["effects"].iloc[:2]}
     said = sentences(rest, facts(rest, OURS), OURS)
     assert said[1].verdict == "none"
-    assert said[1].text == (
-        "That any head goes from an object to its verb is not shown: closest is L1.H1 with 70%; the last verb gets 80%."
-    )
+    assert said[1].text == ("No head is shown to go from an object to its verb: L1.H1 gets 70%, the last verb 80%.")
 
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
