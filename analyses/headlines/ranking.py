@@ -3,7 +3,7 @@
 Of a head's facts, in this order, each step deciding only where those before it leave a tie:
 
 1. what the model needs, before what attention alone shows;
-2. what is at least half of what the head does, or of what an answer rests on;
+2. what has at least half of the head's attention or choices, then what has at least half of an answer;
 3. what simpler descriptions leave over (`Fact.rung`): a relation, a reference or a copy before a pair of tags, that
    before a class of words, that before a distance, and the first position last;
 4. attention and need, before need alone;
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from analyses.headlines.facts import Fact, Place
 
+Rank = tuple[bool, int, int, bool, bool, float]
+
 
 def ranked(own: Sequence[Fact]) -> list[Fact]:
     """The facts of one head, the first to be told first."""
@@ -29,13 +31,14 @@ def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     return sorted(having, key=lambda place: _of_head(facts[place]))
 
 
-def of_fact(fact: Fact) -> tuple[bool, bool, int, bool, bool, float]:
+def of_fact(fact: Fact) -> Rank:
     """The smaller, the earlier the fact is told."""
     nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
-    return not fact.needed, not fact.mainly, -fact.rung, fact.kind == "needed", nats, -fact.strength
+    most = 2 if not fact.mainly else 1 if fact.kind == "needed" else 0
+    return not fact.needed, most, -fact.rung, fact.kind == "needed", nats, -fact.strength
 
 
-def _of_head(own: Sequence[Fact]) -> tuple[float, float, tuple[bool, bool, int, bool, bool, float]]:
+def _of_head(own: Sequence[Fact]) -> tuple[float, float, Rank]:
     shares = [fact.sizes[0].low for fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share"]
     costs = [size.low for fact in own if fact.needed for size in fact.sizes if size.unit == "nats"]
     return -max(shares, default=0.0), -max(costs, default=0.0), min(map(of_fact, own))

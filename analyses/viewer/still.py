@@ -18,7 +18,11 @@ def still(viewer: Viewer) -> str:
     """
     stack, attention, layer, head = viewer.ordered[0] if viewer.first is None else viewer.first
     shown = next(
-        (each for each in viewer.passages[0].attentions if (stack, attention) == (each.heads.stack, each.heads.attention)),
+        (
+            each
+            for each in viewer.passages[0].attentions
+            if (stack, attention) == (each.heads.stack, each.heads.attention)
+        ),
         viewer.passages[0].attentions[0],
     )
     shares = shown.weights[layer, head, :_MOST, :_MOST] / 255

@@ -9,78 +9,12 @@ from analyses.behaviours import OURS
 from analyses.headlines import ranking
 from analyses.headlines.facts import Place, facts
 from analyses.headlines.sentences import again, headline, sentences
-
-_REFERENCE = dict.fromkeys(("reference", "reference_gain", "reference_low", "reference_q"), float("nan"))
-TASKS = pd.DataFrame(
-    [
-        {"task": "repeat", "behaviour": "position", "carried": "copying", "accuracy": 1.0},
-        {"task": "agreement", "behaviour": "part-of-speech", "carried": "was/were", "accuracy": 0.65},
-    ]
-)
-
-
-def at(layer: int, head: int) -> dict:
-    return {"stack": "decoder", "attention": "self", "layer": layer, "head": head}
-
-
-def heads_row(layer, head, behaviour, measure, value, baseline, **more):
-    gain = value - baseline
-    row = at(layer, head) | {"behaviour": behaviour, "measure": measure, "sink": "kept", "value": value}
-    row |= {"baseline": baseline, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.01, "q": 0.001}
-    row |= {"ci_high": gain + 0.01, "unit": "lift" if measure.startswith("tag:") else "share", "documents": 20}
-    return row | {"fewest": 5, "together": "", "readings": "kept", "n": 100, "corpus": "x"} | _REFERENCE | more
-
-
-def label_row(layer, head, behaviour, label, evidence, gain, effect=0.001, measure=""):
-    row = at(layer, head) | {"behaviour": behaviour, "label": label, "evidence": evidence, "gain": gain}
-    row |= {"gain_low": gain - 0.01, "gain_high": gain + 0.01, "effect": effect, "effect_low": effect - 0.001}
-    row |= {"effect_high": effect + 0.001, "q": 0.001, "q_effect": 0.4, "measure": measure or label}
-    return row
-
-
-def effect_row(layer, head, task, way, effect, low):
-    row = at(layer, head) | {"task": task, "intervention": way, "effect": effect, "ci_low": low, "ci_high": 1.0}
-    behaviour = {"repeat": "position", "agreement": "part-of-speech"}[task]
-    return row | {"behaviour": behaviour, "q": 0.001, "n": 40}
-
-
-RULE = at(1, 1) | {
-    **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
-    **{"rival": "last VERB", "rival_value": 0.8, "target_share": 0.55, "verdict": "beats them"},
-    **{"rule": "no rule", "predicts": 0.5},
-}
+from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
 
 
 @pytest.fixture
 def tables() -> dict[str, pd.DataFrame]:
-    """A head that copies, one of syntax that also looks near, one that is needed alone, and a quiet one."""
-    position, syntax = "position", "part-of-speech"
-    heads = [
-        heads_row(0, 0, position, "induction", 0.02, 0.02),
-        heads_row(0, 1, position, "induction", 0.02, 0.02),
-        heads_row(1, 0, position, "induction", 0.9, 0.02),
-        heads_row(1, 1, syntax, "relation:obj:dependent->head", 0.7, 0.3),
-        heads_row(1, 1, syntax, "tag:NOUN->VERB", 3.0, 1.0),
-        heads_row(1, 1, position, "offset:-2", 0.2, 0.02),
-        heads_row(1, 1, position, "previous-token", 0.3, 0.02),
-    ]
-    labels = [
-        label_row(1, 0, position, "induction", "both", 0.88, 0.05),
-        label_row(1, 1, syntax, "relation:obj:dependent->head", "attention", 0.4),
-        label_row(1, 1, syntax, "tag:NOUN->VERB", "attention", 2.0),
-        label_row(1, 1, position, "offset:-2", "attention", 0.18),
-        label_row(1, 1, position, "previous-token", "attention", 0.28),
-    ]
-    effects = [
-        effect_row(1, 0, "repeat", "noise", 0.15, 0.1),
-        effect_row(1, 0, "repeat", "denoise", 0.16, 0.11),
-        effect_row(0, 1, "agreement", "noise", 0.35, 0.25),
-        effect_row(0, 1, "agreement", "denoise", 0.3, 0.2),
-        effect_row(1, 1, "agreement", "denoise", 0.3, 0.2),  # enough, but not needed
-    ]
-    evidence = pd.DataFrame([{"behaviour": name, "effect": 0.1} for name in (position, syntax)])
-    named = {"heads": heads, "labels": labels, "effects": effects, "rules": [RULE]}
-    return {name: pd.DataFrame(rows) for name, rows in named.items()} | {"evidence": evidence, "tasks": TASKS}
+    return hand_made()
 
 
 def told(tables, layer, head) -> list[tuple[str, str]]:

@@ -1,0 +1,182 @@
+"""The first screen: atlas, cards and sentences as a page shows them, of tables made by hand and of a planted model."""
+
+import random
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analyses import corpora, report, runs
+from analyses.behaviours import OURS
+from analyses.headlines import ranking
+from analyses.headlines.facts import Tables, facts
+from analyses.headlines.head_cards import overview
+from analyses.headlines.sentences import again
+from analyses.report.renderer import render
+from analyses.sections import Section
+from interp import AnnotatedText
+from models import planted
+from models.planted import Planted
+from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
+from tests.pages import Page, page_of
+
+
+def shown(tables: Tables) -> Page:
+    line, first, _ = overview(tables, OURS)
+    return Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return shown(hand_made())
+
+
+def cells(page: Page) -> list[dict[str, str | None]]:
+    return [attrs for tag, attrs in page.tags if tag == "a" and "data-head" in attrs]
+
+
+def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
+    stands = {cell["data-head"]: str(cell["class"]) for cell in cells(page)}
+    assert stands == {
+        "L1.H0": "position needed",
+        "L1.H1": "part-of-speech looks",
+        "L0.H0": " quiet",
+        "L0.H1": "part-of-speech needed",
+    }
+    assert [*stands][:2] == ["L1.H0", "L1.H1"]
+    assert all(cell["href"] == f"#{cell['data-head']}" for cell in cells(page))
+
+
+def test_a_cell_says_its_head_two_facts_and_what_they_rest_on(page):
+    assert "L1.H0: ●induction, copying; needed" in page.text
+    assert "L1.H1: □object to its verb, noun to verb; attention alone" in page.text
+    assert "L0.H0: ·quiet" in page.text
+
+
+def test_every_head_has_a_card_and_that_of_the_strongest_comes_first(page):
+    found = [attrs["id"] for tag, attrs in page.tags if tag == "article" and attrs.get("class") == "card"]
+    assert found == ["L0.H1", "L1.H0", "L1.H1", "L0.H0"]
+
+
+def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
+    headings = re.findall(
+        r"(Looks there, and the model needs it|The model needs it|Attention holds.*established)", page.text
+    )
+    assert headings == [
+        "The model needs it",
+        "Looks there, and the model needs it",
+        "The model needs it",
+        "Attention holds; effect not established",
+    ]
+    assert "70%, the last verb 80%; q 0.001 of attention, 0.400 of effect" in page.text
+    assert "35% removed by replacing it (25% to 100%)" in page.text
+    assert "3.0 times what distance explains (3.0 to 3.0)" in page.text
+    assert "hiding it costs 0.050 nats a token (0.049 to 0.051)" in page.text
+    assert "Nothing stands out." in page.text
+
+
+def test_a_card_shows_what_is_not_needed_too_and_its_rows_to_cite(page):
+    assert (
+        "tables/effects: stack decoder, attention self, layer 0, head 1, task agreement, intervention noise"
+        in page.text
+    )
+    assert page.text.count("Everything measured") == 4
+    assert "Mean attention by distance in tokens: −2 20%, −1 30%" in [
+        attrs.get("aria-label") for tag, attrs in page.tags if attrs.get("class") == "steps"
+    ]
+
+
+def test_the_first_screen_has_at_most_120_words_and_12_numbers():
+    line, first, said = overview(hand_made(), OURS)
+    words = [*line.split(), *" ".join(f"{each.title} {each.text}" for each in first.said).split()]
+    assert len(words) * 3 / len(said) <= 120  # two behaviours here
+    assert len(re.findall(r"(?<![LH.\d])\d[\d.]*", " ".join(words))) <= 4 * len(said)
+
+
+def test_without_room_for_words_cells_have_a_glyph_and_say_them_all_the_same():
+    row = heads_row(0, 0, "position", "induction", 0.9, 0.02)
+    wide = {"heads": pd.DataFrame([row | {"head": head, "q": 0.001} for head in range(13)])}
+    page = shown(wide)
+    assert "atlas dense" in [attrs.get("class") for tag, attrs in page.tags if tag == "table"]
+    assert "L0.H12: ○induction; attention alone" in page.text
+
+
+def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():
+    cross = heads_row(1, 0, "position", "monotonicity", 0.9, 0.0, unit="correlation") | {"attention": "cross"}
+    own = hand_made()["heads"]
+    page = shown({"heads": pd.concat([own.loc[own["value"] < 0.5], pd.DataFrame([cross])])})
+    assert {"cross.L1.H0", "decoder.L1.H1"} <= {cell["data-head"] for cell in cells(page)}
+    assert "Cross-attention" in page.text
+    assert "cross.L1.H0 walks through the source in order: rank correlation 0.90" in page.text
+
+
+def test_sentences_are_shown_with_the_word_that_asks_and_the_one_attended_to():
+    row = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "corpus": "x", "choice": "best"}
+    read = pd.DataFrame([row | {"sentence": "<b>one</b> two three", "asks": 2, "seen": 0, "weight": 0.876}])
+    line, first, _ = overview({**hand_made(), "example_sentences": read}, OURS)
+    html = render(line, [first], [Section("In short", ["Nothing more."])], {})
+    assert '<li><mark>&lt;b&gt;one&lt;/b&gt;</mark> two <u>three</u> <span class="soft">88%</span></li>' in html
+
+
+# A planted model's report.
+
+WORDS = [f"w{first}{second}" for first in "abcdefgh" for second in "jklmn"]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """A previous-token head that an induction head needs, an offset head that nothing reads, two uniform heads, and one
+    that rests on the first token."""
+    texts = []
+    for number in range(24):
+        segment = random.Random(number).sample(WORDS, 9)
+        words = (*segment, *segment, *segment)
+        texts.append(AnnotatedText(words, (True,) * 27, f"document {number}", sentence_starts=(0, 9, 18)))
+    layers = [
+        [planted.offset(-1, remember=True), planted.offset(-3), planted.uniform],
+        [planted.induction(10.0), planted.uniform, planted.first_token],
+    ]
+    model = Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+    out = tmp_path_factory.mktemp("planted") / "out"
+    options = {"behaviours": ["position"], "probes": False, "experiments": False, "pairs": 12}
+    report.build(model, [corpora.take(texts, name="repeats")], out, **options)
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(out) -> dict[str, pd.DataFrame]:
+    run = runs.read(out)
+    return {name: run.table(name) for name in run.tables}
+
+
+@pytest.mark.slow
+def test_the_first_fact_of_each_planted_head_is_what_was_planted(tables):
+    found = {place: ranking.ranked(own) for place, own in facts(tables, OURS).items()}
+    first = {place[2:]: own[0].words.short for place, own in found.items() if own}
+    assert first == {(0, 0): "token before", (0, 1): "token 3 back", (1, 0): "induction", (1, 2): "first token"}
+    needed = {place[2:] for place, own in found.items() if any(fact.needed for fact in own)}
+    assert needed == {(0, 0), (1, 0)}
+    assert {place[2:] for place in ranking.strongest(found)[:2]} == needed
+
+
+@pytest.mark.slow
+def test_every_sentence_of_a_page_is_made_again_from_its_rows(tables, out):
+    line, _, said = overview(tables, OURS)
+    assert line == "Position is found"
+    assert ": position is found" in page_of(out).text
+    assert runs.read(out).facts["sentences"] == {"position": said[0].text}
+    for clause in said[0].clauses:
+        assert again(clause, tables, OURS) == clause.text
+        assert clause.text in page_of(out).text
+
+
+@pytest.mark.slow
+def test_a_head_of_the_token_before_is_surest_of_the_token_before(tables):
+    read = tables["example_sentences"]
+    before = read.loc[(read["layer"] == 0) & (read["head"] == 0)]
+    assert (before["choice"].value_counts() == 5).all()
+    assert (before["seen"] == before["asks"] - 1).all()
+    best = before.loc[before["choice"] == "best", "weight"]
+    assert (best > 0.9).all()
+    assert best.is_monotonic_decreasing
