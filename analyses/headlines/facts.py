@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 
 from analyses import plain_words
+from analyses.behaviours import ACROSS
 from analyses.figures import head_name
 from analyses.findings import DISCOVERY, NOTABLE, notable
-from analyses.measures import RANKED, Behaviour
+from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
@@ -177,8 +178,14 @@ def _indexed(rows: pd.DataFrame, *more: str) -> dict[tuple[Any, ...], dict[str, 
 
 def titles(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
     """By label, what its measure asks in plain words."""
-    measures = [measure for behaviour in behaviours.values() for measure in behaviour.measures]
+    measures = _measures(behaviours)
     return {name: measure.title for measure in measures for name in (measure.name, measure.called or measure.name)}
+
+
+def _measures(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
+    """Those of the behaviours, and what is asked instead in cross-attention."""
+    asked = [*behaviours.values(), *(each for name, each in ACROSS.items() if name in behaviours)]
+    return [measure for behaviour in asked for measure in behaviour.measures]
 
 
 def rung(label: str) -> int:
@@ -262,7 +269,7 @@ def _measured(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterable[t
     heads = tables["heads"]
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
     titled = titles(behaviours)
-    called = {each.name: each.called for behaviour in behaviours.values() for each in behaviour.measures}
+    called = {each.name: each.called for each in _measures(behaviours)}
     for row in notable(rest).to_dict("records") if len(rest) else []:
         label = called.get(str(row["measure"]))
         if label is None or row["unit"] not in RANKED:
