@@ -7,6 +7,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "interp report --model DIRECTORY --corpus text:novel.txt --no-probes",
         "interp report --over-training trained",
     ),
+    "view": (
+        "interp view 'The old lady shook her head, because she was tired.'",
+        "interp view 'An apple fell.' --model DIRECTORY --head L2.H5 --out apple.html",
+        "interp view cat --target 'K AE' --model DIRECTORY --head cross.L1.H0",
+    ),
     "position": (
         "interp position --model DIRECTORY --corpus tales:50",
         "interp position --labels --corpus text:novel.txt",

@@ -7,26 +7,24 @@ stack only what a query sees (row q has q + 1 keys), else whole rows.
 import base64
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from analyses.head_tables import Heads
+from analyses.viewer.naming import HeadName, Said
 from interp import InputError, Model, Run, run
+from interp.showing import so_many
 
 BUDGET = 500_000  # bytes of a page that patterns may take
 LEAST = 0.01  # share of attention below which none is kept
 _LONGEST = 60  # characters of a token that are shown
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
-_STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
-
-HeadName = tuple[str, str, int, int]  # stack, attention, layer, head
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,6 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a head is called, and the behaviour whose colour it has; "" for none."""
-
-    words: str
-    behaviour: str = ""
-
-
-@dataclass(frozen=True)
 class Viewer:
     """Passages to be looked at on a page, and what their heads are called.
 
@@ -123,17 +113,29 @@ class Viewer:
         rank = {name: at for at, name in enumerate(self.called)}
         return sorted(firmness, key=lambda name: (rank.get(name, len(rank)), -firmness[name]))
 
+    @property
+    def start(self) -> HeadName:
+        """The head that is seen first."""
+        return self.ordered[0] if self.first is None else self.first
+
+    @property
+    def size(self) -> str:
+        """What is seen: `32 heads over 31 tokens`."""
+        each = self.passages[0].attentions
+        heads = so_many(sum(one.heads.count for one in each), "head")
+        texts = f", {so_many(len(self.passages), 'text')}" if len(self.passages) > 1 else ""
+        return f"{heads}{texts}, {so_many(sum(len(one.attentions[-1].queries) for one in self.passages), 'token')}"
+
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What the page's script reads: tokens, packed patterns by head as far as the budget goes, and names of heads."""
+        """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
         several = len({name[:2] for name in self.ordered}) > 1
         kept, left_out = self._kept()
-        first = self.ordered[0] if self.first is None else self.first
         return {
             "several": several,
             "heads": self.heads,
             "linked": self.linked,
-            "first": dict(zip(("stack", "attention", "layer", "head"), first, strict=True)),
+            "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
             "called": [[*name, said.words, said.behaviour] for name, said in self.called.items()],
             "passages": [
                 {"title": passage.title, "attentions": [_told(each, kept[id(each)]) for each in passage.attentions]}
@@ -147,8 +149,7 @@ class Viewer:
         pairs = [(each, {*each.names()}) for passage in self.passages for each in passage.attentions]
         kept: dict[int, dict[str, str]] = {id(each): {} for each, _ in pairs}
         room, left_out = self.budget, 0
-        first = [] if self.first is None else [self.first]
-        for name in dict.fromkeys([*first, *self.ordered]):
+        for name in dict.fromkeys([self.start, *self.ordered]):
             for each, names in pairs:
                 if name not in names:
                     continue
@@ -191,12 +192,9 @@ def passage(found: Run, prompt: int = 0) -> Passage:
             continue
         if missing:
             raise InputError(f"{missing[0]!r} was not captured, and others were: capture {_glob(heads)!r}")
-        layers = []
-        for site in sites:
-            shown = found.shown_pattern(site, prompt)
-            layers.append(_bytes(shown.pattern))
-            queries, keys = shown.queries, shown.keys
-        attentions.append(Attention(heads, *(tuple(map(_cut, each)) for each in (queries, keys)), np.stack(layers)))
+        shown = [found.shown_pattern(site, prompt) for site in sites]
+        queries, keys = (tuple(map(_cut, each)) for each in shown[0][1:])
+        attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in shown])))
     if not attentions:
         raise InputError('no pattern was captured, so there is none to view: run(model, text, capture="*.pattern")')
     return Passage(tuple(attentions))
@@ -213,49 +211,6 @@ def read(model: Model, text: str, target: str | None = None) -> Passage:
     if not text.strip():
         raise InputError("expected a text to view, got an empty one")
     return passage(run(model, text, until="*.pattern", target=target))
-
-
-def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
-    """What heads are called by a table of labels, heads with the best evidence and the largest gain first.
-
-    A head is called by its first label.
-
-    Raises:
-        InputError: the table lacks a column.
-    """
-    needed = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
-    if lacking := [column for column in needed if column not in labels]:
-        raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
-    strength = labels["evidence"].map(_STRENGTH).fillna(len(_STRENGTH))
-    rows = labels.assign(strength=strength).sort_values(["strength", "gain"], ascending=[True, False], kind="stable")
-    found: dict[HeadName, Said] = {}
-    for row in rows[needed].to_dict("records"):
-        name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
-        found.setdefault(name, Said(str(row["label"]), str(row["behaviour"])))
-    return found
-
-
-def head_named(model: Model, name: str) -> HeadName:
-    """The head that `L2.H5`, `encoder.L2.H5` or `cross.L2.H5` names.
-
-    Raises:
-        InputError: the model has no such head.
-    """
-    before, _, place = name.rpartition(".L")
-    before, place = (before, f"L{place}") if before else ("", name)
-    for heads in Heads.every(model):
-        if before in (heads.called, "" if len(Heads.every(model)) == 1 else heads.called):
-            layer, _, head = place.removeprefix("L").partition(".H")
-            if layer.isdecimal() and head.isdecimal() and int(layer) < heads.n_layers and int(head) < heads.n_heads:
-                return heads.stack, heads.attention, int(layer), int(head)
-    first = Heads.every(model)
-    before = "" if len(first) == 1 else f"{first[0].called}."
-    known = " or ".join(f"{each.called}.L0.H0" for each in first) if len(first) > 1 else "L0.H0"
-    raise InputError(
-        f"no head {name!r}: expected one like {known}; this model has "
-        + ", ".join(f"in {each.called} {each.n_layers} layers of {each.n_heads} heads" for each in first)
-        + ", counted from 0"
-    )
 
 
 def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDArray[np.uint8], "head query key"]:

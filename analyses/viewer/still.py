@@ -16,7 +16,7 @@ def still(viewer: Viewer) -> str:
 
     It is of the first passage and head, and of no more than its first tokens.
     """
-    stack, attention, layer, head = viewer.ordered[0] if viewer.first is None else viewer.first
+    stack, attention, layer, head = viewer.start
     shown = next(
         (
             each
@@ -33,14 +33,14 @@ def still(viewer: Viewer) -> str:
     lines = [
         f'<line x1="{_COLUMN + 6}" y1="{_middle(query)}" x2="{_COLUMN + _GAP - 6}" y2="{_middle(key)}" '
         f'stroke-opacity="{share:.2f}" stroke-width="{0.5 + 2.5 * share:.2f}"/>'
-        for query, key in np.argwhere(shares >= 0.05)
+        for query, key in np.argwhere(shares >= 0.05).tolist()
         for share in [shares[query, key]]
     ]
     left = [_word(token, at, _COLUMN, "end") for at, token in enumerate(shown.queries[:_MOST])]
     right = [_word(token, at, _COLUMN + _GAP, "start") for at, token in enumerate(shown.keys[:_MOST])]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{escape(said)}" font-family="system-ui, sans-serif" font-size="13" fill="currentColor">'
+        f'role="img" aria-label="{escape(said)}" font-family="sans-serif" font-size="13" fill="currentColor">'
         f'<text x="{width / 2:g}" y="14" text-anchor="middle">{escape(said)}</text>'
         f'<g stroke="currentColor">{"".join(lines)}</g>{"".join(left)}{"".join(right)}</svg>'
     )

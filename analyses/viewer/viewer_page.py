@@ -8,37 +8,39 @@ from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from analyses.viewer.passages import LEAST, Viewer
 from analyses.viewer.still import still
+from interp import InputError
+from interp.training.whole_files import replacing
 
+TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _FRAME = 460  # pixels high, in a notebook
 
 
 @cache
-def script() -> Markup:
+def script() -> str:
     """What a page with viewers runs, once."""
-    return Markup((_ROOM / "view.js").read_text("utf-8"))  # noqa: S704 (a file of ours)
+    return (_ROOM / "view.js").read_text("utf-8")
 
 
 @cache
-def style() -> Markup:
+def style() -> str:
     """How viewers look; colours and type are the page's."""
-    return Markup((_ROOM / "viewer.css").read_text("utf-8"))  # noqa: S704
+    return (_ROOM / "viewer.css").read_text("utf-8")
 
 
-def fragment(viewer: Viewer) -> Markup:
+def fragment(viewer: Viewer) -> str:
     """One viewer as a block of a page that has `style` and `script`."""
     data = viewer.data
     patterns = sum(len([*each.names()]) for passage in viewer.passages for each in passage.attentions)
-    return Markup(  # noqa: S704 (the template escapes)
+    return (
         _environment()
         .get_template("viewer.html.jinja")
         .render(
             data=_json(data),
-            still=Markup(still(viewer)),  # noqa: S704 (it escapes)
+            still=still(viewer),
             left_out=data["left_out"],
             patterns=patterns,
             flips=any(each.heads.attention == "self" for each in viewer.passages[0].attentions),
@@ -58,7 +60,7 @@ def page(viewer: Viewer, title: str, lead: str = "", *, heading: bool = True) ->
             heading=title if heading else "",
             lead=lead,
             viewer=fragment(viewer),
-            style=Markup(styles),  # noqa: S704
+            style=styles,
             script=script(),
             policy=(
                 f"default-src 'none'; script-src 'sha256-{_digest(script())}'; style-src 'sha256-{_digest(styles)}'; "
@@ -70,17 +72,33 @@ def page(viewer: Viewer, title: str, lead: str = "", *, heading: bool = True) ->
 
 def frame(viewer: Viewer) -> str:
     """A frame for a notebook in which scripts run that can reach nothing around it."""
-    inside = page(viewer, "Where does each token look?", heading=False)
+    inside = page(viewer, TITLE, heading=False)
     return (
-        f'<iframe sandbox="allow-scripts" srcdoc="{escape(inside)}" title="Where does each token look?" '
+        f'<iframe sandbox="allow-scripts" srcdoc="{escape(inside)}" title="{TITLE}" '
         f'width="100%" height="{_FRAME}" frameborder="0"></iframe>'
     )
 
 
-def _json(data: object) -> Markup:
+def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "") -> None:
+    """Write the page of a viewer, whole or not at all.
+
+    Raises:
+        InputError: `out` is a directory, or the system refuses.
+    """
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: expected the name of a file, such as {path / 'view.html'}")
+    try:
+        with replacing(path) as part:
+            part.write_text(page(viewer, title, lead), "utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+
+
+def _json(data: object) -> str:
     """Data inside a script element, which no text in it can end."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _digest(text: str) -> str:

@@ -1,0 +1,84 @@
+"""The command that shows where the tokens of one's own sentence look, on a page to be pointed at."""
+# ruff: noqa: PLC0415
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyses.cli.command_frame import one_line, opened, progressing, title
+from analyses.cli.options import Device, Dtype, DtypeOption, Model
+
+_DEFAULT = "view.html"
+
+
+def view(
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="What the model reads; one page for several.")],
+    *,
+    model: Model = "default",
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="What the decoder has read, where an encoder reads the text: one a text, or one for all."),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="The head that is seen first: L2.H5, or encoder.L2.H5, decoder.L2.H5, cross.L2.H5 of an "
+            "encoder-decoder.",
+            show_default="one with a label, or the one that looks most firmly at single tokens",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A directory that `interp report` left: heads are called as it labels them."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file, which is replaced.", show_default=f"{_DEFAULT}, or view-2.html, ..."),
+    ] = None,
+    device: Device = "cpu",
+    dtype: DtypeOption = Dtype.FLOAT32,
+) -> None:
+    """Where does each token of your own text look, in every head? One page, to be pointed at."""
+    with one_line(), progressing() as progress:
+        from analyses import viewer
+        from interp import InputError
+
+        out = _free() if out is None else out
+        targets = _one_each(texts, target)
+        progress("loading the model", 0)
+        loaded = opened(model, device, dtype)
+        first = None if head is None else viewer.head_named(loaded, head)
+        called = {} if labels is None else viewer.labelled_by(labels, loaded)
+        if len(loaded.config.stacks) > 1 and not target:
+            raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
+        progress("reading", 0)
+        passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, targets, strict=True))
+        seen = viewer.Viewer(passages, called, linked=True, first=first)
+        viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
+        typer.echo(
+            f"wrote {out}: open it in a browser; a link to {out.name}#{viewer.address(loaded, seen.start)} begins there"
+        )
+
+
+def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str | None]:
+    """A target for each text, where there are any.
+
+    Raises:
+        InputError: there are others than one for each text or one for all.
+    """
+    from interp import InputError
+
+    if not targets:
+        return [None] * len(texts)
+    if len(targets) not in {1, len(texts)}:
+        raise InputError(f"expected one --target for each of {len(texts)} texts, or one for all; got {len(targets)}")
+    return [*targets] if len(targets) == len(texts) else [*targets] * len(texts)
+
+
+def _free() -> Path:
+    """The first of view.html, view-2.html, ... that is not there."""
+    names = (_DEFAULT if number == 1 else f"view-{number}.html" for number in count(1))
+    return next(path for path in map(Path, names) if not path.exists())

@@ -1,0 +1,93 @@
+"""What are heads called on a page: by their place, by an address, by their labels?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analyses.head_tables import Heads
+from interp import InputError, Model
+
+HeadName = tuple[str, str, int, int]  # stack, attention, layer, head
+
+_STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
+_COLUMNS = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a head is called, and the behaviour whose colour it has; "" for none."""
+
+    words: str
+    behaviour: str = ""
+
+
+def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
+    """What heads are called by a table of labels, heads with the best evidence and the largest gain first.
+
+    A head is called by its first label.
+
+    Raises:
+        InputError: the table lacks a column.
+    """
+    if lacking := [column for column in _COLUMNS if column not in labels]:
+        raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
+    ranks = [_STRENGTH.get(str(each), len(_STRENGTH)) for each in labels["evidence"]]
+    rows = labels.assign(rank=ranks).sort_values(["rank", "gain"], ascending=[True, False], kind="stable")
+    found: dict[HeadName, Said] = {}
+    for row in rows.to_dict("records"):
+        name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
+        found.setdefault(name, Said(str(row["label"]), str(row["behaviour"])))
+    return found
+
+
+def labelled_by(report: str | Path, model: Model) -> dict[HeadName, Said]:
+    """What heads are called by the labels of a report that `interp report` left.
+
+    Raises:
+        InputError: there is no report, it has no labels, or it is about another model.
+    """
+    from analyses import runs  # noqa: PLC0415 (it draws figures, which a viewer need not wait for)
+    from analyses.provenance import model_facts  # noqa: PLC0415
+
+    left = runs.read(report)
+    measured = left.facts.get("model") or {}
+    if measured.get("sha256") != model_facts(model)["sha256"]:
+        raise InputError(
+            f"{report} is about {left.model or 'other models'}, and not about this one: its labels are others'"
+        )
+    return labelled(left.table("labels"))
+
+
+def address(model: Model, name: HeadName) -> str:
+    """A head as links name it: `L2.H5` where there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
+    kinds = Heads.every(model)
+    (called,) = (each.called for each in kinds if (each.stack, each.attention) == name[:2])
+    return f"{'' if len(kinds) == 1 else f'{called}.'}L{name[2]}.H{name[3]}"
+
+
+def head_named(model: Model, name: str) -> HeadName:
+    """The head that has this `address`.
+
+    Raises:
+        InputError: the model has no such head.
+    """
+    kinds = Heads.every(model)
+    for heads in kinds:
+        for layer, head in ((layer, head) for layer in range(heads.n_layers) for head in range(heads.n_heads)):
+            if address(model, place := (heads.stack, heads.attention, layer, head)) == name:
+                return place
+    raise InputError(f"no head {name!r}: this model has {_known(model, kinds)}, counted from 0")
+
+
+def _known(model: Model, kinds: Sequence[Heads]) -> str:
+    """`encoder.L0.H0 to encoder.L3.H7, ...`."""
+    ends = [
+        [
+            address(model, (each.stack, each.attention, *place))
+            for place in ((0, 0), (each.n_layers - 1, each.n_heads - 1))
+        ]
+        for each in kinds
+    ]
+    return ", ".join(" to ".join(dict.fromkeys(each)) for each in ends)
