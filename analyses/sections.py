@@ -13,6 +13,7 @@ import pandas as pd
 
 from analyses.corpora import Corpus
 from analyses.numerals import number
+from analyses.viewer.passages import Viewer
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class Overview:
         return [card.id for card in self.cards]
 
 
-Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Overview
+Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Overview | Viewer
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ def view(
         progress("loading the model", 0)
         loaded = opened(model, device, dtype)
         first = None if head is None else viewer.head_named(loaded, head)
-        called = {} if labels is None else viewer.labelled_by(labels, loaded)
+        called = {}
+        if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
+            from analyses.viewer.report_labels import labelled_by
+
+            called = labelled_by(labels, loaded)
         if len(loaded.config.stacks) > 1 and not target:
             raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
         progress("reading", 0)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, TemplateNotFound
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, TemplateNotFound
 
 from analyses.sections import Block, Definitions, Details, Figure, Overview, Piece, Section
+from analyses.viewer import FILTERS
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
@@ -44,13 +45,13 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
     terms = {name for block in blocks if isinstance(block, Definitions) for name in _defined(block)}
     environment = Environment(
-        loader=PackageLoader("analyses.report", "templates"),
+        loader=ChoiceLoader([PackageLoader("analyses.report", "templates"), PackageLoader("analyses.viewer", ".")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    environment.filters |= FILTERS | {
         "kind": kind,
         "pieces": pieces,
         "definition": definition,

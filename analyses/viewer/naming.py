@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -40,24 +39,6 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
         name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
         found.setdefault(name, Said(str(row["label"]), str(row["behaviour"])))
     return found
-
-
-def labelled_by(report: str | Path, model: Model) -> dict[HeadName, Said]:
-    """What heads are called by the labels of a report that `interp report` left.
-
-    Raises:
-        InputError: there is no report, it has no labels, or it is about another model.
-    """
-    from analyses import runs  # noqa: PLC0415 (it draws figures, which a viewer need not wait for)
-    from analyses.provenance import model_facts  # noqa: PLC0415
-
-    left = runs.read(report)
-    measured = left.facts.get("model") or {}
-    if measured.get("sha256") != model_facts(model)["sha256"]:
-        raise InputError(
-            f"{report} is about {left.model or 'other models'}, and not about this one: its labels are others'"
-        )
-    return labelled(left.table("labels"))
 
 
 def address(model: Model, name: HeadName) -> str:

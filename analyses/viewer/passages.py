@@ -130,7 +130,7 @@ class Viewer:
     def data(self) -> dict[str, Any]:
         """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
         several = len({name[:2] for name in self.ordered}) > 1
-        kept, left_out = self._kept()
+        kept, _ = self._kept
         return {
             "several": several,
             "heads": self.heads,
@@ -141,9 +141,29 @@ class Viewer:
                 {"title": passage.title, "attentions": [_told(each, kept[id(each)]) for each in passage.attentions]}
                 for passage in self.passages
             ],
-            "left_out": left_out,
         }
 
+    @property
+    def least(self) -> str:
+        """The share below which none is kept, in words."""
+        return f"{LEAST:.0%}"
+
+    @property
+    def flips(self) -> bool:
+        """Whether tokens look at others of their own text."""
+        return any(each.heads.attention == "self" for each in self.passages[0].attentions)
+
+    @property
+    def n_patterns(self) -> int:
+        """Patterns of all heads in all passages."""
+        return sum(each.heads.count for passage in self.passages for each in passage.attentions)
+
+    @property
+    def left_out(self) -> int:
+        """How many of them the page has no room for."""
+        return self._kept[1]
+
+    @cached_property
     def _kept(self) -> tuple[dict[int, dict[str, str]], int]:
         """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
         pairs = [(each, {*each.names()}) for passage in self.passages for each in passage.attentions]

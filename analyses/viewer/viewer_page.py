@@ -9,49 +9,22 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analyses.viewer.passages import LEAST, Viewer
+from analyses.viewer.passages import Viewer
 from analyses.viewer.still import still
 from interp import InputError
 from interp.training.whole_files import replacing
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
+_THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
 _FRAME = 460  # pixels high, in a notebook
 
 
-@cache
-def script() -> str:
-    """What a page with viewers runs, once."""
-    return (_ROOM / "view.js").read_text("utf-8")
-
-
-@cache
-def style() -> str:
-    """How viewers look; colours and type are the page's."""
-    return (_ROOM / "viewer.css").read_text("utf-8")
-
-
-def fragment(viewer: Viewer) -> str:
-    """One viewer as a block of a page that has `style` and `script`."""
-    data = viewer.data
-    patterns = sum(len([*each.names()]) for passage in viewer.passages for each in passage.attentions)
-    return (
-        _environment()
-        .get_template("viewer.html.jinja")
-        .render(
-            data=_json(data),
-            still=still(viewer),
-            left_out=data["left_out"],
-            patterns=patterns,
-            flips=any(each.heads.attention == "self" for each in viewer.passages[0].attentions),
-            least=f"{LEAST:.0%}",
-        )
-    )
-
-
-def page(viewer: Viewer, title: str, lead: str = "", *, heading: bool = True) -> str:
+def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
     """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
-    styles = f"{_theme()}\n{style()}"
+    script = (_ROOM / "viewer.js").read_text("utf-8")
+    style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
+    only = f"script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'"
     return (
         _environment()
         .get_template("viewer_page.html.jinja")
@@ -59,13 +32,10 @@ def page(viewer: Viewer, title: str, lead: str = "", *, heading: bool = True) ->
             title=title,
             heading=title if heading else "",
             lead=lead,
-            viewer=fragment(viewer),
-            style=styles,
-            script=script(),
-            policy=(
-                f"default-src 'none'; script-src 'sha256-{_digest(script())}'; style-src 'sha256-{_digest(styles)}'; "
-                "base-uri 'none'; form-action 'none'"
-            ),
+            block=viewer,
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; {only}; base-uri 'none'; form-action 'none'",
         )
     )
 
@@ -95,10 +65,13 @@ def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "") -
         raise InputError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
 
 
-def _json(data: object) -> str:
-    """Data inside a script element, which no text in it can end."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+def packed(viewer: Viewer) -> str:
+    """A viewer's data inside a script element, which no text in it can end."""
+    text = json.dumps(viewer.data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+FILTERS = {"still": still, "packed": packed}  # which the template of viewers needs
 
 
 def _digest(text: str) -> str:
@@ -106,16 +79,13 @@ def _digest(text: str) -> str:
 
 
 @cache
-def _theme() -> str:
-    return (_ROOM / "theme.css").read_text("utf-8")
-
-
-@cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("analyses.viewer", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= FILTERS
+    return environment

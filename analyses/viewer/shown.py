@@ -1,0 +1,87 @@
+"""How does one look at a run or a sweep in a notebook? As a page in a frame, or a picture where no script runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from analyses.viewer.cell_picture import cell_picture
+from analyses.viewer.naming import head_named, labelled
+from analyses.viewer.passages import Viewer, passage, read
+from analyses.viewer.still import still
+from analyses.viewer.viewer_page import frame, write
+from interp import InputError, Model, Run, Sweep
+from interp.showing import Shown
+
+_SEVERAL = 12  # prompts of a run that are shown
+_SMALL = 150_000  # bytes of patterns that a notebook keeps of each cell
+
+
+class View(Shown):
+    """What a notebook shows in place of a value: `html` where scripts may run, `svg` where none do."""
+
+    def __init__(self, title: str, svg: str, html: str, viewer: Viewer | None = None):
+        self.title, self.svg, self.html, self.viewer = title, svg, html, viewer
+
+    def facts(self) -> tuple[str, Mapping[str, str]]:
+        """What it is of, and how to keep it."""
+        return self.title, {} if self.viewer is None else {"keep": 'view(...).save("view.html")'}
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": repr(self)}
+
+    def save(self, out: str | Path) -> None:
+        """Write it as a page of its own.
+
+        Raises:
+            InputError: it is a picture, or the place cannot be written.
+        """
+        if self.viewer is None:
+            raise InputError("only what a run looked at is a page: .figure().savefig() keeps a sweep's map")
+        write(self.viewer, out)
+
+
+def view(
+    what: Run | Sweep | Model,
+    *texts: str,
+    target: str | None = None,
+    labels: pd.DataFrame | None = None,
+    head: str | None = None,
+) -> View:
+    """Where does each token look, in every head? Or of a sweep: how much does each cell carry?
+
+    Args:
+        what: a run whose patterns were captured (`capture="*.pattern"`), a model with texts to read, or a sweep.
+        texts: what a model reads.
+        target: what its decoder reads where there is an encoder.
+        labels: a table of labels (`tables/labels`): heads with labels are named, and first.
+        head: the head that is seen first: `L2.H5`, of an encoder-decoder `cross.L2.H5`.
+
+    Raises:
+        InputError: a run without patterns, a model without texts, texts beside what was already run, no such head.
+    """
+    if isinstance(what, Sweep):
+        _refuse(texts=texts, target=target, labels=labels, head=head)
+        picture = cell_picture(what)
+        return View(what.facts()[0], picture, picture)
+    if isinstance(what, Run):
+        _refuse(texts=texts, target=target)
+        passages = [passage(what, prompt) for prompt in range(min(len(what.tokens.ids), _SEVERAL))]
+        model = what.model
+    else:
+        if not texts:
+            raise InputError('expected a text beside the model: view(model, "The old lady shook her head.")')
+        passages, model = [read(what, text, target) for text in texts], what
+    assert model is not None  # a passage needs it
+    first = None if head is None else head_named(model, head)
+    called = {} if labels is None else labelled(labels)
+    seen = Viewer(tuple(passages), called, first=first, budget=_SMALL)
+    return View(f"View of {seen.size}", still(seen), frame(seen), seen)
+
+
+def _refuse(**given: object) -> None:
+    if names := [name for name, value in given.items() if value is not None and value != ()]:
+        raise InputError(f"what was run already is viewed as it is: expected no {', '.join(names)} beside it")
