@@ -8,13 +8,14 @@ from interp import InputError, Sweep
 from interp.showing import signed
 
 _CELL, _LEFT, _TOP = 34, 40, 24  # pixels
+_LITTLE = 0.05  # of the largest effect: what is less has no edge
 _SIGNS = 6  # of a token over its column
 
 
 def cell_picture(sweep: Sweep) -> str:
     """Layers upwards and heads or positions to the right: the darker a cell, the larger its mean effect over prompts.
 
-    What moves the metric the other way has a dashed edge. It is of the sweep's first metric.
+    What moves the metric the other way, and not by little, has a dashed edge. It is of the sweep's first metric.
 
     Raises:
         InputError: its cells do not lie on a layer and one other axis.
@@ -42,7 +43,7 @@ def cell_picture(sweep: Sweep) -> str:
         f'<text x="{middle}" y="{below}" text-anchor="middle">{escape(_column(sweep, at))}</text>'
         for at, middle in enumerate(middles)
     ]
-    said = f"{metric}, {sweep.direction}: mean effect of each cell, at most {signed(largest)} either way"
+    said = f"{metric}, {sweep.direction}: the darkest cell has {signed(largest)} either way"
     width, height = max(_LEFT + n_columns * _CELL + 8, 420), below + 10
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -55,7 +56,7 @@ def _cell(sweep: Sweep, metric: str, layer: int, column: int, effect: float, lar
     place = f"L{layer}.{_column(sweep, column)}"
     if np.isnan(effect):
         return ""
-    dashed = ' stroke-dasharray="3 2"' if effect < 0 else ""
+    dashed = ' stroke-dasharray="3 2"' if effect < -_LITTLE * largest else ""
     shade, side = abs(effect) / largest * 0.75, _CELL - 2
     return (
         f'<rect x="{_LEFT + column * _CELL + 1}" y="{_y(layer, n_layers) + 1}" width="{side}" height="{side}" '

@@ -17,7 +17,7 @@ from interp.training.whole_files import replacing
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
-_FRAME = 460  # pixels high, in a notebook
+_FRAME = 330, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
 
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
@@ -43,9 +43,13 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
 def frame(viewer: Viewer) -> str:
     """A frame for a notebook in which scripts run that can reach nothing around it."""
     inside = page(viewer, TITLE, heading=False)
+    base, layer, line, tokens, most = _FRAME
+    shown = viewer.passages[0].attentions
+    lines = max(len(each.queries) for each in shown) // tokens + 1
+    height = min(most, base + layer * max(each.heads.n_layers for each in shown) + line * lines)
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{escape(inside)}" title="{TITLE}" '
-        f'width="100%" height="{_FRAME}" frameborder="0"></iframe>'
+        f'width="100%" height="{height}" frameborder="0"></iframe>'
     )
 
 
