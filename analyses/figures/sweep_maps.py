@@ -264,7 +264,7 @@ def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
     """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
     rows = _numbered(cells.loc[cells["metric"] == metric])
     name, unit = metric_unit(metric)
-    if rows["share"].notna().any():
+    if rows["share"].notna().to_numpy().any():
         return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"
     return rows, "effect", f"effect on the\n{name}, {unit}"
 

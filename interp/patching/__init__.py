@@ -4,6 +4,7 @@ from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_o
 from interp.patching.gradients.claimed_keys import Estimated, estimated_knock_out
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
+from interp.patching.gradients.site_estimates import SiteEstimates
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, knock_out_together, log_probabilities
 from interp.patching.metrics import (
     Metric,
@@ -35,6 +36,7 @@ __all__ = [
     "Pairs",
     "Read",
     "Receiver",
+    "SiteEstimates",
     "Sweep",
     "TopCells",
     "ablate",

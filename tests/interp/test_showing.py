@@ -21,6 +21,7 @@ from interp.patching import (
     ablate_cells,
     ablate_in_order,
     atp_star,
+    attribution_patching,
     edge_attribution,
     logit_difference,
     top_cells,
@@ -195,6 +196,29 @@ def test_named_positions_are_named(model):
     assert " at S2" in repr(found) or " at END" in repr(found)
     assert [*named.table()["position:S2"]] == [1, 2, 3]
     assert "S2, END" in repr(named)
+
+
+def test_estimates_of_several_sites_show_themselves_and_have_one_table(model, pairs):
+    asked = {"z": ("layer", "head"), "resid_pre": ("layer", "position")}
+    found = attribution_patching(model, pairs, logit_difference(), asked)
+    assert isinstance(found["z"], Sweep)
+    assert "largest of z on logit_difference" in repr(found)
+    assert "2 sites" in found._repr_html_()
+    table = found.table()
+    assert [*table["site"].unique()] == ["z", "resid_pre"]
+    streams = table[table["site"] == "resid_pre"]
+    assert streams["head"].isna().all()
+    np.testing.assert_allclose(streams["effect"], found["resid_pre"].table()["effect"])
+    np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
+    assert table["layer"].dtype.kind == "i"
+    assert str(table["head"].dtype) == "Int64"
+    assert found.figure().axes[0].get_xlabel() == "head"
+    assert found.figure("resid_pre", kind="map").axes[0].get_xlabel() != "head"
+    with pytest.raises(InputError, match="no site 'v': expected z or resid_pre"):
+        found.figure("v")
+    sizes = atp_star(model, pairs, logit_difference(), asked)
+    assert repr(sizes).startswith("Estimated magnitudes, denoise: 2 sites")
+    assert sizes.table()["p"].isna().all()
 
 
 def test_an_ablation_gives_its_drops_also_of_lists_and_orders(model, pairs):

@@ -19,6 +19,7 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.gradients.qk_fix import qk_fixed
+from interp.patching.gradients.site_estimates import SiteEstimates
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of
@@ -97,7 +98,7 @@ def attribution_patching(
     attention: str = "self",
     qk_fix: bool = False,
     budget: int = BUDGET,
-) -> dict[str, Sweep]:
+) -> SiteEstimates[Sweep]:
     """Estimate what `sweep` measures, for several sites from one backward pass a metric.
 
     attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head"), "resid_pre": ("layer", "position")})
@@ -116,8 +117,8 @@ def attribution_patching(
         budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
 
     Returns:
-        dict: a site's `Sweep`, its values the unpatched prompt's value plus the estimate, so that all that is made of
-        an exact sweep can be made of it.
+        SiteEstimates: by site a `Sweep`, its values the unpatched prompt's value plus the estimate, so that all that is
+        made of an exact sweep can be made of it; and of all of them a table.
 
     Raises:
         InputError: no such site or axis, a metric without a gradient or without one number a prompt, a budget too
@@ -127,7 +128,7 @@ def attribution_patching(
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
     estimates, own, other = plan.totals(budget)
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
-    found = {}
+    found = SiteEstimates[Sweep]()
     for site, tables in estimates.items():
         patch_site, by = plan.patch_sites[site], plan.by[site]
         values = {name: by_name(own[name] + value, by, pairs) for name, value in tables.items()}
@@ -146,7 +147,7 @@ def atp_star(
     stack: str | None = None,
     attention: str = "self",
     budget: int = BUDGET,
-) -> dict[str, Magnitudes]:
+) -> SiteEstimates[Magnitudes]:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
 
     For each layer in turn, of all stacks, one backward pass lets no gradient through what the layer adds to the stream,
@@ -157,7 +158,7 @@ def atp_star(
     Arguments are those of `attribution_patching`.
 
     Returns:
-        dict: a site's `Magnitudes`, values `*cells prompt`, never negative.
+        SiteEstimates: by site its `Magnitudes`, values `*cells prompt`, never negative.
 
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
@@ -169,7 +170,7 @@ def atp_star(
         raise InputError("GradDrop leaves out one layer at a time: expected a model of at least 2 layers, got 1")
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=True)
     totals, *_ = plan.totals(budget, layers)
-    found = {}
+    found = SiteEstimates[Magnitudes]()
     for site, tables in totals.items():
         passes = n_layers if site.startswith("resid") else n_layers - 1
         values = {name: by_name(total / passes, plan.by[site], pairs) for name, total in tables.items()}

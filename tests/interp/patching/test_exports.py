@@ -10,7 +10,7 @@ from interp import patching
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "patching.md").read_text()
 CODE = "\n".join("".join(found) for found in re.findall(r"```python\n(.*?)```|`([^`\n]+)`", TEXT, re.DOTALL))
-ELSEWHERE = {"run", "zero"}  # of interp itself
+ELSEWHERE = {"run", "zero", "found", "TokenBatch"}  # of interp itself, and what the page made
 
 
 def defined() -> set[str]:
