@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from interp import sites
+from interp.patching import ablate_in_order, attribution_patching
 from models import load
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -45,3 +46,17 @@ def test_the_table_of_sites_has_every_site_that_models_have():
     for site in sites(load("default")):
         local = re.sub(r"^\w+\.(\d+\.)?", "", site)
         assert local in named, site
+
+
+def test_the_code_on_patching_runs_where_it_brings_its_own_model():
+    text, names = (DOCS / "patching.md").read_text(), {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    first = next(at for at, block in enumerate(blocks) if "load(" in block)
+    names["ablate_in_order"], names["attribution_patching"] = ablate_in_order, attribution_patching
+    quick = [block for block in blocks[first : first + 4] if "neuron" not in block]
+    for block in [*quick, blocks[0]]:  # the others ask for texts of yours, or a model of two stacks
+        exec(compile(block, "patching.md", "exec"), names)
+    losses = names["without"].table()["effect"]
+    assert losses.min() < -0.01 < losses.max()
+    assert names["mean"].shape == (4, 8, 32)
+    assert {*names["found"]} == {"z", "resid_pre"}

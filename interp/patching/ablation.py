@@ -133,7 +133,7 @@ class Options(TypedDict, total=False):
 
     target: what the decoder reads where there is an encoder, which reads the prompts.
     stack, attention: as in `sweep`.
-    mean: for `mean`, what `mean_activation` gave for this site; by default the mean over the prompts.
+    mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
     donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
         prompts, none from itself.
     seed: of the draw.

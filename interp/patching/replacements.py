@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
-from interp.running import Tokens, as_batches, run
+from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
@@ -49,15 +50,20 @@ class Alone(Pairs):
 @torch.no_grad()
 def mean_activation(
     model: Transformer,
-    batches: TokenBatch | Iterable[TokenBatch | Inputs],
+    texts: Tokens | Iterable[Tokens | tuple[Tokens, Tokens]],
     site: str = "z",
     *,
     stack: str | None = None,
     attention: str = "self",
 ) -> Float[Tensor, "layer ..."]:
-    """The mean of a site over all real positions of a corpus, one batch in memory at a time.
+    """The mean of a site over all real positions of some texts, one of them in memory at a time.
 
-    A model with an encoder and a decoder reads batches of both: (sources, targets).
+    Args:
+        model: a transformer.
+        texts: a text, or any number of them, of which each may be a batch (`TokenBatch`, or ids). A model with an
+            encoder and a decoder reads (sources, targets).
+        site: as in `ablate`.
+        stack, attention: as in `sweep`.
 
     Returns:
         Tensor: `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
@@ -68,9 +74,8 @@ def mean_activation(
     patch_site = PatchSite.of(model, site, stack=stack, attention=attention)
     patch_site.check_ablation("mean")
     total, count = torch.zeros((), dtype=torch.float64), 0
-    for batch in [batches] if isinstance(batches, TokenBatch) else batches:
-        texts, target = (batch, None) if isinstance(batch, TokenBatch) else batch
-        out = run(model, texts, capture=patch_site.names, target=target)
+    for each in [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts:
+        out = _seen(model, each, patch_site)
         read = _text(patch_site, (out.tokens, out.target))
         # in double precision: a long corpus must not lose its last batches to rounding
         total = torch.stack([out[name][read.mask].double().sum(0) for name in patch_site.names]) + total.to(
@@ -78,8 +83,17 @@ def mean_activation(
         )
         count += int(read.mask.sum())
     if not count:
-        raise InputError("a mean needs at least one text: got no batches")
+        raise InputError("a mean needs at least one text: got none")
     return (total / count).to(model.last.embed.token.weight.dtype)
+
+
+def _seen(model: Transformer, texts: Any, patch_site: PatchSite) -> Run:
+    """A site's activations on a text or a batch, or on sources with their targets."""
+    if len(model.config.stacks) == 1:
+        return run(model, [texts] if isinstance(texts, tuple) else texts, capture=patch_site.names)
+    if not isinstance(texts, tuple) or len(texts) != 2:
+        raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
+    return run(model, texts[0], capture=patch_site.names, target=texts[1])
 
 
 def _text(patch_site: PatchSite, inputs: Inputs) -> TokenBatch:
@@ -119,9 +133,9 @@ class Replacement:
         means, patch_site = self.mean, self.patch_site
         if means is None:
             inside = patch_site.attention if patch_site.in_attention else "self"
-            means = mean_activation(
-                self.model, [self.prompts.inputs[0]], patch_site.site, stack=patch_site.stack, attention=inside
-            )
+            first, second = self.prompts.inputs[0]
+            read = first if second is None else (first, second)
+            means = mean_activation(self.model, [read], patch_site.site, stack=patch_site.stack, attention=inside)
         expected = (patch_site.n_layers, *patch_site.sizes[1:])
         if means.shape != expected:
             raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(means.shape)}")

@@ -3,12 +3,14 @@
 from itertools import product
 
 import pytest
+import tiny
 import torch
+from worded import worded
 
 from analyses import position
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, put, run, zero
 from interp.config import Gated, NoMLP, NoNorm, NoPositions, Plain, Rotary
-from interp.patching import Pairs, function, kl_divergence, logit_difference, sweep
+from interp.patching import Pairs, function, kl_divergence, logit_difference, next_token_loss, sweep
 from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
 from interp.patching.replacements import mean_activation
 from models import planted
@@ -400,7 +402,22 @@ class TestBadInput:
         left = TokenBatch.from_rows([[1, 2, 3], [4]], side="left")
         with pytest.raises(InputError, match="padded on the right"):
             ablate(model, left, logit_difference(RIGHT[:2], WRONG[:2]))
-        with pytest.raises(InputError, match="no batches"):
+        with pytest.raises(InputError, match="at least one text: got none"):
             mean_activation(model, [])
         with pytest.raises(InputError, match=r"no patchable site 'mlp.post' in this model"):
             ablate_cells(model, rows(LENGTHS), METRICS[0], [(0, 0)], "mlp.post")
+
+
+def test_a_mean_is_over_texts_as_they_are_typed_each_token_once():
+    model, texts = worded(), ["Tim saw Sue", "the dog saw Tim"]
+    every = [run(model, text, capture="decoder.*.attn.z") for text in texts]
+    for layer, found in enumerate(mean_activation(model, texts)):
+        tokens = torch.cat([out[f"decoder.{layer}.attn.z"][0] for out in every])
+        torch.testing.assert_close(found, tokens.mean(0))
+    torch.testing.assert_close(mean_activation(model, texts[0]), mean_activation(model, run(model, texts[0]).tokens))
+    torch.testing.assert_close(mean_activation(model, (text for text in texts)), mean_activation(model, texts))
+    given = ablate(model, texts, next_token_loss(), kind="mean", mean=mean_activation(model, texts))
+    own = ablate(model, texts, next_token_loss(), kind="mean")  # by default the mean over these prompts
+    torch.testing.assert_close(given.values["loss"], own.values["loss"])
+    with pytest.raises(InputError, match=r"two texts: expected \(sources, targets\)"):
+        mean_activation(tiny.two_stacks("original"), tiny.token_ids(2, 4))
