@@ -48,6 +48,7 @@ def test_the_table_of_sites_has_every_site_that_models_have():
         assert local in named, site
 
 
+@pytest.mark.slow
 def test_the_code_on_patching_runs_where_it_brings_its_own_model():
     text, names = (DOCS / "patching.md").read_text(), {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -27,6 +27,10 @@ from interp.running import as_batch, as_target, target_tokenizer
 from interp.showing import DataFrame, Shown, so_many
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
+_NAMES = (
+    "named positions align one pair with another, not the two prompts of a pair, whose every token takes the other's "
+    "place: reword one of the two"
+)
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
 
@@ -59,7 +63,7 @@ class Pairs(Shown):
         if self.clean.ids.shape != self.corrupt.ids.shape or not torch.equal(self.clean.mask, self.corrupt.mask):
             raise InputError(
                 "clean and corrupted prompts must align token by token: expected equal lengths, got "
-                f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens"
+                f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens; {_NAMES}"
             )
         if self.clean.padded and not bool(self.clean.mask[:, 0].all()):
             raise InputError("pairs are padded on the right: expected a real token in the first column of every prompt")
@@ -403,7 +407,7 @@ def _pair(
     if shared is None:
         return f"the answers share no differing piece: {right!r} and {wrong!r} are {answers[0]} and {answers[1]}"
     if len(prompts[0]) != len(prompts[1]):
-        return f"the prompts do not align: they are {len(prompts[0])} and {len(prompts[1])} tokens long"
+        return f"the prompts do not align: they are {len(prompts[0])} and {len(prompts[1])} tokens long; {_NAMES}"
     if prompts[0] == prompts[1]:
         return "the prompts are identical: nothing can be patched"
     if target is not None:

@@ -308,7 +308,7 @@ def test_a_file_that_is_no_table_of_pairs_is_one_line(here, capsys, content, say
         ([*ONE[:6]], "--wrong is not given"),
         ([*ONE, "--pairs", "pairs.csv"], "got --pairs"),
         (["--pairs", "nowhere.csv"], "nowhere.csv"),
-        ([*ONE, "--corrupt", "Sue saw the"], "do not align"),
+        ([*ONE, "--corrupt", "Sue saw the"], "named positions align one pair with another"),
         ([*ONE, "--corrupt", "Tim saw"], "identical"),
         ([*ONE, "--wrong", "He"], "no differing piece"),
         ([*ONE, "--site", "zz"], "expected one of resid_pre"),

@@ -119,3 +119,11 @@ def test_braces_in_a_column_name_tokens_and_every_row_has_them():
         Pairs.from_columns(model, table([*rows, ("Tim saw", "Sue saw", "He", "She")]).to_dict("list"))
     with pytest.raises(InputError, match="mark the clean prompt alone"):
         Pairs.from_columns(model, table([("Tim saw", "{S:Sue} saw", "He", "She")]).to_dict("list"))
+
+
+def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
+    texts = ["Tim saw"], ["the dog saw"], ["He"], ["She"]
+    with pytest.raises(InputError, match="are 2 and 3 tokens long; named positions align one pair with another"):
+        Pairs.from_texts(worded(), *texts, positions={"END": -1})
+    with pytest.raises(InputError, match="not the two prompts of a pair"):
+        Pairs.from_ids(worded(), torch.tensor([[1, 2]]), torch.tensor([[1, 2, 3]]))
