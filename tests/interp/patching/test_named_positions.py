@@ -122,7 +122,7 @@ def test_braces_in_a_column_name_tokens_and_every_row_has_them():
 
 
 def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
-    texts = ["Tim saw"], ["the dog saw"], ["He"], ["She"]
+    texts = ["Tim saw"], ["the dog saw"], [" He"], [" She"]
     with pytest.raises(InputError, match="are 2 and 3 tokens long; named positions align one pair with another"):
         Pairs.from_texts(worded(), *texts, positions={"END": -1})
     with pytest.raises(InputError, match="not the two prompts of a pair"):
