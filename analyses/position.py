@@ -292,5 +292,5 @@ BEHAVIOUR = Behaviour(
     colour="blue",
     effects=effects,
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
-    pictures=("repeats", "distance", "sentence"),
+    pictures=("repeats", "sentence"),
 )

@@ -10,6 +10,7 @@ import typer
 from analyses.cli import measure_commands as measuring
 from analyses.cli import model_commands as making
 from analyses.cli import patch_command as patching
+from analyses.cli import reading_commands as reading
 from analyses.cli import view_command as viewing
 from analyses.cli.command_frame import USAGE
 from analyses.cli.typed_examples import below
@@ -37,15 +38,11 @@ for _name, _commands, _help in (
     ("next-word", ["next-word"], "Which words and heads decide what comes next, and what does it cost?"),
 ):
     app.command(_name, help=_help, epilog=below(_name))(measuring.experimenting(_commands, _name))
-for _command in (
-    viewing.view,
-    measuring.probes,
-    patching.patch,
-    measuring.compare,
-    making.train,
-    making.generate,
-    making.models,
-):
+_COMMANDS = (
+    *(measuring.probes, patching.patch, measuring.compare, reading.figures, viewing.view),
+    *(making.train, making.generate, making.models),
+)
+for _command in _COMMANDS:
     app.command(epilog=below(_command.__name__))(_command)
 
 

@@ -35,6 +35,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "interp patch --pairs pairs.csv --position END=-1 --metric loss --out losses",
     ),
     "compare": ("interp compare default DIRECTORY --corpus treebank.conllu",),
+    "figures": (
+        "interp figures report",
+        "interp figures report position-heads labels --width 6.9 --format svg --out paper",
+    ),
     "train": (
         "interp train default --set data.novels.path=FOLDER --out trained",
         "interp train default --out trained --resume",

@@ -13,7 +13,16 @@ from analyses.figures.lens_figures import lens_line, lens_map, token_bars
 from analyses.figures.model_comparison import compared_gains, gains_by_depth
 from analyses.figures.probe_curves import probes_by_layer
 from analyses.figures.style import Drawn, Page, head_name, measure_name, page
-from analyses.figures.sweep_maps import cell_map, cell_name, entry_maps, metric_unit, steps, sweep_figures, top_cells
+from analyses.figures.sweep_maps import (
+    cell_map,
+    cell_name,
+    entry_maps,
+    metric_unit,
+    steps,
+    sweep_drawings,
+    sweep_figures,
+    top_cells,
+)
 from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
 
@@ -46,6 +55,7 @@ __all__ = [
     "page",
     "probes_by_layer",
     "steps",
+    "sweep_drawings",
     "sweep_figures",
     "three_attentions",
     "token_bars",

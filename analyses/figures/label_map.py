@@ -30,6 +30,7 @@ from analyses.figures.style import (
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
 _SHOWN = 3  # labels that fit into a cell
+_CELL = 0.7  # inches: a cell is not made narrower, where the text has 9 points
 _HEAD = ["stack", "attention", "layer", "head"]
 
 
@@ -53,7 +54,8 @@ def label_map(
     """
     family = families(labels["behaviour"], colours)
     question = "What may each head be called?"
-    figure, ax = single(question, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads), page)
+    least = sized(0.5 + _CELL * n_heads)
+    figure, ax = single(question, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads), page, least=least)
     for (layer, head), rows in _by_head(labels).items():
         face: Any = (*_rgb(family[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))

@@ -154,11 +154,13 @@ def begin(
     return figure
 
 
-def single(question: str, height: float, width: float = WIDTH, options: Page | None = None) -> tuple[Figure, Axes]:
-    """A figure of one panel."""
+def single(
+    question: str, height: float, width: float = WIDTH, options: Page | None = None, *, least: float = 0.0
+) -> tuple[Figure, Axes]:
+    """A figure of one panel, which needs `least` inches across."""
     if borrowed := _borrowed(options, 1):
         return borrowed[0], borrowed[1][0]
-    figure = begin(question, height, width, options)
+    figure = begin(question, height, width, options, least=least)
     return figure, figure.subplots()
 
 

@@ -1,6 +1,6 @@
 """Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -54,15 +54,19 @@ _FEW = 16  # positions up to which a cell has room for the number of its head
 
 
 def sweep_figures(cells: pd.DataFrame, metric: str, *, place: str | None = None) -> dict[str, Figure]:
-    """All figures that fit a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects.
+    """All figures that fit a sweep, by name, each as `sweep_drawings` has it drawn.
 
     `place` names the site where its name alone says too little: in a model of several stacks.
     """
-    drawn = {"top": top_cells(cells, metric, place=place)}
+    return {kind: draw(cells, metric, place=place) for kind, draw in sweep_drawings(cells).items()}
+
+
+def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
+    """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
     if _has(cells, "query"):
-        return {"cells": entry_maps(cells, metric, place=place), **drawn}
+        return {"cells": entry_maps, "top": top_cells}
     has_map = _has(cells, "head") or _has(cells, "position")
-    return {"cells": cell_map(cells, metric, place=place), **drawn} if has_map else drawn
+    return {**({"cells": cell_map} if has_map else {}), "top": top_cells}
 
 
 @styled

@@ -89,15 +89,15 @@ def _figures(runs: Sequence[Run], best: Mapping[str, pd.DataFrame]) -> Iterator[
     for place, part in enumerate(parts, 1):
         figure = figures.forming(
             pd.concat([run.table for run in part]),
-            {run.name: _changed(best[run.name]) for run in part},
+            {run.name: change_steps(best[run.name]) for run in part},
             {run.name: run.boundaries for run in part},
         )
         name = "forming" if len(parts) == 1 else f"forming-{place}"
         yield Figure(name, figure, _CAPTION, alt(part, best))
 
 
-def _changed(best: pd.DataFrame) -> tuple[int, int] | None:
-    """From where to where the phase change is."""
+def change_steps(best: pd.DataFrame) -> tuple[int, int] | None:
+    """From where to where the phase change is, by rows of `tables/formed` of one run."""
     rows = best.loc[(best["measure"] == CHANGING) & best["rise_from"].notna()]
     return None if rows.empty else (int(rows["rise_from"].iloc[0]), int(rows["rise_to"].iloc[0]))
 

@@ -310,7 +310,7 @@ def _draw(run: Run, model: Model, result: Result) -> Result:
     return replace(
         result,
         drawn=[replace(each, name=before + each.name) for each in drawn],
-        caused={task: replace(each, name=before + each.name) for task, each in caused.items()},
+        caused={task: replace(each.drawn(), name=before + each.name) for task, each in caused.items()},
     )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
+import matplotlib.figure
 import numpy as np
 import pandas as pd
 
@@ -27,6 +29,18 @@ _DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with
 _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
+class Drawing(NamedTuple):
+    """A figure that a table is enough for: its name, how it is drawn (`draw(**page)`), and what the page says below."""
+
+    name: str
+    draw: Callable[..., matplotlib.figure.Figure]
+    caption: str = ""
+
+    def drawn(self) -> Figure:
+        """As the page shows it."""
+        return Figure(self.name, self.draw(), self.caption)
+
+
 def illustrate(
     model: Model,
     behaviour: Behaviour,
@@ -36,35 +50,53 @@ def illustrate(
     seed: int = 0,
 ) -> Iterator[Figure]:
     """The figures of attention of one behaviour and kind of attention, in the order of its section."""
-    measured = set(heads["measure"])
-    measures = [measure for measure in behaviour.headline if measure in measured]
-    yield from _grids(behaviour, heads, measures)
-    shares = [measure for measure in measures if behaviour[measure].unit in {"share", "correlation"}]
-    shown = varied(notable(heads), shares)
-    chosen = shown if len(shown) else varied(heads, shares)
-    closest = "" if len(shown) else _NO_FINDING
-    if len(chosen):
-        leading = chosen["measure"].iloc[0]
-        caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
-        yield Figure(f"{behaviour.name}-gains", figures.gain_intervals(heads, leading), caption)
-    if "distance" in behaviour.pictures and "distance" in measured:
-        caption = "A head that looks at all visible tokens alike would lie on the dashed line."
-        yield Figure("position-distance", figures.distance_by_layer(heads), caption)
+    for drawing in measured(behaviour.name, heads, behaviour.headline, behaviour.grids):
+        yield drawing.drawn()
+    chosen, closest = _leading(heads, behaviour.headline)
     if len(chosen):
         for drawn in _of_heads(model, behaviour, corpus, chosen, seed):
             yield replace(drawn, caption=closest + drawn.caption)
 
 
-def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str, str | None]) -> dict[str, Figure]:
+def measured(
+    behaviour: str, heads: pd.DataFrame, headline: Sequence[str], questions: Mapping[str, str]
+) -> Iterator[Drawing]:
+    """What rows of `tables/heads` of one behaviour and kind of attention show; `questions` are titles of grids."""
+    names = set(heads["measure"])
+    yield from _grids(behaviour, heads, [measure for measure in headline if measure in names], questions)
+    chosen, _ = _leading(heads, headline)
+    if len(chosen):
+        leading = chosen["measure"].iloc[0]
+        caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
+        yield Drawing(f"{behaviour}-gains", partial(figures.gain_intervals, heads, leading), caption)
+    if behaviour == position.BEHAVIOUR.name and "distance" in names:
+        caption = "A head that looks at all visible tokens alike would lie on the dashed line."
+        yield Drawing("position-distance", partial(figures.distance_by_layer, heads), caption)
+
+
+def _leading(heads: pd.DataFrame, headline: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """Of the headline measures that are shares, the heads that show most of what there is; else what comes closest."""
+    units = _units(heads)
+    shares = [measure for measure in headline if units.get(measure) in {"share", "correlation"}]
+    shown = varied(notable(heads), shares)
+    return (shown, "") if len(shown) else (varied(heads, shares), _NO_FINDING)
+
+
+def _units(heads: pd.DataFrame) -> dict[str, str]:
+    """The unit of each measure."""
+    return dict(zip(heads["measure"], heads["unit"], strict=True))
+
+
+def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str, str | None]) -> dict[str, Drawing]:
     """By task, what each head's patch restores and removes; `questions` are their titles."""
     caption = (
         "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
         "either way, with an interval clear of 0 and q below 0.05."
     )
     return {
-        task: Figure(
+        task: Drawing(
             f"{behaviour}-effects-{_slug(task)}",
-            figures.effect_grid(effects, task, title=questions.get(task, "?")),
+            partial(figures.effect_grid, effects, task, title=questions.get(task, "?")),
             caption,
         )
         for task in effects["task"].unique()
@@ -121,14 +153,17 @@ def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str],
     return asks, keys if kind.attention == "cross" else asks
 
 
-def _grids(behaviour: Behaviour, heads: pd.DataFrame, measures: Sequence[str]) -> Iterator[Figure]:
+def _grids(
+    behaviour: str, heads: pd.DataFrame, measures: Sequence[str], questions: Mapping[str, str]
+) -> Iterator[Drawing]:
     """One grid a unit, so that each has one scale."""
-    for each in dict.fromkeys(behaviour[measure].unit for measure in measures):
-        group = [measure for measure in measures if behaviour[measure].unit == each]
-        name, unit = f"{behaviour.name}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
-        figure = figures.head_grid(heads, group, title=behaviour.grids.get(each, "?"), quantity=unit.drawn)
+    units = _units(heads)
+    for each in dict.fromkeys(units[measure] for measure in measures):
+        group = [measure for measure in measures if units[measure] == each]
+        name, unit = f"{behaviour}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
+        draw = partial(figures.head_grid, heads, group, title=questions.get(each, "?"), quantity=unit.drawn)
         read = [unit.caption, _DOTS if unit.ranked else ""]
-        yield Figure(name, figure, " ".join(each for each in read if each))
+        yield Drawing(name, draw, " ".join(each for each in read if each))
 
 
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:

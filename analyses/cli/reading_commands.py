@@ -1,0 +1,46 @@
+"""Commands that read what another left, and measure nothing: figures, inspect."""
+# ruff: noqa: PLC0415
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyses.cli.command_frame import one_line
+
+Format = StrEnum("Format", "PDF SVG PNG")
+Run = Annotated[Path, typer.Argument(help="The directory that a command left: its --out.", show_default=False)]
+
+
+def figures(
+    run: Run,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which figures, called as in RUN/figures.", show_default="all that tables are enough for"),
+    ] = None,
+    *,
+    width: Annotated[float, typer.Option(help="Inches: 3.3 is a column of a paper, 6.9 its page.")] = 3.3,
+    format: Annotated[
+        Format, typer.Option(help="pdf and svg keep text as text; png has 300 dots an inch.")
+    ] = Format.PDF,
+    font_size: Annotated[float, typer.Option(help="Points; ticks are an eighth smaller.")] = 8.0,
+    out: Annotated[
+        Path | None, typer.Option(help="The directory of the figures.", show_default="RUN-figures, beside RUN")
+    ] = None,
+) -> None:
+    """A finished run's figures at the size of a paper's column, each with its caption in a text file beside it."""
+    with one_line():
+        from analyses import paper_figures, runs
+
+        folder = out or run.resolve().with_name(f"{run.resolve().name}-figures")
+        how = {"width": width, "font_size": font_size, "format": format.value}
+        written = paper_figures.write(runs.read(run), folder, names or (), **how)
+        pictures = [file.name for file in written.files if file.suffix != ".txt"]
+        for name in pictures:
+            typer.echo(name)
+        reasons = dict.fromkeys(written.left_out.values())
+        for why in reasons:
+            typer.echo(f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}")
+        count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
+        typer.echo(f"wrote {count} to {out or folder.name}, each with its caption in a .txt beside it")

@@ -1,0 +1,222 @@
+"""Which figures of a finished run can be drawn again for a paper? All that its tables are enough for, each by its name.
+
+Nothing is measured again and no model is loaded: pictures of attention over a text, which need one, are not drawn.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+import matplotlib.figure
+import pandas as pd
+
+from analyses import behaviours, figures
+from analyses.compare.compare_page import headline
+from analyses.figures.probe_curves import probe_depths
+from analyses.measures import Behaviour
+from analyses.over_training.training_page import change_steps
+from analyses.report.explanation_section import by_group
+from analyses.report.illustrations import Drawing, effect_figures, measured
+from analyses.runs import RunFolder
+from interp.errors import InputError
+
+Format = Literal["pdf", "svg", "png"]
+COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
+_SAVED: Mapping[str, Mapping[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+_KIND = ["stack", "attention"]
+_COLOURS = {name: each.colour for name, each in behaviours.OURS.items()}
+
+
+class Written(NamedTuple):
+    """The files that were written, each figure's before its caption's, and by figure why it was not drawn."""
+
+    files: list[Path]
+    left_out: dict[str, str]
+
+
+def write(
+    run: RunFolder,
+    out: str | Path,
+    names: Sequence[str] = (),
+    *,
+    width: int | float = COLUMN,
+    font_size: int | float = POINTS,
+    format: Format = "pdf",
+) -> Written:
+    """Draw a run's figures again, without titles, each with its caption in a text file beside it.
+
+    Files of the same names in `out` are replaced.
+
+    Args:
+        run: what a command left.
+        out: the directory that the files are written to, made where it is not there.
+        names: which figures, as `drawings` calls them; all by default.
+        width: in inches; a figure that needs more is left out, and it is said how much it needs.
+        font_size: in points, of most text; ticks have 8 where it has 9.
+        format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+
+    Raises:
+        InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
+    """
+    known = drawings(run)
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(
+            f"no figure {', '.join(unknown)} can be drawn from the tables of {run.folder}: expected some of "
+            f"{', '.join(known) or 'none'}"
+        )
+    folder, files, left_out = Path(out), [], {}
+    options = {"width": width, "font_size": font_size, "title": None}
+    for name in names or known:
+        try:
+            figure = known[name](**options)
+        except ValueError as error:
+            left_out[name] = str(error)
+            continue
+        files += _saved(figure, folder, name, format, _source(run))
+    if not files:
+        why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
+        raise InputError(f"no figure of {run.folder} could be drawn: {why}")
+    return Written(files, left_out | ({} if names else _need_model(run, known)))
+
+
+def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
+    """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
+    tables = {name: run.table(name) for name in run.tables}
+    several = len(run.facts.get("model", {}).get("stacks", ())) > 1
+    found = [drawing for draw in _BY_TABLES for drawing in draw(run, tables, several)]
+    return {drawing.name: drawing.draw for drawing in found}
+
+
+def _saved(figure: matplotlib.figure.Figure, folder: Path, name: str, format: str, source: str) -> list[Path]:
+    picture, caption = folder / f"{name}.{format}", folder / f"{name}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(picture, format=format, metadata=_SAVED[format])
+        caption.write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n", "utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {picture}: {error.strerror or error}; choose another --out") from error
+    return [picture, caption]
+
+
+def _source(run: RunFolder) -> str:
+    """What the numbers were made from, for whoever writes the caption."""
+    texts = ", ".join(each["name"] for each in run.facts.get("corpora", ()))
+    said = [f"Model: {run.model}."] if run.model else []
+    said += [f"Text: {texts}."] if texts else []
+    command = run.facts.get("command")
+    return " ".join([*said, f"Seed: {run.seed}.", *([f"Made by: {command}"] if command else [])])
+
+
+def _need_model(run: RunFolder, known: Mapping[str, object]) -> dict[str, str]:
+    """Figures of the run that its tables are not enough for."""
+    files = map(PurePosixPath, run.facts["files"])
+    made = [each.stem for each in files if each.parts[:1] == ("figures",) and each.suffix == ".svg"]
+    return {
+        name: "it needs the model, not only tables; the run has it in figures/" for name in made if name not in known
+    }
+
+
+# What each table is enough for.
+
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each kind of attention, and what stands before the names of their figures."""
+    for kind in table[_KIND].drop_duplicates().to_dict("records"):
+        own = (table["stack"] == kind["stack"]) & (table["attention"] == kind["attention"])
+        yield f"{'cross' if kind['attention'] == 'cross' else kind['stack']}-" if several else "", table.loc[own]
+
+
+def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    heads = tables.get("heads", pd.DataFrame())
+    if heads.empty or "model" in heads:  # of a comparison
+        return
+    for before, kind in _kinds(heads, several):
+        for behaviour, rows in kind.groupby("behaviour", sort=False):
+            known = _behaviour(str(behaviour), str(kind["attention"].iloc[0]))
+            names = known.headline if known else list(dict.fromkeys(rows["measure"]))
+            for drawing in measured(str(behaviour), rows, names, known.grids if known else {}):
+                yield drawing._replace(name=before + drawing.name)
+
+
+def _behaviour(name: str, attention: str) -> Behaviour | None:
+    """One of ours; None for a user's own."""
+    return (behaviours.ACROSS if attention == "cross" else behaviours.OURS).get(name)
+
+
+def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    effects = tables.get("effects", pd.DataFrame())
+    if effects.empty:
+        return
+    for before, kind in _kinds(effects, several):
+        for behaviour, rows in kind.groupby("behaviour", sort=False):
+            for drawing in effect_figures(str(behaviour), rows, {}).values():
+                yield drawing._replace(name=before + drawing.name)
+
+
+def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    labels, stacks = tables.get("labels", pd.DataFrame()), run.facts.get("model", {}).get("stacks", {})
+    if labels.empty:
+        return
+    for before, rows in _kinds(labels, several):
+        sizes = stacks[str(rows["stack"].iloc[0])]
+        shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
+        yield Drawing(f"{before}labels", partial(figures.label_map, rows, **shape, colours=_COLOURS))
+    evidence = tables["evidence"]
+    if evidence["effect"].notna().to_numpy().any():
+        yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=_COLOURS))
+
+
+def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    explained = tables.get("explained", pd.DataFrame())
+    if explained.empty:
+        return
+    for at, (_, rows) in enumerate(explained.groupby(["corpus", *_KIND], sort=False)):
+        name = f"{rows['stack'].iloc[0]}-explained-{at}" if several else f"explained-{at}"
+        yield Drawing(name, partial(figures.explained_bars, by_group(rows)))
+
+
+def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    if not {"layers", "depths"} <= tables.keys():
+        return
+    layers = tables["layers"]
+    yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
+    yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
+
+
+def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    if "compare" not in tables:
+        return
+    shown = headline(tables["compare"])
+    yield Drawing("compare-gains", partial(figures.compared_gains, shown))
+    measures = list(dict.fromkeys(shown["measure"]))
+    yield Drawing("compare-depth", partial(figures.gains_by_depth, tables["heads"], measures))
+
+
+def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    cells, estimates = tables.get("cells", pd.DataFrame()), tables.get("estimates")
+    if cells.empty:
+        return
+    for metric in dict.fromkeys(map(str, cells["metric"])):
+        for kind, draw in figures.sweep_drawings(cells).items():
+            yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
+        if estimates is not None:
+            draw = partial(figures.estimate_panels, estimates, tables["correlations"], metric)
+            yield Drawing(f"estimates-{metric}", draw)
+
+
+def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
+    if "forming" not in tables:
+        return
+    changes = {str(name): change_steps(rows) for name, rows in tables["formed"].groupby("run")}
+    ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
+    yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
+
+
+_BY_TABLES: Sequence[Callable[[RunFolder, Tables, bool], Iterator[Drawing]]] = (
+    *(_of_heads, _of_effects, _of_labels, _of_explanations, _of_probes),
+    *(_of_comparison, _of_patching, _of_training),
+)

@@ -1,0 +1,120 @@
+"""`interp figures` draws a finished run again from its tables alone, and says in a line what it cannot draw."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tiny
+
+from analyses import paper_figures, report, runs
+from analyses.cli import app as cli
+from analyses.report.scaffold import write
+from analyses.sections import Page
+from interp import InputError
+
+
+@pytest.fixture(scope="module")
+def position(tmp_path_factory) -> Path:
+    """A report of attention by position, of a model that reads token ids."""
+    out = tmp_path_factory.mktemp("figures") / "position"
+    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
+    return report.build(tiny.model("gpt2"), [], out, name="tiny", command="interp position", **settled)
+
+
+def drawn(out: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in sorted(out.iterdir())}
+
+
+def ended(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["figures", *arguments])
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out, said.err
+
+
+def test_every_figure_that_tables_are_enough_for_comes_back_under_its_own_name(position, tmp_path, capsys):
+    code, said, _ = ended(capsys, str(position), "--out", str(tmp_path / "paper"))
+    assert code == 0
+    made = {Path(name).stem for name in json.loads((position / "run.json").read_text())["files"] if "figures/" in name}
+    again = {Path(name).stem for name in drawn(tmp_path / "paper")}
+    assert again == made - {"position-patterns"}  # patterns of attention are in no table
+    assert "left out position-patterns: it needs the model" in said
+    assert f"wrote {len(again)} figures to {tmp_path / 'paper'}" in said
+
+
+def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_beside_it(position, tmp_path, capsys):
+    assert ended(capsys, str(position), "position-gains", "--width", "2.5", "--out", str(tmp_path))[0] == 0
+    files = drawn(tmp_path)
+    assert files.keys() == {"position-gains.pdf", "position-gains.txt"}
+    pdf, caption = files["position-gains.pdf"], files["position-gains.txt"].decode()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf  # the same run gives the same file
+    box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", pdf)
+    assert box
+    assert float(box[1]) == pytest.approx(2.5 * 72, abs=0.1)
+    assert "lines are 95% intervals" in caption
+    assert "Model: tiny." in caption
+    assert "Seed: 0. Made by: interp position" in caption
+    known = paper_figures.drawings(runs.read(position))
+    asked = {"width": 2.5, "font_size": 8, "title": None}
+    assert not known["position-gains"](**asked).get_suptitle()
+    assert known["position-gains"]().get_suptitle()  # as the report shows it
+
+
+def test_drawing_twice_gives_the_same_bytes(position, tmp_path):
+    for name in ("one", "two"):
+        paper_figures.write(runs.read(position), tmp_path / name, ["position-heads", "position-distance"])
+    assert drawn(tmp_path / "one") == drawn(tmp_path / "two")
+
+
+def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
+    where = {"stack": "decoder", "attention": "self", "layer": 1, "head": 2}
+    label = {"behaviour": "position", "label": "self", "evidence": "both", "gain": 0.5, "effect": 0.1}
+    evidence = {**where, **label, "measure": "self", "agreement": 0.5}
+    del evidence["evidence"]
+    curve = [{**where, "run": "small", "step": step, "measure": "induction", "value": 0.1 * step} for step in range(5)]
+    change = {"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}
+    compared = {**where, "model": "small", "reference": "small", "measure": "induction", "gain": 0.1, "difference": 0.0}
+    bounds = dict.fromkeys(("ci_low", "ci_high", "difference_low", "difference_high"), 0.0)
+    tables = {
+        "labels": [{**where, **label}],
+        "evidence": [evidence],
+        "forming": [{**row, "baseline": 0.1} for row in curve],
+        "formed": [change],
+        "compare": [{**compared, **bounds}],
+        "heads": [
+            {**where, "model": "small", "measure": "induction", "sink": "kept", "gain": 0.1, "depth": 1, "shows": True}
+        ],
+    }
+    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    page = Page("What?", ["short"], [], tables=frames, facts={"runs": [{"name": "small", "phases_end": [3]}]})
+    write(tmp_path / "run", lambda run: page, {"small": tiny.model("gpt2")}, seed=0, command="interp x")
+    files, left_out = paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "paper", width=3.3, format="svg")
+    names = {"labels", "agreement", "forming", "compare-gains", "compare-depth"}
+    assert {each.stem for each in files} == names - {"compare-gains"}
+    assert left_out == {"compare-gains": "the panels of this figure need 5.0 inches side by side: got width=3.3"}
+    with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 2\.\d inches"):
+        paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "paper", ["labels"], width=1.5)
+
+
+def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ended(capsys, "nowhere") == (
+        2,
+        "",
+        "interp: nowhere: no such directory; expected one that a command of interp left (its --out)\n",
+    )
+    code, said, why = ended(capsys, str(position), "position-patterns")
+    assert (code, said, why.count("\n")) == (2, "", 1)
+    assert "no figure position-patterns can be drawn from the tables" in why
+    assert "expected some of position-heads" in why
+    assert "inches" in ended(capsys, str(position), "--width", "0")[2]
+    assert "points" in ended(capsys, str(position), "--font-size", "-1")[2]
+    (tmp_path / "taken").write_text("mine")
+    assert "choose another --out" in ended(capsys, str(position), "--out", "taken")[2]
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+    with pytest.raises(InputError, match="no figure"):
+        paper_figures.write(runs.read(position), tmp_path, ["x"])
