@@ -205,7 +205,7 @@
 
     function begin() {
       held.clear();
-      if (crossing()) side = "queries";
+      if (crossing() || "keys" in panels) side = "queries"; // of two texts, or after them
       at = Math.max(0, tokens(side).length - 2); // the last ones have most to look at, and end in a full stop
       write();
       grid();
@@ -233,17 +233,18 @@
     }
 
     function follow(address) {
-      const [name, ...rest] = decodeURIComponent(address).split("/"), found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(name);
-      const number = rest.map(part => /^p(\d+)$/.exec(part)).find(Boolean);
-      if (number && +number[1] < data.passages.length) passage = +number[1];
+      const [name, ...rest] = address.split("/"), found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(name);
+      const number = +(rest.map(part => /^p(\d+)$/.exec(part)).find(Boolean)?.[1] ?? 0), before = passage;
+      if (!found || number >= data.passages.length) return false;
+      passage = number;
       const own = each => (each.attention === "cross" ? "cross" : each.stack) === found[1] || !found[1] && !data.several;
-      const which = found ? kindsNow().findIndex(own) : -1;
-      if (which < 0) return false;
+      const which = kindsNow().findIndex(own);
+      if (which < 0) { passage = before; return false; }
       kind = which;
       layer = Math.min(+found[2], now().layers - 1);
       head = Math.min(+found[3], now().heads - 1);
+      side = rest.includes("to") ? "keys" : "queries";
       begin();
-      if (rest.includes("to")) { side = "keys"; turn.setAttribute("aria-pressed", true); }
       const tokensAsked = rest.find(part => /^\d+(\+\d+)*$/.test(part))?.split("+").map(Number) ?? [];
       held = new Set(tokensAsked.filter(each => each < tokens(side).length));
       if (held.size) at = picks()[0];

@@ -1,0 +1,220 @@
+"""The attention viewer in a browser: what a hand, a key, an address and another part of the page make it show."""
+
+import re
+
+import numpy as np
+import pytest
+from jaxtyping import UInt8
+
+from analyses.head_tables import Heads
+from analyses.report.renderer import render
+from analyses.sections import Section
+from analyses.viewer import Attention, Passage, Said, Viewer, frame, write
+
+HOSTILE = ["<script>document.title='taken'</script>", "\"'><img src=x onerror=alert(1)>", "שלום", "👩‍👧", "w" * 10_000]
+WORDS = ["<s>", " Amy", " saw", " the", " dog", " and", " it", " ran", "."]
+CALLED = {
+    ("decoder", "self", 1, 2): Said("previous token", "position"),
+    ("decoder", "self", 0, 1): Said("object to verb", "part-of-speech"),
+}
+BEFORE, HALVES = (1, 2), (0, 1)  # layer and head
+
+
+def shares(n: int) -> UInt8[np.ndarray, "layer head query key"]:
+    """L1.H2 looks one back, L0.H1 looks half at the first token and half one back, others at themselves."""
+    found = np.zeros((2, 3, n, n), np.uint8)
+    at = np.arange(n)
+    found[:, :, at, at] = 255
+    found[BEFORE] = found[HALVES] = 0
+    found[*BEFORE, at, np.maximum(at - 1, 0)] = 255
+    found[*HALVES, at, 0] += 102
+    found[*HALVES, at, np.maximum(at - 1, 0)] += 153
+    return found
+
+
+def one_stack(words=WORDS) -> Passage:
+    return Passage((Attention(Heads("decoder", 2, 3), tuple(words), tuple(words), shares(len(words))),))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    out = tmp_path_factory.mktemp("viewer") / "view.html"
+    write(Viewer((one_stack(), one_stack([" Once", " upon", " a", " time"])), CALLED, linked=True), out)
+    return out
+
+
+def says(shown, expected: str) -> None:
+    """The sentence, once it is painted."""
+    shown.page.locator(".viewer-says", has_text=expected).wait_for()
+
+
+def looked_at(shown) -> list[str]:
+    shown.page.locator(".viewer[data-painted*=L]").wait_for()
+    return shown.page.eval_on_selector_all(".token.looked-at", "all => all.map(each => each.textContent)")
+
+
+def test_a_token_that_is_pointed_at_shows_where_it_looks(browse, file):
+    shown = browse(file)
+    says(shown, "In L1.H2 (previous token), “ran” looks at “it” (100%).")
+    shown.page.hover(".token >> text=dog")
+    says(shown, "“dog” looks at “the” (100%)")
+    assert looked_at(shown) == ["the"]
+    shown.page.click(".viewer-turn")
+    says(shown, "“dog” is looked at by “and” (100%)")
+    assert not shown.errors
+    assert not shown.outside
+
+
+def test_what_is_held_stays_and_several_are_summed(browse, file):
+    shown = browse(file, hash="#L0.H1")
+    shown.page.click(".token >> text=dog")
+    shown.page.hover(".token >> text=ran")
+    says(shown, "“dog” looks at “the” (60%) and “<s>” (40%)")
+    shown.page.click(".token >> text=it")
+    says(shown, "“dog” and “it” together look at “<s>” (40%), “the” (30%) and “and” (30%)")
+    assert shown.page.evaluate("location.hash") == "#L0.H1/4+6"
+    shown.page.keyboard.press("t")
+    says(shown, "“dog” and “it” together are looked at by “and” (60%) and “ran” (60%)")
+    shown.page.keyboard.press("Escape")
+    says(shown, "“it” is looked at by “ran” (60%)")
+
+
+def test_all_of_it_is_done_by_keys(browse, file):
+    shown = browse(file)
+    says(shown, "ran")
+    page, focused = shown.page, "document.activeElement.textContent"
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('token')"):
+            break
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == "it"
+    says(shown, "“it” looks at “and”")
+    page.keyboard.press("Home")
+    assert page.evaluate(focused) == "<s>"
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    says(shown, "“.” looks at “ran”")
+    page.keyboard.press("k")
+    says(shown, "In L1.H1, “.” looks at itself (100%)")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L1.H1"
+    page.keyboard.press("ArrowDown")
+    says(shown, "In L0.H1 (object to verb), “.” looks at “ran” (60%)")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L0.H1: object to verb"
+
+
+def test_an_address_tells_what_is_seen(browse, file):
+    shown = browse(file, hash="#L0.H1/2/to/p1")
+    says(shown, "In L0.H1 (object to verb), “a” is looked at by “time” (60%)")
+    assert shown.page.eval_on_selector(".viewer-pick", "each => each.value") == "1"
+    shown.page.evaluate("location.hash = '#L1.H2/1'")
+    says(shown, "In L1.H2 (previous token), “Amy” looks at “<s>” (100%)")
+    for wrong in ("#L9.H9", "#nothing", "#L0.H1/99", "#%"):
+        again = browse(file, hash=wrong)
+        assert looked_at(again)
+        assert not again.errors, wrong
+
+
+def test_source_and_target_stand_side_by_side(browse, tmp_path):
+    crossing = np.zeros((1, 2, 3, 2), np.uint8)
+    crossing[0, 0, :, 1] = 255
+    crossing[0, 1, :, 0] = 128
+    target, source = ("<s>", " le", " chien"), (" the", " dog")
+    encoder = Attention(Heads("encoder", 2, 3, causal=False), source, source, shares(2))
+    cross = Attention(Heads("decoder", 1, 2, "cross", causal=False), target, source, crossing)
+    write(Viewer((Passage((encoder, cross)),), {}, linked=True, first=("decoder", "cross", 0, 0)), tmp_path / "v.html")
+    shown = browse(tmp_path / "v.html")
+    says(shown, "In cross-attention L0.H0, “le” looks at “dog” (100%)")
+    left, right = (each.bounding_box() for each in shown.page.query_selector_all(".viewer-text"))
+    assert left["x"] + left["width"] < right["x"]
+    shown.page.hover(".token >> text=dog")
+    says(shown, "“dog” is looked at by “<s>” (100%), “le” (100%) and “chien” (100%)")
+    shown.page.click("text=encoder")
+    says(shown, "In encoder L0.H0, “the” looks at itself")
+    assert shown.page.evaluate("location.hash") == "#encoder.L0.H0"
+    assert not shown.errors
+
+
+def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
+    page = render(
+        "?", [], [Section("In short", ["x"]), Section("Text", [Viewer((one_stack(),), CALLED, heads=False)])], {}
+    )
+    (tmp_path / "report.html").write_text(page, "utf-8")
+    shown = browse(tmp_path / "report.html")
+    says(shown, "In L1.H2")
+    detail = "{stack: null, attention: 'self', layer: 0, head: 1}"
+    shown.page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:head', {{detail: {detail}}}))")
+    says(shown, "In L0.H1 (object to verb)")
+    assert shown.page.eval_on_selector(".viewer", "each => each.classList.contains('part-of-speech')")
+    assert shown.page.evaluate("location.hash") == ""
+    assert not shown.errors
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path, width, dark):
+    words = [*HOSTILE, *WORDS]
+    called = {**CALLED, ("decoder", "self", 0, 0): Said(HOSTILE[0], "position")}
+    first = ("decoder", "self", 0, 0)
+    write(Viewer((one_stack(words),), called, first=first), tmp_path / "v.html", HOSTILE[1], HOSTILE[4])
+    shown = browse(tmp_path / "v.html", width=width, dark=dark)
+    shown.page.hover(".token >> nth=4")
+    tokens = shown.page.eval_on_selector_all(".token", "all => all.map(each => each.textContent)")
+    assert tokens == [word.strip() for word in words]
+    assert shown.page.title() == HOSTILE[1]
+    assert shown.overflow() == 0
+    assert shown.small() == []
+    assert shown.barriers() == []
+    assert not shown.errors
+    assert not shown.outside
+
+
+def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_there(browse, tmp_path):
+    (tmp_path / "notebook.html").write_text(f"<meta charset=utf-8>{frame(Viewer((one_stack(),), CALLED))}", "utf-8")
+    inside = browse(tmp_path / "notebook.html").page.frame_locator("iframe")
+    inside.locator(".token", has_text="dog").hover()
+    inside.locator(".viewer-says", has_text="“dog” looks at “the” (100%)").wait_for()
+    write(Viewer((one_stack(),), CALLED), tmp_path / "v.html")
+    still = browse(tmp_path / "v.html", scripts=False)
+    assert still.page.is_visible("svg")
+    assert not still.page.is_visible(".viewer-turn")
+
+
+@pytest.mark.slow
+def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_within_its_budget(browse, tmp_path):
+    n = 512
+    generator, at = np.random.default_rng(0), np.arange(n)
+    weights = np.zeros((12, 12, n, n), np.uint8)
+    for layer, head in np.ndindex(12, 12):
+        scores = generator.normal(size=(n, n)) * 3 - 0.05 * (at[:, None] - at)
+        scores[at[:, None] < at] = -np.inf
+        share = np.exp(scores - scores.max(1, keepdims=True))
+        weights[layer, head] = np.rint(255 * share / share.sum(1, keepdims=True))
+    weights[weights < 3] = 0
+    words = tuple(f" word{each}" for each in at)
+    out = tmp_path / "large.html"
+    seen = Viewer((Passage((Attention(Heads("decoder", 12, 12), words, words, weights),)),), {})
+    write(seen, out)
+    kept = re.search(r'"kept":(\{.*?\})', out.read_text())[1]
+    assert len(kept) < 1.02 * seen.budget
+    shown = browse(out)
+    looked_at(shown)
+    took = shown.page.evaluate(
+        """async () => {
+          const tokens = [...document.querySelectorAll(".token")], took = [];
+          for (let at = 100; at < 400; at++) {
+            await new Promise(requestAnimationFrame);
+            const begun = performance.now();
+            tokens[at].dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+            const heard = performance.now();
+            took.push(await new Promise(done => requestAnimationFrame(() => {  // after the viewer's own
+              document.body.getBoundingClientRect();  // styles and layout are worked out
+              done(heard - begun + performance.now() - document.timeline.currentTime);
+            })));
+          }
+          return took;
+        }"""
+    )
+    assert "word399" in shown.page.inner_text(".viewer-says")
+    assert np.median(took) < 16
