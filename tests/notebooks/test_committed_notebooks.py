@@ -1,0 +1,50 @@
+"""Every committed notebook reads as one would type it: short cells, no magic, nothing private, and executed."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+LONGEST = 12  # lines of a cell
+
+
+def cells(path: Path) -> list[dict]:
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def private_imports(code: str) -> list[str]:
+    """Names imported that begin with an underscore, or from a module whose name does."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
+            found += [name for name in names if any(part.startswith("_") for part in name.split("."))]
+    return found
+
+
+def test_there_are_notebooks_and_a_private_import_is_seen():
+    assert len(NOTEBOOKS) >= 4
+    assert private_imports("from interp._a import b\nimport c._d\nfrom e import _f\nfrom g import h") == [
+        "interp._a",
+        "c._d",
+        "_f",
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_are_short_without_magic_and_import_nothing_private(path):
+    for number, cell in enumerate(cells(path), 1):
+        code = "".join(cell["source"])
+        where = f"code cell {number} of {path.name}"
+        assert len(code.splitlines()) <= LONGEST, where
+        assert not [line for line in code.splitlines() if line.lstrip().startswith(("%", "!"))], where
+        assert private_imports(code) == [], where
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_were_run_in_order_and_none_raised(path):
+    numbers = [cell["execution_count"] for cell in cells(path)]
+    assert numbers == [*range(1, len(numbers) + 1)]
+    assert not [out for cell in cells(path) for out in cell["outputs"] if out["output_type"] == "error"]
