@@ -125,9 +125,9 @@ Tables = Mapping[str, pd.DataFrame]
 
 def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of each kind of attention, and what stands before the names of their figures."""
-    for kind in table[_KIND].drop_duplicates().to_dict("records"):
-        own = (table["stack"] == kind["stack"]) & (table["attention"] == kind["attention"])
-        yield f"{'cross' if kind['attention'] == 'cross' else kind['stack']}-" if several else "", table.loc[own]
+    for _, rows in table.groupby(_KIND, sort=False):
+        stack, attention = rows[_KIND].iloc[0]
+        yield f"{'cross' if attention == 'cross' else stack}-" if several else "", rows
 
 
 def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:

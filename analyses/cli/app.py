@@ -21,7 +21,6 @@ _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 app = typer.Typer(
     name="interp",
     help="What does each attention head of a transformer do, and how sure are we?",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -39,7 +38,7 @@ for _name, _commands, _help in (
 ):
     app.command(_name, help=_help, epilog=below(_name))(measuring.experimenting(_commands, _name))
 _COMMANDS = (
-    *(measuring.probes, patching.patch, measuring.compare, reading.figures, viewing.view),
+    *(measuring.probes, patching.patch, measuring.compare, reading.figures, reading.inspect, viewing.view),
     *(making.train, making.generate, making.models),
 )
 for _command in _COMMANDS:

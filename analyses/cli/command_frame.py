@@ -7,7 +7,7 @@ Only what parses options is imported at once; a command brings in the rest when 
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from analyses.cli.options import Device, Dtype, DtypeOption, Model, Seed, out_option
+from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet, Seed, out_option
 
 if TYPE_CHECKING:
     import interp
@@ -54,21 +54,36 @@ class Asked:
 def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Makes a command of a function that writes a directory: it gets what is `Asked`, and its own options.
 
-    The command has --model, --out, --seed, --device and --dtype beside, but for the options that it is `without`, which
-    always have their defaults. Without --out it leaves `default_out`, or that with a number where another run is there.
-    It shows how it goes, ends in one line where something was wrong, and else says what the function returned, line by
-    line, and what was written.
+    The command has --model, --out, --seed, --device, --dtype, --quiet and --json beside, but for the options that it is
+    `without`, which always have their defaults. Without --out it leaves `default_out`, or that with a number where
+    another run is there. It shows how it goes, ends in one line where something was wrong, and else says what the
+    function returned, or a report's sentences, line by line, and what was written.
     """
 
     def command_of(body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
-        def command(*, model: str = "", out: Path | None, seed: int, device: str, dtype: Dtype, **own: Any) -> None:
-            with one_line(), progressing() as progress:
-                folder = out or _unused(default_out)
-                lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
+        def command(
+            *,
+            model: str = "",
+            out: Path | None,
+            seed: int,
+            device: str,
+            dtype: Dtype,
+            quiet: bool,
+            json: bool,
+            **own: Any,
+        ) -> None:
+            with one_line():
+                with progressing(silent=quiet or json) as progress:
+                    folder = out or _unused(default_out)
+                    lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
+                said = [*(lines or ()), *([] if quiet else _sentences(folder))]
             kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
             written = f"wrote {folder / 'report.html'}{kept}; beside it run.json, tables/ and figures/"
-            for line in (*(lines or ()), written):
-                typer.echo(line)
+            if json:
+                typer.echo(as_json({"out": str(folder), "report": str(folder / "report.html"), "said": said}))
+            elif not quiet:
+                for line in (*said, written):
+                    typer.echo(line)
 
         _, *own = inspect.signature(body).parameters.values()
         first, *rest = inspect.signature(_shared).parameters.values()
@@ -90,8 +105,24 @@ def _shared(
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """The options of every command that leaves a directory; --out is described where its default is known."""
+
+
+def _sentences(folder: Path) -> list[str]:
+    """What a report that was left says first, in lines."""
+    from analyses import inspection, runs
+
+    return inspection.said(runs.read(folder))
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """An object as another program reads it."""
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _unused(default_out: str) -> Path:
@@ -186,10 +217,10 @@ def end(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def progressing() -> Iterator[Callable[[str, int], None]]:
+def progressing(*, silent: bool = False) -> Iterator[Callable[[str, int], None]]:
     """A line on stderr that says what is being done and how many texts were read, and goes away at the end.
 
-    What ends in a line break stays.
+    What ends in a line break stays. Nothing is said where it is to be `silent`.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -197,11 +228,13 @@ def progressing() -> Iterator[Callable[[str, int], None]]:
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[texts]}")
     console = Console(stderr=True)
     quiet = not console.is_terminal  # a log gets what was wrong, and nothing else
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet or silent) as bar:
         task = bar.add_task("starting", total=None, texts="")
 
         def say(stage: str, texts: int) -> None:
             if stage.endswith("\n"):
+                if silent:
+                    return
                 bar.console.print(stage.strip(), highlight=False, soft_wrap=True)
                 return
             bar.update(task, description=stage, texts=f"{texts:,}" if texts else "")

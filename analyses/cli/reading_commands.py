@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line
+from analyses.cli.command_frame import as_json, one_line
 
 Format = StrEnum("Format", "PDF SVG PNG")
 Run = Annotated[Path, typer.Argument(help="The directory that a command left: its --out.", show_default=False)]
@@ -44,3 +44,23 @@ def figures(
             typer.echo(f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}")
         count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
         typer.echo(f"wrote {count} to {out or folder.name}, each with its caption in a .txt beside it")
+
+
+def inspect(
+    run: Run,
+    head: Annotated[
+        str, typer.Argument(help="A head, as L3.H4; cross.L3.H4 where a model has several kinds.", show_default=False)
+    ],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="All its rows as JSON, for another program.")] = False,
+) -> None:
+    """What a finished run says of one head: its facts with their numbers, and its rows in every table."""
+    with one_line():
+        from analyses import inspection, runs
+
+        found = inspection.inspect(runs.read(run), head)
+        if json:
+            typer.echo(as_json(found.data()))
+            return
+        for line in found.lines():
+            typer.echo(line)

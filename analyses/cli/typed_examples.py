@@ -39,6 +39,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "interp figures report",
         "interp figures report position-heads labels --width 6.9 --format svg --out paper",
     ),
+    "inspect": (
+        "interp inspect report L3.H4",
+        "interp inspect report cross.L1.H0 --json",
+    ),
     "train": (
         "interp train default --set data.novels.path=FOLDER --out trained",
         "interp train default --out trained --resume",

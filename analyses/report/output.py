@@ -111,7 +111,7 @@ class Output:
         path = self.path(RUN)
         whole = {"made_by": MAKER, **facts, "files": sorted(self.files)}
         with self._saying(RUN):
-            path.write_text(json.dumps(_jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+            path.write_text(json.dumps(jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
 
 
 def unused(name: str, command: str) -> Path:
@@ -295,14 +295,14 @@ def _is_inside(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Plain JSON: numpy scalars as numbers, what is undefined as null, sets sorted."""
     if isinstance(value, Mapping):
-        return {str(key): _jsonable(each) for key, each in value.items()}
+        return {str(key): jsonable(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
     if isinstance(value, (list, tuple)):
-        return [_jsonable(each) for each in value]
+        return [jsonable(each) for each in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,0 +1,281 @@
+"""What is known of one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from analyses.behaviours import ACROSS, OURS
+from analyses.explanations import ALL
+from analyses.headlines import ranking
+from analyses.headlines.facts import Fact, Place, Size, facts
+from analyses.headlines.sentences import headline, sentences
+from analyses.measures import RANKED
+from analyses.numerals import false_discovery_rate, interval, number
+from analyses.report.output import jsonable
+from analyses.runs import RunFolder
+from interp.errors import InputError
+
+COLUMNS = 80  # of a terminal
+_NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
+_KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
+_KINDS |= {"looks there": "Looks there; an effect is not established"}
+_LONGEST = 28  # letters of a name in a table
+Row = Mapping[str, Any]
+
+
+class Shown(NamedTuple):
+    """How a table is shown: its title, the rows of a head that are, in order, and what each column says of a row."""
+
+    title: str
+    chosen: Callable[[pd.DataFrame], pd.DataFrame]
+    columns: Mapping[str, Callable[[Row], str]]
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A head of a run: its facts, the first to be told first, and its rows of each table that has some."""
+
+    run: RunFolder
+    name: str
+    place: Place
+    facts: Sequence[Fact]
+    rows: Mapping[str, pd.DataFrame]
+
+    def data(self) -> dict[str, Any]:
+        """All of it, as JSON has it: what is undefined is null."""
+        told = [{**asdict(fact), "needed": fact.needed} for fact in self.facts]
+        about = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
+        rows = {table: own.astype(object).where(own.notna(), None) for table, own in self.rows.items()}
+        return jsonable(
+            {**about, "facts": told, "tables": {table: own.to_dict("records") for table, own in rows.items()}}
+        )
+
+    def lines(self) -> Iterator[str]:
+        """What a terminal shows."""
+        of = self.run.model or ", ".join(each["name"] for each in self.run.facts.get("models", ()))
+        yield from wrap(f"{self.name} of {of or 'the models'} in {self.run.folder}", COLUMNS)
+        for kind, title in _KINDS.items():
+            own = [fact for fact in self.facts if fact.kind == kind]
+            if own:
+                yield from ("", title)
+            for fact in own:
+                yield from _fact(fact)
+        if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
+            yield from ("", "Nothing that was asked of this head holds.")
+        for table, shown in SHOWN.items():
+            if table in self.rows and len(rows := shown.chosen(self.rows[table])):
+                yield from ("", f"{shown.title} (tables/{table})", *_table(shown.columns, rows.to_dict("records")))
+
+
+def inspect(run: RunFolder, name: str) -> Inspected:
+    """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`.
+
+    Raises:
+        InputError: no head is called so, the run has no table of heads, or the model several heads of this name.
+    """
+    tables = {each: run.table(each) for each in run.tables}
+    by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
+    places = _places(by_head.values())
+    if not places:
+        raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
+    place = _found(name, places)
+    several = len({(each.stack, each.attention) for each in places}) > 1
+    rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
+    own = ranking.ranked(_facts(run, tables).get(place, []))
+    return Inspected(run, place.named(several=several), place, own, rows)
+
+
+def said(run: RunFolder) -> list[str]:
+    """The headline of a report and a sentence for each behaviour, in lines for a terminal; nothing of other runs."""
+    tables = {each: run.table(each) for each in run.tables}
+    found = _facts(run, tables)
+    if not found:
+        return []
+    told = sentences(tables, found, OURS)
+    return [line for text in (f"{headline(told)}.", *(each.text for each in told)) for line in wrap(text, COLUMNS)]
+
+
+def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
+    """Of every head of a report; nothing of other runs."""
+    heads = tables.get("heads", pd.DataFrame())
+    if heads.empty or "model" in heads or "tasks" not in tables:
+        return {}
+    try:
+        return facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()})
+    except KeyError as error:
+        again = run.facts.get("command") or "by the same command"
+        raise InputError(
+            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {again}"
+        ) from error
+
+
+def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
+    """Every head that some table has a row of."""
+    columns = [*Place._fields]
+    having = [table.reindex(columns=columns).dropna(subset=["layer", "head"]) for table in tables]
+    rows = pd.concat(having) if having else pd.DataFrame(columns=columns)
+    named = rows.fillna({"stack": "", "attention": "self"}).drop_duplicates().itertuples(index=False, name=None)
+    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
+
+
+def _found(name: str, places: Sequence[Place]) -> Place:
+    """The head that is called so.
+
+    Raises:
+        InputError: none, or several.
+    """
+    match = _NAME.fullmatch(name.strip())
+    if not match:
+        raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
+    kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
+    kinds = {place: "cross" if place.attention == "cross" else place.stack for place in places}
+    found = [each for each in places if (each.layer, each.head) == (layer, head) and kind in {"", kinds[each]}]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(each.named(several=True) for each in found)
+        raise InputError(f"several heads are called {name}: say which of {names}")
+    having = [place for place in places if kind in {"", kinds[place]}]
+    if not having:
+        raise InputError(f"no {kind} heads here: there are those of {', '.join(dict.fromkeys(kinds.values()))}")
+    layers, heads = (max(getattr(place, axis) for place in having) for axis in ("layer", "head"))
+    raise InputError(f"no head {name}: layers are 0 to {layers}, heads 0 to {heads}")
+
+
+def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
+    """A table's rows of one head."""
+    own = (table["layer"] == place.layer) & (table["head"] == place.head)
+    for column in ("stack", "attention"):
+        if column in table:
+            own &= table[column].isna() | (table[column] == getattr(place, column))
+    return table.loc[own.fillna(False).astype(bool)]
+
+
+# A terminal.
+
+
+def _fact(fact: Fact) -> Iterator[str]:
+    """A fact in words, and below it its numbers."""
+    yield from wrap(f"- {fact.words.said}", COLUMNS, subsequent_indent="  ")
+    numbers = [_size(size) for size in fact.sizes]
+    if fact.value == fact.value:
+        beside = f" (baseline {number(fact.baseline)}, {fact.baseline_name})" if fact.baseline_name else ""
+        numbers.append(f"value {number(fact.value)}{beside}")
+    numbers.append(f"q {false_discovery_rate(fact.q)}")
+    if fact.q_effect == fact.q_effect:
+        numbers.append(f"q of the effect {false_discovery_rate(fact.q_effect)}")
+    yield from wrap("; ".join(numbers), COLUMNS, initial_indent="    ", subsequent_indent="    ")
+
+
+def _size(size: Size) -> str:
+    unit = " nats a row" if size.unit == "nats" else ""
+    return f"{size.what} {number(size.value, sign=True)}{unit} ({interval(size.low, size.high, sign=True)})"
+
+
+def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Iterator[str]:
+    cells = [[*columns], *([tell(row) for tell in columns.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for first, *rest in cells:
+        numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True))
+        yield f"  {first:<{widths[0]}}{numbers}"
+
+
+def _text(column: str) -> Callable[[Row], str]:
+    def tell(row: Row) -> str:
+        text = str(row[column])
+        half = (_LONGEST - 1) // 2
+        return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+
+    return tell
+
+
+def _number(column: str, *, sign: bool = False) -> Callable[[Row], str]:
+    return lambda row: number(row.get(column), sign=sign)
+
+
+def _interval(low: str, high: str) -> Callable[[Row], str]:
+    return lambda row: interval(row.get(low), row.get(high), sign=True)
+
+
+def _q(column: str = "q") -> Callable[[Row], str]:
+    return lambda row: "–" if pd.isna(row[column]) else false_discovery_rate(row[column])
+
+
+def _largest(column: str, top: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda rows: rows.dropna(subset=[column]).nlargest(top, column)
+
+
+def _kept(rows: pd.DataFrame) -> pd.DataFrame:
+    """The largest gains in shares and lifts, the first position kept."""
+    return _largest("gain", 8)(rows.loc[(rows["sink"] == "kept") & rows["unit"].isin([*RANKED])])
+
+
+def _mixture(rows: pd.DataFrame) -> pd.DataFrame:
+    return _largest("share", 4)(rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)])
+
+
+_CI = _interval("ci_low", "ci_high")
+SHOWN: Mapping[str, Shown] = {
+    "heads": Shown(
+        "Attention: the largest gains over the baseline",
+        _kept,
+        {
+            "measure": _text("measure"),
+            **{"value": _number("value"), "baseline": _number("baseline"), "gain": _number("gain", sign=True)},
+            "q": _q(),
+        },
+    ),
+    "rules": Shown(
+        "Beside simple rules",
+        _largest("value", 4),
+        {
+            "measure": _text("measure"),
+            "right": _number("value"),
+            "best rule": _text("rival"),
+            "its": _number("rival_value"),
+        },
+    ),
+    "effects": Shown(
+        "Minimal pairs: the share that this head alone carries",
+        _largest("effect", 8),
+        {
+            "task": _text("task"),
+            "patched": _text("intervention"),
+            **{"share": _number("effect", sign=True), "95% interval": _CI, "q": _q()},
+        },
+    ),
+    "explained": Shown(
+        "What its attention is made of",
+        _mixture,
+        {"rule": _text("part"), "kind": _text("group"), "share": _number("share"), "95% interval": _CI},
+    ),
+    "cells": Shown(
+        "Patched",
+        _largest("effect", 8),
+        {
+            "metric": _text("metric"),
+            "patched": _text("direction"),
+            "effect": _number("effect", sign=True),
+            **{"95% interval": _CI, "share": _number("share"), "q": _q()},
+        },
+    ),
+    "compare": Shown(
+        "The best head of a model",
+        _largest("gain", 8),
+        {"model": _text("model"), "measure": _text("measure"), "gain": _number("gain", sign=True), "q": _q()},
+    ),
+    "formed": Shown(
+        "The head with most of a measure, at the last look",
+        _largest("gain", 8),
+        {
+            "run": _text("run"),
+            "measure": _text("measure"),
+            "gain": _number("gain", sign=True),
+            "half-way": lambda row: "–" if pd.isna(row["half_way"]) else number(int(row["half_way"])),
+        },
+    ),
+}

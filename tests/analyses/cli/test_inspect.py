@@ -1,0 +1,126 @@
+"""`interp inspect` says what a run's tables have of one head, and every command what it found: as lines or as JSON."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tiny
+
+from analyses import inspection, report, runs
+from analyses.cli import app as cli
+from analyses.cli import command_frame as frame
+from analyses.report.scaffold import write
+from analyses.sections import Page
+from interp import InputError
+
+
+@pytest.fixture(scope="module")
+def position(tmp_path_factory) -> Path:
+    """A report of attention by position, of a model that reads token ids, with one head that a label is given."""
+    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
+    out = tmp_path_factory.mktemp("inspect") / "position"
+    report.build(tiny.model("gpt2"), [], out, name="tiny", **settled)
+    heads = out / "tables/heads.parquet"
+    table = pd.read_parquet(heads)
+    chosen = (table["layer"] == 1) & (table["head"] == 2) & (table["measure"] == "previous-token")
+    table.loc[chosen, ["value", "baseline", "gain", "ci_low", "ci_high", "q"]] = 0.9, 0.1, 0.8, 0.7, 0.85, 0.001
+    table.loc[chosen, "documents"] = 20
+    table.to_parquet(heads)
+    return out
+
+
+def typed(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*arguments])
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out, said.err
+
+
+def test_a_head_has_its_facts_and_rows_in_80_columns(position, capsys):
+    code, said, wrong = typed(capsys, "inspect", str(position), "L1.H2")
+    assert (code, wrong) == (0, "")
+    assert all(len(line) <= inspection.COLUMNS for line in said.splitlines())
+    facts, attention = said.split("Attention: the largest gains")
+    assert "Looks there; an effect is not established" in facts
+    assert "gain +0.800 (+0.700 to +0.850); value 0.900 (baseline 0.100," in facts
+    assert attention.splitlines()[2].split() == ["previous-token", "0.900", "0.100", "+0.800", "0.001"]
+    quiet = typed(capsys, "inspect", str(position), "l0h0")[1]
+    assert "Nothing that was asked of this head holds." in quiet
+
+
+def test_json_has_every_row_of_the_head_and_null_for_what_is_undefined(position, capsys):
+    found = json.loads(typed(capsys, "inspect", str(position), "L1.H2", "--json")[1])
+    heads = runs.read(position).table("heads")
+    own = heads.loc[(heads["layer"] == 1) & (heads["head"] == 2)]
+    assert len(found["tables"]["heads"]) == len(own) > 10
+    assert [row["measure"] for row in found["tables"]["heads"]] == own["measure"].tolist()
+    assert found["tables"]["heads"][0]["reference"] is None
+    assert (found["name"], found["model"], found["facts"][0]["kind"]) == ("L1.H2", "tiny", "looks there")
+    assert found["facts"][0]["rows"]
+
+
+def left(out: Path, **tables) -> Path:
+    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    page = Page("What?", ["short"], [], tables=frames)
+    write(out, lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
+    return out
+
+
+def test_of_several_kinds_of_attention_one_is_named(tmp_path):
+    kinds = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
+    rows = [
+        {"stack": stack, "attention": attention, "layer": 1, "head": 0, "metric": "loss", "direction": "noise"}
+        | {"effect": float(at), "share": 0.5, "ci_low": 0.1, "ci_high": 0.2, "q": float("nan")}
+        for at, (stack, attention) in enumerate(kinds)
+    ]
+    run = runs.read(left(tmp_path / "run", cells=rows))
+    with pytest.raises(InputError, match=r"say which of encoder\.L1\.H0, decoder\.L1\.H0, cross\.L1\.H0"):
+        inspection.inspect(run, "L1.H0")
+    found = inspection.inspect(run, "cross.L1.H0")
+    assert found.name == "cross.L1.H0"
+    assert found.rows["cells"]["effect"].tolist() == [2.0]
+    assert any("+2.000" in line for line in found.lines())
+
+
+def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
+    for name, why in (
+        ("L9.H0", "no head L9.H0: layers are 0 to 1, heads 0 to 2"),
+        ("third", "expected a head as L3.H4"),
+        ("cross.L0.H0", "no cross heads here: there are those of decoder"),
+    ):
+        code, said, wrong = typed(capsys, "inspect", str(position), name)
+        assert (code, said) == (2, "")
+        assert wrong.startswith(f"interp: {why}")
+        assert wrong.count("\n") == 1
+    assert "no such directory" in typed(capsys, "inspect", str(tmp_path / "nowhere"), "L0.H0")[2]
+    bare = left(tmp_path / "bare", pairs=[{"clean": "a"}])
+    assert f"{bare} has no table of heads: it has pairs" in typed(capsys, "inspect", str(bare), "L0.H0")[2]
+
+
+def test_a_report_of_an_earlier_interp_says_what_its_tables_lack(tmp_path):
+    old = left(tmp_path / "old", heads=[{"layer": 0, "head": 0, "behaviour": "position"}], tasks=[{"task": "repeat"}])
+    with pytest.raises(InputError, match=r"whose tables lack .*: make it again, interp x"):
+        inspection.said(runs.read(old))
+
+
+def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypatch):
+    told = inspection.said(runs.read(position))
+    assert told[0].startswith("Position shows in attention")
+    assert any(line.startswith("L1.H2 looks") for line in told)
+    monkeypatch.setattr(frame, "opened", lambda *_: tiny.model("gpt2"))
+    monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
+    asked = "position", "--corpus", "stories:2", "--out", str(position)
+    written = f"wrote {position}/report.html; beside it run.json, tables/ and figures/"
+    assert typed(capsys, *asked) == (0, "\n".join([*told, written, ""]), "")
+    found = json.loads(typed(capsys, *asked, "--json")[1])
+    assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
+    assert typed(capsys, *asked, "--quiet") == (0, "", "")
+
+
+def test_shells_can_complete_it(capsys, monkeypatch):
+    assert "--install-completion" in typed(capsys, "--help")[1]
+    monkeypatch.setenv("_INTERP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "interp insp")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert typed(capsys)[1].split() == ["inspect"]
