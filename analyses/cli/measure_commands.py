@@ -18,6 +18,7 @@ from analyses.cli.options import (
     OverTraining,
     Pairs,
     Probes,
+    Texts,
 )
 
 
@@ -38,12 +39,13 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         probes: Probes = behaviours is None,
         experiments: Experiments = behaviours is None,
         measures: Measures = None,
+        text: Texts = None,
     ) -> None:
         from analyses import report
 
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
-            given |= {"measures": bool(measures)}
+            given |= {"measures": bool(measures), "text": bool(text)}
             given |= {
                 "no-labels": not labels,
                 "exact": exact,
@@ -60,7 +62,9 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
             from analyses.own_measures import read_file
 
             wanted = [*OURS, *(each for path in measures for each in read_file(path))]
-        report.build(asked.load(), corpora(corpus), asked.out, behaviours=wanted, **what, **asked.named)
+        report.build(
+            asked.load(), corpora(corpus), asked.out, behaviours=wanted, texts=text or (), **what, **asked.named
+        )
 
     return leaving(default_out, without=() if behaviours is None else {"over_training", "measures"})(command)
 

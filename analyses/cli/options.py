@@ -80,6 +80,14 @@ Measures = Annotated[
         show_default=False,
     ),
 ]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        help="A passage of your own, in which one can point at tokens to see where they look; may be repeated.",
+        show_default="beginnings of the texts that were read",
+    ),
+]
 OverTraining = Annotated[
     list[Path] | None,
     typer.Option(

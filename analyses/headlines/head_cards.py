@@ -15,6 +15,9 @@ from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number, percent
 from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Step, Table
+from analyses.viewer import Passage, Viewer
+from analyses.viewer import Said as HeadWords
+from analyses.viewer.naming import HeadName
 
 _ROOM = 12  # heads in a row, or layers, beyond which a cell has no room for words
 _ALIKE = 8  # heads that a card names as being like it
@@ -28,14 +31,14 @@ _UNASKED = "Looks there; no effect was tested"
 
 
 def overview(
-    tables: Tables, behaviours: Mapping[str, Behaviour], below: Sequence[Block] = ()
+    tables: Tables, behaviours: Mapping[str, Behaviour], passages: Sequence[Passage] = ()
 ) -> tuple[str, Overview, list[Sentence]]:
     """The headline, what stands first, and the sentences with the rows that they come from.
 
     Args:
         tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read.
         behaviours: by name, those that were measured.
-        below: what stands under the atlas.
+        passages: what stands under the atlas, for the head that is chosen there.
     """
     found = {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
     several = len({place[:2] for place in found}) > 1
@@ -47,9 +50,20 @@ def overview(
         [Said(each.title.capitalize(), each.text, each.behaviour) for each in said],
         _atlases(found, several),
         [made.card(place) for place in order],
-        below,
+        _viewers(passages, {place: found[place] for place in order}),
     )
     return headline(said), shown, said
+
+
+def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
+    """The passages, if any, with heads called by the first of their facts, the strongest head first."""
+    called: dict[HeadName, HeadWords] = {
+        place: HeadWords(own[0].words.short, own[0].behaviour) for place, own in found.items() if own
+    }
+    blocks: list[Block] = []
+    if passages:
+        blocks.append(Viewer(tuple(passages), called, heads=False))
+    return blocks
 
 
 def _atlases(found: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:

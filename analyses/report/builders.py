@@ -59,6 +59,7 @@ def build(
     exact: bool = False,
     probes: bool = True,
     experiments: bool | None = None,
+    texts: Sequence[str] = (),
     name: str = "",
     **record: Unpack[Record],
 ) -> Path:
@@ -75,14 +76,18 @@ def build(
         probes: whether every layer is probed (`analyses.probe`).
         experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
             behaviours are chosen.
+        texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
+            were read.
         name: the model's, for the record.
         record: as of all.
 
     Raises:
-        InputError: no such behaviour, an empty or damaged corpus, or nothing that can be measured with this model.
+        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, or nothing that
+            can be measured with this model.
     """
     name = name or UNNAMED
     what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
+    what["texts"] = texts
     what["experiments"] = behaviours is None if experiments is None else experiments
 
     def measure(run: Run) -> Page:

@@ -41,6 +41,7 @@ from analyses.sections import (
     remark,
 )
 from analyses.side_by_side import side_by_side
+from analyses.viewer import Passage, corpus_passages
 from interp import InputError, Model, Transformer
 from interp.patterns.norm_weighted import NormWeighted
 
@@ -117,20 +118,23 @@ def find(
     exact: bool,
     probes: bool,
     experiments: bool,
+    texts: Sequence[str] = (),
 ) -> Page:
     """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
     known = chosen(as_behaviours(behaviours) if behaviours else None)
     given = model
     if model.tokenizer is None:
         known, model, corpora = _without_words(known, model, corpora, run.seed)
+    passages = corpus_passages.asked(given, texts)  # before the long work: a text may be too long
     measured = _measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
     results = [_draw(run, model, result) for result in _corrected(measured)]
     read = _sentences(run, model, results)
+    passages = passages or corpus_passages.found(given, next(each.corpus for each in results if not each.left_out))
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
-        first = _page(run, model, corpora, results, known, read, None, Part(), Part(), None, None, pairs)
+        first = _page(run, model, corpora, results, known, read, passages, None, Part(), Part(), None, None, pairs)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
@@ -141,7 +145,7 @@ def find(
     beside = _side_by_side(run, told)
     explained, probed, scored = beside["explanations"], beside.get("probes"), beside.get("scores", Part())
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
-    return _page(run, model, corpora, results, known, read, labelled, scored, explained, probed, asked, pairs)
+    return _page(run, model, corpora, results, known, read, passages, labelled, scored, explained, probed, asked, pairs)
 
 
 def _without_words(
@@ -324,6 +328,7 @@ def _page(
     results: Sequence[Result],
     behaviours: Mapping[str, Behaviour],
     read: pd.DataFrame,
+    passages: Sequence[Passage],
     labelled: Part | None,
     scored: Part,
     explained: Part,
@@ -344,7 +349,7 @@ def _page(
     tables = _tables(results) | ({"example_sentences": read} if len(read) else {})
     for part in [*parts, asked or Part()]:
         tables |= part.tables
-    line, first, said = overview(tables, behaviours)
+    line, first, said = overview(tables, behaviours, passages)
     return Page(
         title=f"{run.models[0]['name']}: {line[:1].lower()}{line[1:]}",
         overview=[first],

@@ -1,0 +1,46 @@
+"""Which passages does a report show? Those that were asked for; else beginnings of texts that were read."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from analyses.reading.token_ids import TokenIds
+from analyses.viewer.passages import Passage, read
+from interp import AnnotatedText, InputError, Model
+
+_COUNT = 2  # passages, where none are asked for
+_SEARCHED = 20  # texts looked at for them
+_WORDS = 8, 60  # of a passage
+
+
+def asked(model: Model, texts: Sequence[str]) -> list[Passage]:
+    """The texts that somebody typed; a decoder that has a source reads the text itself as its target.
+
+    Raises:
+        InputError: as `read`.
+    """
+    paired = len(model.config.stacks) > 1
+    return [read(model, text, text if paired else None) for text in texts]
+
+
+def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
+    """Whole sentences with which the first texts of a corpus begin; none where the model reads no words."""
+    passages: list[Passage] = []
+    if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
+        return passages
+    paired = len(model.config.stacks) > 1
+    for text in islice(corpus, _SEARCHED):
+        shown = text if text.target is not None else _beginning(text)
+        if shown is None or len(passages) == _COUNT:
+            continue
+        try:
+            passages.append(read(model, shown.text, (shown.target or shown.text) if paired else None))
+        except InputError:  # longer than the context, or nothing a decoder can read
+            continue
+    return passages
+
+
+def _beginning(text: AnnotatedText) -> AnnotatedText | None:
+    """As many of the first sentences as are neither too few words nor too many."""
+    least, most = _WORDS
+    ends = [end for end in (*text.sentence_starts[1:], len(text.words)) if least <= end <= most]
+    return text.excerpt(0, ends[-1]) if ends else None

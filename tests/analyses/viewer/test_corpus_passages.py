@@ -1,0 +1,52 @@
+"""A report's passages are those that were typed, or begin the texts that were read."""
+
+import pytest
+import tiny
+from worded import worded
+
+from analyses.behaviours import OURS
+from analyses.headlines.head_cards import overview
+from analyses.viewer import Said, Viewer, corpus_passages
+from interp import AnnotatedText, InputError
+from tests.analyses.headlines.hand_made_tables import hand_made
+
+SENTENCE = "Tim saw the dog because He saw Sue"  # 8 words
+
+
+def text(n_sentences: int, sentence: str = SENTENCE) -> AnnotatedText:
+    words = tuple(sentence.split())
+    starts = tuple(len(words) * at for at in range(n_sentences))
+    return AnnotatedText(words * n_sentences, (True,) * len(words) * n_sentences, "d", sentence_starts=starts)
+
+
+def lengths(passages) -> list[int]:
+    return [len(each.attentions[0].queries) for each in passages]
+
+
+def test_whole_sentences_that_fit_begin_the_first_texts():
+    model = worded()
+    assert model.config.n_ctx == 29
+    too_short, too_long = text(1, "Tim saw"), text(1, "saw " * 61)
+    beyond_context = text(9)  # its first seven sentences are 56 words
+    assert lengths(corpus_passages.found(model, [too_short, too_long, beyond_context])) == []
+    assert lengths(corpus_passages.found(model, [too_short, text(3), text(1), text(2)])) == [24, 8]
+
+
+def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
+    (passage,) = corpus_passages.asked(worded(), ["Tim saw the dog"])
+    assert lengths([passage]) == [4]
+    with pytest.raises(InputError, match="longer than the model's context of 29"):
+        corpus_passages.asked(worded(), ["saw " * 30])
+    with pytest.raises(InputError, match="has no tokenizer"):
+        corpus_passages.asked(tiny.model("gpt2"), ["Tim saw"])
+    assert corpus_passages.found(tiny.model("gpt2"), [text(1)]) == []
+
+
+def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_is_seen_first():
+    _, first, _ = overview(hand_made(), OURS, corpus_passages.asked(worded(), [SENTENCE]))
+    (viewer,) = first.below
+    assert isinstance(viewer, Viewer)
+    assert not viewer.heads  # the atlas has them
+    assert viewer.start == ("decoder", "self", 0, 1)
+    assert viewer.called["decoder", "self", 1, 0] == Said("induction", "position")
+    assert overview(hand_made(), OURS)[1].below == []
