@@ -88,7 +88,7 @@ def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
         title=f"How do the heads of {_listed(names)} compare?",
         summary=[
             Definitions([(f"{name}, beside {reference}", *summary(found.table, name)) for name in names[1:]]),
-            *map(caveat, comparability(models)),
+            *map(caveat, comparability([{**each, "tokenizer": None} for each in models] if found.by_ids else models)),
             *(caveat(f"Not compared by {OURS[behaviour].title}: {why}.") for behaviour, why in found.unserved.items()),
         ],
         sections=[

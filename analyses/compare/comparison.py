@@ -15,9 +15,11 @@ from analyses.findings import notable
 from analyses.head_tables import HEAD_COLUMNS, Collected, with_q
 from analyses.measures import RANKED
 from analyses.reading.collectors import collect, refuse_unread
+from analyses.reading.token_ids import by_ids, of_ids, random_ids
 from analyses.reading.windows import Reading
 from interp import InputError, Model
 from interp.patterns import group_of
+from interp.showing import listed
 from interp.statistics import benjamini_hochberg
 
 COMPARE_COLUMNS = [
@@ -30,6 +32,7 @@ COMPARE_COLUMNS = [
 HEADLINE: dict[str, list[str]] = {
     name: [measure for measure in each.headline if each[measure].unit in RANKED] for name, each in OURS.items()
 }
+_WITHOUT_WORDS = "position"
 _NO_HEAD = {"n_heads": 0, "mean_depth": float("nan")}
 Say = Callable[[str, int], object]
 
@@ -71,6 +74,7 @@ class Comparison:
     used: Sequence[Used]
     unused: Sequence[Corpus] = ()  # those that an earlier corpus left nothing to
     unserved: Mapping[str, str] = field(default_factory=dict)  # behaviours that no text was read for, and why
+    by_ids: bool = False  # whether all models read token ids, whatever their tokenizers
 
 
 def names(arguments: Sequence[str]) -> list[str]:
@@ -114,21 +118,30 @@ def compare(
     In `heads`, `q` is over all that is tested of one model, as its own report gives it.
 
     Args:
-        models: by name, transformers with tokenizers; the first is the reference.
+        models: by name, transformers; the first is the reference. Where one has no tokenizer, position alone is
+            compared, and all read the same token ids: corpora of ids, else random ones.
         corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
         behaviours: some of `position`, `part-of-speech`, `coreference`; all by default.
         seed: of everything random.
         progress: called with what is being done and the number of texts read.
 
     Raises:
-        InputError: fewer than two models, one of two stacks or without a tokenizer, an unknown behaviour, an empty or
-            damaged corpus, or no behaviour that could be measured in two of the models.
+        InputError: fewer than two models, one of two stacks, one without a tokenizer where behaviours are about words,
+            an unknown behaviour, an empty or damaged corpus, or no behaviour that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     say = progress or (lambda stage, texts: None)
+    mute = [name for name, model in models.items() if model.tokenizer is None]
+    if mute:  # then all read the same ids
+        behaviours, fewest = {_WITHOUT_WORDS}, min(models.values(), key=lambda model: model.config.d_vocab)
+        corpora = [each for each in corpora if of_ids(fewest, each)] or [random_ids(fewest, seed)]
+        models = {name: by_ids(model) for name, model in models.items()}
     needs = {name: each.needs for name, each in OURS.items() if behaviours is None or name in behaviours}
     used = [Used(each.corpus, each.asked, each.stands_in) for each in serving(needs, corpora)]
-    left_out = unserved(needs, corpora)
+    left_out = dict(unserved(needs, corpora))
+    if mute:
+        why = f"{listed(mute)} {'has' if len(mute) == 1 else 'have'} no tokenizer, so all models read token ids"
+        left_out |= {name: why for name in OURS if name != _WITHOUT_WORDS}
     reads = [_read(name, model, used, left_out, seed, say) for name, model in models.items()]
     measured = [{*read.collected} for read in reads]
     if not any(one & other for at, one in enumerate(measured) for other in measured[:at]):
@@ -136,7 +149,7 @@ def compare(
     say("comparing", 0)
     heads = pd.concat([read.heads for read in reads], ignore_index=True)
     unused = [corpus for corpus in corpora if corpus.name not in {each.corpus.name for each in used}]
-    return Comparison(_table(reads, seed), heads, reads, used, unused, left_out)
+    return Comparison(_table(reads, seed), heads, reads, used, unused, left_out, bool(mute))
 
 
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
@@ -150,8 +163,11 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
                 f"expected models of one stack to compare, but {name} has an encoder and a decoder, whose heads are of "
                 "three kinds: leave it out, and run `interp report` on it, which measures each kind"
             )
-        if model.tokenizer is None:
-            raise InputError(f"{name} has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
+        if model.tokenizer is None and (words := [each for each in behaviours or () if each != _WITHOUT_WORDS]):
+            raise InputError(
+                f"{name} has no tokenizer, and {', '.join(words)} is about words: leave out {name}, give its directory a "
+                f"tokenizer.json, or compare {_WITHOUT_WORDS} alone, which is read by token ids"
+            )
 
 
 def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, str], seed: int, say: Say) -> Read:

@@ -21,6 +21,7 @@ from analyses.compare.compare_page import comparability, headline, summary, told
 from analyses.corpora import Corpus
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Measure
+from analyses.reading.token_ids import random_ids
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, Totals
 from interp.statistics import benjamini_hochberg
@@ -259,12 +260,27 @@ def test_what_is_wrong_with_the_request_is_one_line(copying, texts):
         compare({"one": copying, "other": copying}, [texts], behaviours=["colour"])
     mute = planted([uniform])
     mute.tokenizer = None
-    with pytest.raises(InputError, match="mute has no tokenizer"):
-        compare({"one": copying, "mute": mute}, [texts])
+    with pytest.raises(InputError, match="mute has no tokenizer, and coreference is about words"):
+        compare({"one": copying, "mute": mute}, [texts], behaviours=["position", "coreference"])
     with pytest.raises(InputError, match=r"one stack to compare, but both has an encoder .*: .*`interp report`"):
         compare({"one": copying, "both": two_stacks("original")}, [texts])
     with pytest.raises(InputError, match="holds no text"):
         compare({"one": copying, "other": copying}, [corpus([])], behaviours=POSITION)
+
+
+def test_where_a_model_has_no_tokenizer_all_read_the_same_ids_for_position_alone(copying, texts):
+    mute = planted([offset(-1, remember=True), uniform], [induction(), same_token])
+    mute.tokenizer = mute.target_tokenizer = None
+    found = compare({"worded": copying, "mute": mute}, [texts])
+    assert [each.corpus.name for each in found.used] == [random_ids(mute).name]
+    assert {*found.table["behaviour"]} == {"position"}
+    best = found.table.set_index(["measure", "model"])
+    assert best.loc[("induction", "worded"), "value"] == best.loc[("induction", "mute"), "value"] > 0.5
+    assert (found.table.loc[found.table["model"] == "mute", "difference"].abs() < 1e-12).all()  # the same weights
+    assert found.by_ids
+    assert found.unserved["coreference"] == "mute has no tokenizer, so all models read token ids"
+    assert copying.tokenizer is not None
+    assert mute.tokenizer is None
 
 
 def test_a_damaged_text_is_at_fault_and_not_the_models(copying):
