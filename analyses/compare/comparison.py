@@ -127,7 +127,7 @@ def compare(
 
     Raises:
         InputError: fewer than two models, one of two stacks, one without a tokenizer where behaviours are about words,
-            an unknown behaviour, an empty or damaged corpus, or no behaviour that could be measured in two of the models.
+            an unknown behaviour, an empty or damaged corpus, or none that could be measured in two of the models.
     """
     _refuse(models, behaviours)
     say = progress or (lambda stage, texts: None)
@@ -165,7 +165,7 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
             )
         if model.tokenizer is None and (words := [each for each in behaviours or () if each != _WITHOUT_WORDS]):
             raise InputError(
-                f"{name} has no tokenizer, and {', '.join(words)} is about words: leave out {name}, give its directory a "
+                f"{name} has no tokenizer, and {', '.join(words)} is about words: leave it out, give its directory a "
                 f"tokenizer.json, or compare {_WITHOUT_WORDS} alone, which is read by token ids"
             )
 
