@@ -108,11 +108,11 @@ def draw(rows: list[dict[str, object]], file: Path) -> None:
     """Seconds against each of the three, and peak memory against the budget."""
     import pandas as pd
 
-    from analyses.figures.style import BLUE, GREY, ORANGE, panels, styled
+    from analyses.figures.style import GREY, INK, SOFT, panels, styled
 
     table = pd.DataFrame(rows)
     labels = {"length": "tokens in the prompt", "layers": "layers", "prompts": "prompts of 16 tokens"}
-    series = [("one_forward_s", "one forward a cell", ORANGE), ("ours_s", "sweep", BLUE), ("floor_s", "floor", GREY)]
+    series = [("one_forward_s", "one forward a cell", SOFT), ("ours_s", "sweep", INK), ("floor_s", "floor", GREY)]
 
     @styled
     def figure() -> None:
@@ -130,7 +130,7 @@ def draw(rows: list[dict[str, object]], file: Path) -> None:
         own = table[table["grown"] == "budget"]
         ticks = range(len(own))
         axes[3].bar([tick - 0.2 for tick in ticks], own["budget_mb"], 0.4, color=GREY, label="budget")
-        axes[3].bar([tick + 0.2 for tick in ticks], own["peak_mb"], 0.4, color=BLUE, label="peak growth")
+        axes[3].bar([tick + 0.2 for tick in ticks], own["peak_mb"], 0.4, color=INK, label="peak growth")
         axes[3].set(xlabel="budget, MB", ylabel="MB", title="Memory, 2 prompts of 256 tokens")
         axes[3].set_xticks(list(ticks), labels=[str(budget) for budget in own["budget_mb"]])
         axes[3].legend(frameon=False)

@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 
 from analyses import corpora, report
-from analyses.figures.style import BLUE, GREEN, GREY, ORANGE, panels, styled
+from analyses.figures.style import GREY, INK, PALE, SOFT, panels, styled
 from benchmarks.reports import force
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.config import Plain
@@ -45,7 +45,7 @@ STAGES = {  # by how a stage's name in `run.json` begins or ends
     "weighing by norm": "attention",
     "intervals, rules and minimal pairs": "intervals, pairs",
 }
-COLOURS = {"knock-outs": ORANGE, "nulls": BLUE, "attention": GREEN, "intervals, pairs": GREY, "the rest": "#bbbbbb"}
+COLOURS = {"knock-outs": INK, "nulls": SOFT, "attention": GREY, "intervals, pairs": PALE, "the rest": "#e6e9ec"}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analyses.figures.style import BLUE, begin, styled
+from analyses.figures.style import INK, begin, styled
 from interp import Model, add, edited, generate, run, token_losses
 from models import load
 
@@ -116,7 +116,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
             ax.plot(
                 line["strength"],
                 line[column],
-                color=BLUE if ours else "0.75",
+                color=INK if ours else "0.75",
                 lw=2 if ours else 0.8,
                 marker="o" if ours else None,
                 ms=4,

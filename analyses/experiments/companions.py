@@ -14,7 +14,7 @@ from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outco
 from analyses.experiments.prompts import readable, streams, tokenizer_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
-from analyses.figures.style import BLUE, ORANGE, panels, styled
+from analyses.figures.style import GREY, INK, panels, styled
 from interp import Model
 from interp.statistics import mean_interval
 
@@ -108,8 +108,8 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     figure, axes = panels(title, len(found), height=2.3, columns=2, key=0.7)
     for ax, group in zip(axes, found, strict=True):
         word, near, far = (literal(str(group[role].iloc[0])) for role in _WORDS)
-        layer_line(ax, group, ("near_cosine", "near_low", "near_high"), BLUE, "with one of its kind")
-        layer_line(ax, group, ("far_cosine", "far_low", "far_high"), ORANGE, "with one of another kind")
+        layer_line(ax, group, ("near_cosine", "near_low", "near_high"), INK, "with one of its kind")
+        layer_line(ax, group, ("far_cosine", "far_low", "far_high"), GREY, "with one of another kind")
         ax.set(title=f"{word}: {near} against {far}")
         ax.set_ylim(min(0.0, float(np.nanmin(table["far_low"].to_numpy()))), 1.02)
     label_layers(figure, axes, "cosine", 2)

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 from scipy import stats
 
 from analyses.experiments.experiment import Experiment, Outcome
-from analyses.figures.style import BLUE, GREEN, ORANGE, legend, panels, styled
+from analyses.figures.style import GREY, INK, SOFT, legend, panels, styled
 from interp import Model, StackConfig, TokenBatch
 from interp.config import Gated, NoMLP
 from interp.sight import Sight
@@ -135,13 +135,13 @@ def _growth(power: float, error: float) -> str:
 def draw(table: pd.DataFrame, title: str) -> Figure:
     """Seconds and operations of one block's parts against the length of the text, both axes logarithmic."""
     figure, axes = panels(title, 2, height=3.0, columns=2)
-    colours = dict(zip(table["part"].unique(), (ORANGE, BLUE, GREEN), strict=False))
-    for part, colour in colours.items():
+    looks = dict(zip(table["part"].unique(), zip((INK, SOFT, GREY), "osD", strict=True), strict=False))
+    for part, (colour, marker) in looks.items():
         rows = table.loc[table["part"] == part].sort_values("tokens")
         slope, error = (float(rows[name].iloc[0]) for name in ("exponent", "exponent_error"))
         power = "too few lengths" if np.isnan(slope) else f"power {slope:.2f} ± {error:.2f}"
-        axes[0].plot(rows["tokens"], 1000 * rows["seconds"], color=colour, marker="o", ms=4, label=power)
-        axes[1].plot(rows["tokens"], rows["flops"] / 1e6, color=colour, marker="o", ms=4, label=part)
+        axes[0].plot(rows["tokens"], 1000 * rows["seconds"], color=colour, marker=marker, ms=4, label=power)
+        axes[1].plot(rows["tokens"], rows["flops"] / 1e6, color=colour, marker=marker, ms=4, label=part)
     for ax, label in zip(axes, ("milliseconds, measured here", "millions of operations, counted"), strict=True):
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")

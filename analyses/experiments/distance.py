@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from analyses.experiments.experiment import Experiment, Outcome, said, with_interval
 from analyses.experiments.prompts import tokenizer_of
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
+from analyses.figures.style import GREY, INK, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Model
@@ -115,11 +115,9 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     heads, layers = (
         rows.sort_values("layer") for rows in (table.loc[table["head"] >= 0], table.loc[table["head"] < 0])
     )
-    ax.scatter(heads["layer"], heads["distance"], s=12, color=BLUE, alpha=0.7, linewidths=0, label="a head")
-    ax.plot(
-        layers["layer"], layers["distance"], color=ORANGE, marker="D", ms=5, label="mean of the layer, 95% interval"
-    )
-    ax.vlines(layers["layer"], layers["ci_low"], layers["ci_high"], color=ORANGE, lw=2)
+    ax.scatter(heads["layer"], heads["distance"], s=12, color=GREY, alpha=0.7, linewidths=0, label="a head")
+    ax.plot(layers["layer"], layers["distance"], color=INK, marker="D", ms=5, label="mean of the layer, 95% interval")
+    ax.vlines(layers["layer"], layers["ci_low"], layers["ci_high"], color=INK, lw=2)
     ax.axhline(table["uniform"].iloc[0], color=GREY, ls="--", lw=1, label="uniform attention")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.margins(x=0.1)

@@ -15,7 +15,7 @@ from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outco
 from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import ranges
-from analyses.figures.style import BLUE, GREY, ORANGE, head_name, legend, panels, styled
+from analyses.figures.style import GREY, INK, SOFT, head_name, legend, panels, styled
 from interp import InputError, Model, Pairs
 from interp.attribution import direct_logit_attribution
 
@@ -94,8 +94,8 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
         strongest = np.argsort(-np.abs(group["share"].to_numpy(dtype=float)))[:_TOP]
         rows = group.iloc[strongest].sort_values("share")
         y = np.arange(len(rows))
-        ranges(ax, rows, ("share", "ci_low", "ci_high"), y + 0.12, BLUE, "o", "patched")
-        ranges(ax, rows, _DIRECT, y - 0.12, ORANGE, "D", "written directly")
+        ranges(ax, rows, ("share", "ci_low", "ci_high"), y + 0.12, INK, "o", "patched")
+        ranges(ax, rows, _DIRECT, y - 0.12, SOFT, "D", "written directly")
         ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
         ax.axvline(0, color=GREY, lw=1)
         ax.set(

@@ -14,7 +14,7 @@ from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
 from analyses.experiments.experiment import Experiment, Outcome, bounded, said
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.figures.style import BLUE, GREY, ORANGE, begin, legend, styled
+from analyses.figures.style import GREY, INK, SOFT, begin, legend, styled
 from analyses.reading.collectors import refuse_unread
 from interp import Model, TokenBatch, Transformer, run
 from interp.transformer import with_parts
@@ -115,7 +115,7 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     figure = begin(title, 2.6)
     ax = figure.subplots()
     quantities = list(table["quantity"].unique())
-    colours = dict(zip(table["part"].unique(), (GREY, ORANGE, BLUE), strict=False))
+    colours = dict(zip(table["part"].unique(), (GREY, SOFT, INK), strict=False))
     start = np.zeros(len(quantities))
     for part, colour in colours.items():
         own = table.loc[table["part"] == part].set_index("quantity")["share"]

@@ -18,7 +18,7 @@ from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outco
 from analyses.experiments.prompts import readable, streams
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
-from analyses.figures.style import BLUE, GREY, panels, styled
+from analyses.figures.style import GREY, INK, panels, styled
 from interp import Model
 from interp.statistics import mean_interval
 
@@ -143,7 +143,7 @@ def sentence(where: str, rows: pd.DataFrame) -> str:
 @styled
 def draw(table: pd.DataFrame, title: str) -> Figure:
     """By layer: how much farther apart a word is between senses than within one, beside unambiguous words."""
-    drawn = {"ambiguous": (BLUE, "the word"), "control": (GREY, "unambiguous words in the same frames")}
+    drawn = {"ambiguous": (INK, "the word"), "control": (GREY, "unambiguous words in the same frames")}
     rows = table.loc[table["role"].isin(list(drawn))]
     found = [(str(word), group) for word, group in rows.groupby("word", sort=False)]
     columns = 3 if len(found) > 4 else 2

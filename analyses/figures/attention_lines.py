@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from analyses.figures.style import (
-    BLUE,
+    COREFERENCE,
     GREY,
-    ORANGE,
-    POSITIVE,
+    INK,
     Page,
     caption,
     colour_bar,
@@ -24,6 +23,7 @@ from analyses.figures.style import (
     leftmost,
     measure_name,
     panels,
+    shades,
     sized,
     styled,
 )
@@ -59,7 +59,7 @@ def best_heads(
     figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
     scale = Normalize(0, max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values()))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        heat_map(ax, pattern, scale, POSITIVE, xticklabels=not keys and _EVERY, yticklabels=not queries and _EVERY)
+        heat_map(ax, pattern, scale, shades(), xticklabels=not keys and _EVERY, yticklabels=not queries and _EVERY)
         for set_ticks, names in ((ax.set_xticks, keys), (ax.set_yticks, queries)):
             if names:
                 at = range(0, len(names), -(-len(names) // _NAMES))
@@ -73,7 +73,7 @@ def best_heads(
             ax.set_ylabel(axes_labels[0])
         else:  # the rows of all panels are the same
             ax.set_yticklabels([])
-    colour_bar(figure, axes, ScalarMappable(scale, POSITIVE), label)
+    colour_bar(figure, axes, ScalarMappable(scale, shades()), label)
     caption(
         figure, f"{label[0].upper()}{label[1:]} of {', '.join(map(measure_name, patterns))}; queries run downwards."
     )
@@ -109,7 +109,7 @@ def attention_over_words(
         _lines(ax, np.nan_to_num(pattern), emphasised)
         _words(ax, words, emphasised, sought)
     said = f"Attention from each word (left) to the words it looks at (right), shares of {FAINTEST} and more"
-    caption(figure, said + (", in orange that of the words asked about." if emphasised else "."))
+    caption(figure, said + (", coloured that of the words asked about." if emphasised else "."))
     return figure
 
 
@@ -118,9 +118,9 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
     last = np.argsort(np.isin(queries, list(emphasised)), kind="stable")  # the emphasised are drawn over the rest
     queries, keys = queries[last], keys[last]
     weights = pattern[queries, keys]
-    rest, faint, strength = (GREY, 0.05, 0.25) if emphasised else (BLUE, 0.15, 0.85)
+    rest, faint, strength = (GREY, 0.05, 0.25) if emphasised else (INK, 0.15, 0.85)
     colours = [
-        to_rgba(ORANGE, min(1, 0.4 + weight))
+        to_rgba(COREFERENCE, min(1, 0.4 + weight))
         if query in emphasised
         else to_rgba(rest, faint + strength * min(1, weight))
         for query, weight in zip(queries, weights, strict=True)
@@ -131,8 +131,8 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
 
 def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: Collection[int]) -> None:
     for at, word in enumerate(words):
-        asks: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in emphasised else {}
-        answers: dict[str, Any] = {"fontweight": "bold", "color": ORANGE} if at in sought else {}
+        asks: dict[str, Any] = {"fontweight": "bold", "color": COREFERENCE} if at in emphasised else {}
+        answers: dict[str, Any] = {"fontweight": "bold", "color": COREFERENCE} if at in sought else {}
         ax.text(-0.04, at, literal(word), ha="right", va="center", fontsize=sized(8), **asks)
         ax.text(1.04, at, literal(word), ha="left", va="center", fontsize=sized(8), **answers)
     ax.set_xlim(-0.9, 1.9)

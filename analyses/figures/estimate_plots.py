@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, Page, begin, caption, keys, sized, styled
+from analyses.figures.style import GREY, INK, WIDTH, Page, begin, caption, keys, sized, styled
 from analyses.figures.sweep_maps import cell_name, metric_unit
 
 MAGNITUDES = "magnitudes"
-_COLOURS = {"denoise": BLUE, "noise": ORANGE}
+_MARKERS = {"denoise": "o", "noise": "D"}
 _MISSED = 3  # cells named in a panel
 _MANY = 2000  # points that make a drawing of lines too large a file
 _PANEL = 2.6  # inches
@@ -50,7 +50,7 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
     for line, direction in zip(axes, directions, strict=True):
         for ax, method in zip(line, methods, strict=True):
             group = rows.loc[(rows["method"] == method) & (rows["direction"] == direction)]
-            _panel(ax, group, limits[kinds[method]], _COLOURS[direction], side)
+            _panel(ax, group, limits[kinds[method]], _MARKERS[direction], side)
             ax.set_title(f"{method}, {direction}\n{_agreement(agreement.loc[(method, direction)].to_dict())}")
             if kinds[method] == MAGNITUDES:
                 ax.set_ylabel("mean |exact|")
@@ -81,16 +81,16 @@ def _limits(rows: pd.DataFrame) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _panel(ax: Axes, group: pd.DataFrame, limits: tuple[float, float], colour: str, side: float) -> None:
+def _panel(ax: Axes, group: pd.DataFrame, limits: tuple[float, float], marker: str, side: float) -> None:
     low, high = limits
     ax.axline((0, 0), slope=1, color=GREY, lw=1, zorder=0)
     for edge in (ax.axhline, ax.axvline):
         edge(0, color="0.85", lw=0.8, zorder=0)
     by_estimate = (group["chosen"] == "strongest").to_numpy(dtype=bool)
-    dots: dict[str, Any] = {"s": 16, "alpha": 0.75, "rasterized": len(group) > _MANY}
-    for some, face in ((~by_estimate, colour), (by_estimate, "none")):
+    dots: dict[str, Any] = {"s": 16, "marker": marker, "alpha": 0.75, "rasterized": len(group) > _MANY}
+    for some, face in ((~by_estimate, INK), (by_estimate, "none")):
         x, y = (group.loc[some, name].to_numpy(dtype=float) for name in ("estimate", "exact"))
-        ax.scatter(x, y, facecolors=face, edgecolors=colour, linewidths=0.8 if face == "none" else 0, **dots)
+        ax.scatter(x, y, facecolors=face, edgecolors=INK, linewidths=0.8 if face == "none" else 0, **dots)
     ax.set(xlim=limits, ylim=limits, aspect="equal")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(4))

@@ -7,10 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.figures.style import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
+    COREFERENCE,
+    PALE,
+    POSITION,
+    SOFT,
+    SYNTAX,
     WIDTH,
     Page,
     caption,
@@ -20,7 +21,8 @@ from analyses.figures.style import (
     styled,
 )
 
-_COLOURS = ("#4d4d4d", BLUE, ORANGE, PURPLE, GREEN, "#d9d9d9")
+# sinks, position, token and class, nearest of a class, relation and reference, uniform
+_COLOURS = (SOFT, POSITION, SYNTAX, "#7fbfa8", COREFERENCE, PALE)
 
 
 @styled
@@ -37,7 +39,7 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
     if page.get("ax") is None:
         options: Page = {"width": WIDTH, **page}
     figure, axes = panels(question, shape[0], height=0.8, columns=columns, key=0.9, options=options)
-    for layer, ax in enumerate(axes):
+    for layer, ax in zip(reversed(range(shape[0])), axes, strict=True):  # layer 0 comes last
         below = pd.Series(0.0, index=range(shape[1]))
         for (group, shares), colour in zip(parts.items(), _COLOURS, strict=False):
             own = shares.iloc[layer].fillna(0.0)

@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analyses.figures.style import BLUE, GREY, ORANGE, Page, caption, head_name, legend, measure_name, single, styled
+from analyses.figures.style import GREY, INK, Page, caption, colour_of, head_name, legend, measure_name, single, styled
 
 Sink = Literal["kept", "removed"]
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
@@ -34,16 +34,16 @@ def gain_intervals(
     figure, ax = single(question, 1.1 + 0.2 * max(len(rows), 3), options=page)
     y = np.arange(len(rows))
     sure = np.where(rows["ci_low"] > 0, _ABOVE, _NOT_ABOVE)
-    palette = {_ABOVE: BLUE, _NOT_ABOVE: GREY}
+    palette = {_ABOVE: colour_of(rows), _NOT_ABOVE: GREY}
     ax.hlines(y, rows["ci_low"], rows["ci_high"], colors=[palette[each] for each in sure], lw=1.5)
     order = [says for says in palette if says in sure]
     sns.scatterplot(x=rows["gain"], y=y, hue=sure, hue_order=order, palette=palette, s=36, linewidth=0, ax=ax)
-    ax.axvline(0, color=ORANGE, lw=1, label=_baseline(rows))
+    ax.axvline(0, color=GREY, ls="--", lw=1, label=_baseline(rows))
     ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
     ax.set(xlabel=f"gain in {name} over the baseline", ylabel="")
     _legend_below(figure, ax)
     said = f"The {len(rows)} heads with the largest gains in {name} over its baseline; lines are 95% intervals"
-    caption(figure, f"{said}, blue where they lie above 0.")
+    caption(figure, f"{said}, coloured where they lie above 0.")
     return figure
 
 
@@ -66,10 +66,10 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpac
     rows = heads.loc[(heads["measure"] == "distance") & (heads["sink"] == sink)].dropna(subset=["value"])
     figure, ax = single("Do later layers look farther away?", 3.2, options=page)
     layers = rows["layer"].to_numpy(dtype=int)
-    dots: dict[str, Any] = {"s": 5, "color": BLUE, "alpha": 0.7, "linewidth": 0, "jitter": False, "label": "a head"}
+    dots: dict[str, Any] = {"s": 5, "color": GREY, "alpha": 0.7, "linewidth": 0, "jitter": False, "label": "a head"}
     sns.stripplot(x=layers, y=rows["value"], ax=ax, legend=False, **dots)
     mean = rows.groupby("layer")["value"].mean()
-    sns.lineplot(x=range(len(mean)), y=mean.to_numpy(), ax=ax, color=ORANGE, marker="D", label="mean of the layer")
+    sns.lineplot(x=range(len(mean)), y=mean.to_numpy(), ax=ax, color=INK, marker="D", label="mean of the layer")
     if rows["baseline"].notna().any():
         ax.axhline(rows["baseline"].mean(), color=GREY, ls="--", lw=1, label="uniform attention")
     ax.set_ylim(bottom=0)

@@ -7,20 +7,21 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analyses.figures.style import (
-    POSITIVE,
     SIGNED,
     Page,
     along,
     caption,
     colour_bar,
+    colour_of,
     heat_map,
     measure_name,
     panels,
+    shades,
     signed_scale,
     sized,
     styled,
@@ -33,7 +34,7 @@ _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16]  # where the colours of lifts are named
 _DOTS = f"A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}."
-_UNDEFINED = "Grey: undefined."
+_UNDEFINED = "Hatched: undefined."
 Quantity = Literal["gain", "value", "lift"]
 
 
@@ -68,7 +69,7 @@ def head_grid(
     column = "gain" if quantity == "gain" else "value"
     marked = rows.index[notable] if quantity != "value" else rows.index[:0]  # a value alone is no finding
     scale = _scale(rows[column], quantity)
-    colours = POSITIVE if quantity == "value" else SIGNED
+    colours = SIGNED if quantity == "lift" else shades(colour_of(rows))
     drawn = {"column": column, "label": _LABELS[quantity], "drawn": (scale, colours), "marked": marked}
     figure = _grid(question, groups, page, **drawn)
     said = f"The {_LABELS[quantity]} of every head in {' and '.join(map(measure_name, wanted))}, layer 0 at the bottom."
@@ -96,7 +97,10 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     groups = [(says.get(str(key[0]), str(key[0])), group) for key, group in rows.groupby(keys, sort=True)]
     clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
     marked = rows.index[(rows["effect"].abs() >= NOTABLE) & clear]
-    question, drawn = f"Which heads cause the right answer in {task}?", (_scale(rows["effect"], "gain"), SIGNED)
+    question, drawn = (
+        f"Which heads cause the right answer in {task}?",
+        (signed_scale(float(rows["effect"].abs().max())), SIGNED),
+    )
     label = "share of the\nlogit difference"
     figure = _grid(question, groups, page, column="effect", label=label, drawn=drawn, marked=marked)
     said = f"The share of the logit difference that each head carries in {task}, layer 0 at the bottom."
@@ -119,7 +123,7 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
         reach = np.abs(np.log2(values[values > 0])).max()
         reach = float(np.clip(np.nan_to_num(reach, nan=0.5), 0.5, 4))  # a lift of 0 takes the last colour
         return LogNorm(2**-reach, 2**reach)
-    return signed_scale(float(values.abs().max()))
+    return Normalize(0, max(0.1, float(np.nan_to_num(values.max()))))  # below the baseline is as nothing
 
 
 def _grid(
@@ -129,7 +133,7 @@ def _grid(
     *,
     column: str,
     label: str,
-    drawn: tuple[Normalize, str],
+    drawn: tuple[Normalize, str | Colormap],
     marked: pd.Index,
 ) -> Figure:
     layers, heads = (max((size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
@@ -163,7 +167,7 @@ def size(group: pd.DataFrame, axis: str) -> int:
     return max(group[axis].tolist()) + 1
 
 
-def _heat_map(ax: Axes, group: pd.DataFrame, column: str, colours: str, scale: Normalize) -> None:
+def _heat_map(ax: Axes, group: pd.DataFrame, column: str, colours: str | Colormap, scale: Normalize) -> None:
     """One cell a head."""
     table = group.pivot_table(index="layer", columns="head", values=column, aggfunc="first", dropna=False)
     table = table.reindex(index=range(size(group, "layer")), columns=range(size(group, "head")))

@@ -66,7 +66,7 @@ def label_map(
     ax.set_yticks(np.arange(n_layers + 1) - 0.5, minor=True)
     ax.grid(which="minor", color=GREY, lw=0.4)
     ax.tick_params(which="both", length=0)
-    ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(n_layers - 0.49, -0.51))  # the outer lines are whole too
+    ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(-0.51, n_layers - 0.49))  # the outer lines are whole too
     ax.spines[:].set_visible(False)
     entries = {name: Patch(color=(*_rgb(colour), _STRENGTH["both"])) for name, colour in family.items()}
     entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}

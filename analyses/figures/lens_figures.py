@@ -12,9 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.attention_lines import literal
 from analyses.figures.style import (
-    BLUE,
     GREY,
-    POSITIVE,
+    INK,
     WIDTH,
     Page,
     caption,
@@ -22,6 +21,7 @@ from analyses.figures.style import (
     heat_map,
     is_ours,
     legend,
+    shades,
     single,
     sized,
     styled,
@@ -52,14 +52,14 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
     question = "What would the model say after each layer?"
     figure, ax = single(question, 1.3 + 0.26 * len(layers), max(width, 4.5), page)
     chances = rows.pivot(index="layer", columns=across, values="probability").reindex(columns=places)
-    heat_map(ax, chances, Normalize(0, 1), POSITIVE, yticklabels=False, xticklabels=False)
+    heat_map(ax, chances, Normalize(0, 1), shades(), yticklabels=False, xticklabels=False)
     tokens = rows.assign(shown=[_shown(row) for row in rows.to_dict("records")])
     tokens = tokens.pivot(index="layer", columns=across, values="shown").reindex(columns=places).to_numpy()
     room = (figure.get_figwidth() - 1.5) / len(places) * 72  # points
     longest = max((len(token) for token in tokens.ravel()), default=1)
     size = max(min(sized(8), room / (0.62 * longest)), sized(4.5))
     for (row, column), token in np.ndenumerate(tokens):
-        colour = "black" if chances.to_numpy()[row, column] > 0.6 else "white"
+        colour = "white" if chances.to_numpy()[row, column] > 0.5 else "black"
         ax.text(column + 0.5, row + 0.5, token, ha="center", va="center", fontsize=size, color=colour)
     ax.invert_yaxis()
     names = [str(layer - 1) if layer else "embed" for layer in layers]
@@ -70,7 +70,7 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
     ax.tick_params(length=2)
     ax.set(xlabel=across if by_prompt else "token read", ylabel="after layer")
     ax.spines[["left", "bottom"]].set_visible(False)
-    colour_bar(figure, [ax], ScalarMappable(Normalize(0, 1), POSITIVE), "probability")
+    colour_bar(figure, [ax], ScalarMappable(Normalize(0, 1), shades()), "probability")
     caption(
         figure, "The token that the output layer finds most probable after each layer, coloured by its probability."
     )
@@ -90,7 +90,7 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     for at, place in enumerate(places):
         rows = difference.loc[difference["at"] == place].sort_values("layer")
         line: dict[str, Any] = {"label": f"position {place}"} if len(places) > 1 else {}
-        colour = BLUE if len(places) == 1 else f"C{at}"
+        colour = INK if len(places) == 1 else f"C{at}"
         x, low, high = (rows[name].to_numpy(dtype=float) for name in ("layer", "ci_low", "ci_high"))
         ax.plot(x, rows["effect"], color=colour, marker="o", ms=4, **line)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
@@ -121,7 +121,7 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     ]
     width = min(WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
     figure, ax = single("Which tokens surprise the model?", 2.4, width, page)
-    ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=BLUE, width=0.8)
+    ax.bar(range(len(names)), -tokens["log_probability"].to_numpy(dtype=float), color=INK, width=0.8)
     room = (figure.get_figwidth() if is_ours(figure) else 3.3) - 0.8
     shown = range(0, len(names), max(1, math.ceil(len(names) * 1.25 * sized(8) / 72 / room)))
     ax.set_xticks(shown, [names[at] for at in shown], rotation=90)

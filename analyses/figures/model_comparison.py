@@ -11,11 +11,24 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.style import Page, begin, caption, head_name, keys, leftmost, measure_name, panels, sized, styled
+from analyses.figures.style import (
+    INK,
+    SOFT,
+    Page,
+    begin,
+    caption,
+    head_name,
+    keys,
+    leftmost,
+    measure_name,
+    panels,
+    sized,
+    styled,
+)
 
-# Okabe & Ito 2008, without its yellow; with the marker, seven models are told apart without colour too
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-_MARKERS = "oDs^vPX"
+_MARKERS = "oDs^vPX"  # of models; colour is for behaviours
+_LINES = ("-", "--", ":", "-.", "-", "--", ":")
+_SHADES = (INK, SOFT, "#8a929c")  # first the reference
 _ROW, _GAP = 0.16, 0.14  # inches: of a model, and between measures
 _DODGE = 0.025  # of the depth: models of equally many layers beside each other
 _COLUMNS = 3  # of panels
@@ -60,8 +73,8 @@ def _block(ax: Axes, table: pd.DataFrame, looks: Looks, columns: tuple[str, str,
     for row in table.dropna(subset=[value]).to_dict("records"):
         look = looks[row["model"]]
         y = measures.index(row["measure"]) + step * (models.index(row["model"]) - (len(models) - 1) / 2)
-        ax.hlines(y, row[low], row[high], colors=look["color"], lw=1.5)
-        ax.scatter(row[value], y, s=22, linewidths=0, zorder=3, **look)
+        ax.hlines(y, row[low], row[high], colors=look["color"], linestyles=look["ls"], lw=1.5)
+        ax.scatter(row[value], y, s=22, linewidths=0, zorder=3, color=look["color"], marker=look["marker"])
         if named:
             end = np.nanmax([row[value], row[high]])
             name = head_name(row["layer"], row["head"])
@@ -98,7 +111,7 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
             y = own["gain"].to_numpy(dtype=float)
             hollow = {"facecolors": "none", "edgecolors": look["color"], "marker": look["marker"]}
             ax.scatter(x[~shown], y[~shown], s=12, alpha=0.5, lw=0.8, **hollow)
-            ax.scatter(x[shown], y[shown], s=22, lw=0, alpha=0.9, **look)
+            ax.scatter(x[shown], y[shown], s=22, lw=0, alpha=0.9, color=look["color"], marker=look["marker"])
         ax.axhline(0, color="0.4", lw=0.8, zorder=0)
         ax.set(xlim=(0, 1.08), title=measure_name(measure))
     for ax in axes:
@@ -114,15 +127,15 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
 
 def _looks(table: pd.DataFrame) -> Looks:
     models = dict.fromkeys(map(str, table["model"]))
-    n = len(_COLOURS)
+    n = len(_MARKERS)
     return {
-        model: {"color": _COLOURS[at % n], "marker": _MARKERS[(at + at // n) % n]}  # the eighth: the first's colour
+        model: {"color": _SHADES[at % len(_SHADES)], "marker": _MARKERS[at % n], "ls": _LINES[at % n]}
         for at, model in enumerate(models)
     }
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], looks: Looks) -> None:
-    entries = {_short(model, 36): Line2D([], [], ls="", ms=5, mew=0, **look) for model, look in looks.items()}
+    entries = {_short(model, 36): Line2D([], [], ms=5, mew=0, lw=1.2, **look) for model, look in looks.items()}
     keys(figure, axes, entries)
 
 

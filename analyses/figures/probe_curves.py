@@ -8,18 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analyses.figures.style import BLUE, GREY, ORANGE, WIDTH, Page, begin, caption, legend, sized, styled
+from analyses.figures.style import GREY, INK, SOFT, WIDTH, Page, begin, caption, legend, sized, styled
 
-_PURPLE = "#aa4499"
 _LINES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("probe", {"color": BLUE, "marker": "o", "lw": 2}),
+    "accuracy": ("probe", {"color": INK, "marker": "o", "lw": 2}),
     "control_accuracy": ("same probe, random labels (control)", {"color": GREY, "marker": "s", "ls": "--"}),
-    "untrained_accuracy": ("same probe, untrained model", {"color": "0.3", "marker": "^", "ls": ":"}),
-    "ambiguous_accuracy": ("probe, words seen as noun and verb", {"color": _PURPLE, "marker": "D", "ls": "-."}),
-    "baseline": ("rule that reads no sentence", {"color": ORANGE}),
-    "ambiguous_baseline": ("the same rule, words seen as noun and verb", {"color": ORANGE, "ls": ":"}),
+    "untrained_accuracy": ("same probe, untrained model", {"color": SOFT, "marker": "^", "ls": ":"}),
+    "ambiguous_accuracy": (
+        "probe, words seen as noun and verb",
+        {"color": INK, "marker": "D", "mfc": "white", "ls": "-."},
+    ),
+    "baseline": ("rule that reads no sentence", {"color": GREY}),
+    "ambiguous_baseline": ("the same rule, words seen as noun and verb", {"color": GREY, "ls": ":"}),
 }
-_MEASURES = {"expected layer": (BLUE, "o"), "centre of gravity": (ORANGE, "s")}
+_MEASURES = {"expected layer": (INK, "o"), "centre of gravity": (SOFT, "s")}
 _ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}
 _LINE = 0.42  # inches: a task
 
@@ -58,7 +60,7 @@ def _panel(ax: Axes, rows: pd.DataFrame) -> None:
         if rows[name].notna().to_numpy().any():
             ax.plot(rows["depth"], rows[name], ms=4, label=label, **{"lw": 1.2, **style})
     over = "95% interval of what the probe has over its control"
-    ax.fill_between(rows["depth"], low, high, color=BLUE, alpha=0.2, lw=0, label=over)
+    ax.fill_between(rows["depth"], low, high, color=INK, alpha=0.2, lw=0, label=over)
     ax.set_xlabel("blocks passed")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 

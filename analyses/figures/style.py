@@ -14,20 +14,18 @@ from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 WIDTH = 9.0  # inches: the column of the report
-BLUE, ORANGE, GREEN, GREY = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#8a8a8a",
-)  # Okabe & Ito 2008: told apart by colour-blind readers
-PURPLE = "#cc79a7"
-FAMILIES = {"blue": BLUE, "green": GREEN, "orange": ORANGE, "purple": PURPLE}
-SIGNED, POSITIVE = "RdBu_r", "viridis"
+# Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
+# mark, line and shade, in ink; baselines are grey.
+POSITION, SYNTAX, COREFERENCE, OWN = "#0067a3", "#00724f", "#b34700", "#7d3f98"
+FAMILIES = {"blue": POSITION, "green": SYNTAX, "orange": COREFERENCE, "purple": OWN}
+BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
+INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"
+SIGNED = "RdBu_r"  # only where values below 0 matter
 FONT = 9.0  # points
 _SIZES = {  # in points where the text has 9
     **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9},
@@ -279,9 +277,14 @@ def signed_scale(largest: float, *, at_least: float = 0.1) -> Normalize:
     return TwoSlopeNorm(0, -reach, reach)
 
 
-def heat_map(ax: Axes, grid: Any, scale: Normalize, colours: str = SIGNED, **ticks: Any) -> None:
-    """One cell a value, undefined ones grey; rasterised, so that a large model stays a small file."""
-    ax.set_facecolor("0.85")
+def shades(colour: str = INK) -> Colormap:
+    """From almost nothing to a colour: how much there is of what has this colour."""
+    return LinearSegmentedColormap.from_list(f"shades of {colour}", ["#f7f8fa", colour])
+
+
+def heat_map(ax: Axes, grid: Any, scale: Normalize, colours: str | Colormap = SIGNED, **ticks: Any) -> None:
+    """One cell a value, undefined ones hatched; rasterised, so that a large model stays a small file."""
+    ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)
     bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
     sns.heatmap(grid, ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
 
@@ -314,11 +317,18 @@ def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, co
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The colour of each behaviour that is there: as told, else one family after the other."""
+    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn."""
     present = dict.fromkeys(behaviours)
-    if colours is None:
-        return dict(zip(present, cycle(FAMILIES.values()), strict=False))
-    return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
+    if colours is not None:
+        return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
+    left = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
+    return {name: BEHAVIOURS.get(name) or next(left) for name in present}
+
+
+def colour_of(rows: Any) -> str:
+    """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
+    named = rows["behaviour"].unique() if "behaviour" in rows else []
+    return BEHAVIOURS.get(str(named[0]), OWN) if len(named) == 1 else INK
 
 
 def measure_name(measure: str) -> str:

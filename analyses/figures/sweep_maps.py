@@ -5,7 +5,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -15,8 +14,7 @@ from matplotlib.lines import Line2D
 from analyses.figures.attention_lines import literal
 from analyses.figures.grids import DISCOVERY, NOTABLE, mark, size
 from analyses.figures.style import (
-    BLUE,
-    ORANGE,
+    INK,
     SIGNED,
     Page,
     along,
@@ -35,7 +33,10 @@ from analyses.figures.style import (
 )
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
-_COLOURS = {"denoise": BLUE, "noise": ORANGE}
+_MARKS: dict[str, dict[str, Any]] = {  # by shape: full and round, or hollow
+    "denoise": {"marker": "o", "mfc": INK},
+    "noise": {"marker": "D", "mfc": "white"},
+}
 _UNITS = {
     "logit_difference": ("logit difference", "in logits"),
     "log_probability": ("log-probability", "in nats"),
@@ -188,10 +189,8 @@ def top_cells(
     for direction, shift in zip(directions, np.linspace(-0.13, 0.13, len(directions)), strict=True):
         group = rows.loc[rows["direction"] == direction].set_index("cell").reindex(names)
         y = np.arange(len(names)) + (shift if len(directions) > 1 else 0)
-        colour = _COLOURS.get(direction, BLUE)
-        ax.hlines(y, group[low], group[high], colors=colour, lw=1.5)
-        dots: dict[str, Any] = {"s": 32, "color": colour, "linewidth": 0, "label": direction}
-        sns.scatterplot(x=group[quantity].to_numpy(dtype=float), y=y, ax=ax, legend=False, **dots)
+        ax.hlines(y, group[low], group[high], colors=INK, lw=1.5)
+        ax.plot(group[quantity].to_numpy(dtype=float), y, **_mark_of(direction), label=direction)
     ax.axvline(0, color="0.4", lw=1)
     if quantity == "share" and rows["share"].abs().to_numpy(dtype=float).max() > 0.5:  # else it is far away
         ax.axvline(1, color="0.4", lw=1, ls=":")
@@ -205,8 +204,7 @@ def top_cells(
     alone = is_ours(figure) and bool(figure.get_suptitle())  # else the caption says it
     wide = is_ours(figure) and figure.get_figwidth() > _NARROW
     ax.set(xlabel=(label.replace("\n", " ") if wide else label) + f" ({over})" * alone, ylabel="")
-    dot: dict[str, Any] = {"marker": "o", "ls": ""}
-    entries = {_SAYS[each]: Line2D([], [], color=_COLOURS[each], **dot) for each in directions if each in _SAYS}
+    entries = {_SAYS[each]: Line2D([], [], **_mark_of(each)) for each in directions if each in _SAYS}
     keys(figure, [ax], entries if alone or len(entries) > 1 else {}, columns=2)
     kind = "all layers" if whole_layers else f"the {len(names)} cells with the largest effects"
     caption(figure, _caption(rows, metric, kind), f"Lines are {over}." * sure)
@@ -229,8 +227,8 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     middle, low, high = (plain - np.concatenate([[0.0], each]) for each in columns)
     figure, ax = single("What is left as one cell after the other is taken away?", 2.6, options=page)
     x = np.arange(len(names))
-    ax.plot(x, middle, color=BLUE, marker="o", ms=4)
-    ax.fill_between(x, low, high, color=BLUE, alpha=0.2, lw=0)
+    ax.plot(x, middle, color=INK, marker="o", ms=4)
+    ax.fill_between(x, low, high, color=INK, alpha=0.2, lw=0)
     ax.axhline(0, color="0.4", lw=1)
     shown = x[:: max(1, -(-len(x) // _TICKS))]
     ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
@@ -240,6 +238,11 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     said = f"The {quantity} ({unit}) as cells are ablated, each with all before it; {n} prompts"
     caption(figure, f"{said}, the band is the 95% interval of the change." if n > 2 else f"{said}.")
     return figure
+
+
+def _mark_of(direction: str) -> dict[str, Any]:
+    """How the dot of a direction looks."""
+    return {"ls": "", "ms": 5.5, "mec": INK, **_MARKS.get(direction, _MARKS["denoise"])}
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
@@ -311,7 +314,7 @@ def _map(
     scale: Normalize,
     names: tuple[Sequence[str], Sequence[str]],
 ) -> None:
-    """One heat map, first axis downwards; what does not exist is grey."""
+    """One heat map, first axis downwards; what does not exist is hatched."""
     down, across = axes
     table = group.assign(**{axis: group[axis].astype(int) for axis in axes})
     table = table.pivot_table(index=down, columns=across, values=quantity, aggfunc="first", dropna=False)

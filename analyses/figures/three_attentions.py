@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analyses.figures.attention_lines import Pattern, literal
-from analyses.figures.style import ORANGE, WIDTH, Page, begin, caption, measure_name, sized, styled
+from analyses.figures.style import INK, WIDTH, Page, begin, caption, measure_name, shades, sized, styled
 
 Span = tuple[int, int]  # from the first to after the last
-_COLOURS = "Blues"  # so that most of a page stays white, and an outline can be seen
+_COLOURS = shades()  # so that most of a page stays white, and an outline can be seen
 _LARGEST = 0.22  # inches: a cell's side at most; less where the texts are long
 _LEFT, _BETWEEN, _RIGHT = 0.6, 0.85, 0.15  # inches beside the maps
 _ABOVE, _MIDDLE, _BELOW = 0.75, 1.05, 0.6  # inches over them, from one to the next, and under them
@@ -99,7 +99,7 @@ def _key(figure: Figure, left: float, bottom: float, roomy: bool, outlined: bool
     if outlined:
         across, up = (left, bottom + 0.35) if roomy else (left + 1.7, bottom - 0.25)
         said = "outlined: what is\nknown to belong\ntogether"
-        figure.text(across / width, up / height, said, color=ORANGE)
+        figure.text(across / width, up / height, said, color=INK)
 
 
 def _shown(token: str) -> str:
@@ -112,9 +112,9 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
     for name, (top, bottom), (left, right) in aligned:
         corner = left - 0.5, top - 0.5
         sides = right - left, bottom - top
-        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=ORANGE, linewidth=1.4, clip_on=False))
+        ax.add_patch(Rectangle(corner, *sides, fill=False, edgecolor=INK, linewidth=1.4, clip_on=False))
         if names.count(name) > 1:
             continue  # the parts are all of one kind
         to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
         place, side = (left - 0.8, "right") if to_the_left else (right - 0.2, "left")
-        ax.text(place, (top + bottom - 1) / 2, name, color=ORANGE, ha=side, va="center", fontsize=sized(8))
+        ax.text(place, (top + bottom - 1) / 2, name, color=INK, ha=side, va="center", fontsize=sized(8))

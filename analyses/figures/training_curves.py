@@ -15,10 +15,9 @@ from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
 from analyses.figures.style import (
-    BLUE,
-    GREEN,
     GREY,
-    ORANGE,
+    INK,
+    PALE,
     WIDTH,
     Page,
     begin,
@@ -29,9 +28,8 @@ from analyses.figures.style import (
     styled,
 )
 
-_PURPLE, _SKY, _YELLOW = "#aa4499", "#56b4e9", "#f0e442"
-_BEST = (BLUE, ORANGE, GREEN)  # of the heads with most of a measure in the end
-_LOSSES = (ORANGE, GREEN, _PURPLE, _SKY, BLUE)
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_BEST = _STYLES[:3]  # of the heads with most of a measure in the end
 _CLEAR = 0.05  # the least gain over the baseline that a head is named for
 _HELD_OUT = "held_out/"
 _PANELS = ("loss", "in-context", "copying", "previous-token", "induction", "antecedent", "tag", "monotonicity")
@@ -107,11 +105,13 @@ def forming(
 def _losses(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
     """What is learnt from, and what is held out: thick, since it says more."""
     names = []
-    colours = iter(_LOSSES * len(rows))
+    styles = iter(_STYLES * len(rows))
     for measure, own in rows.groupby("measure", sort=True):
         training = measure == "loss"
-        colour = GREY if training else next(colours)
-        ax.plot(own["step"], own["value"], color=colour, lw=0.6 if training else 1.6, zorder=2 if training else 3)
+        colour, style = (GREY, "-") if training else (INK, next(styles))
+        ax.plot(
+            own["step"], own["value"], color=colour, ls=style, lw=0.6 if training else 1.6, zorder=2 if training else 3
+        )
         text = "training" if training else literal(str(measure).removeprefix(_HELD_OUT), 14)
         names.append(_Name(float(np.median(own["value"].to_numpy()[-20 if training else -1 :])), text, colour))
     return names
@@ -132,14 +132,14 @@ def _measure(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
     several = len(heads[["stack", "attention"]].drop_duplicates()) > 1
     for _, own in heads.groupby(["stack", "attention"], dropna=False):
         level = own.sort_values("step").drop_duplicates("step")
-        ax.plot(level["step"], level["baseline"], color="0.35", lw=1, ls="--", zorder=2)
+        ax.plot(level["step"], level["baseline"], color=GREY, lw=2.5, alpha=0.5, zorder=2)
     names = []
     for at, own in enumerate(lines):
         end: dict[str, Any] = own.iloc[-1].to_dict()
         gained = end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR
         if at < len(_BEST) and gained:
-            ax.plot(own["step"], own["value"], color=_BEST[at], lw=1.8, zorder=4 - 0.1 * at)
-            names.append(_Name(float(end["value"]), _called(end, several=several), _BEST[at]))
+            ax.plot(own["step"], own["value"], color=INK, ls=_BEST[at], lw=1.6, zorder=4 - 0.1 * at)
+            names.append(_Name(float(end["value"]), _called(end, several=several), INK))
         else:
             ax.plot(own["step"], own["value"], color="0.7", lw=0.6, alpha=0.7, zorder=1.5)
     return names
@@ -153,7 +153,7 @@ def _called(row: Mapping[str, Any], *, several: bool) -> str:
 def _mark(ax: Axes, change: tuple[int, int] | None, boundaries: Sequence[int]) -> None:
     """The phase change as a band, ends of phases as light lines."""
     if change is not None:
-        ax.axvspan(*change, color=_YELLOW, alpha=0.55, lw=0, zorder=0)
+        ax.axvspan(*change, color=PALE, alpha=0.55, lw=0, zorder=0)
     for step in boundaries:
         ax.axvline(step, color="0.6", lw=0.9, ls=":", zorder=1)
 
@@ -192,12 +192,12 @@ def _apart(wished: Sequence[float], least: float) -> list[float]:
 def _legend(figure: Figure, table: pd.DataFrame, changes: Mapping[str, Any], boundaries: Mapping[str, Any]) -> None:
     entries: dict[str, Any] = {}
     if table["layer"].notna().to_numpy().any():
-        entries["heads with most in the end"] = Line2D([], [], color=BLUE, lw=1.8)
+        entries["heads with most in the end"] = Line2D([], [], color=INK, lw=1.6)
         entries["other heads"] = Line2D([], [], color="0.7", lw=0.8)
     if table["baseline"].notna().to_numpy().any():
-        entries["strictest baseline"] = Line2D([], [], color="0.35", lw=1, ls="--")
+        entries["strictest baseline"] = Line2D([], [], color=GREY, lw=2.5, alpha=0.5)
     if any(changes.values()):
-        entries["phase change"] = Patch(color=_YELLOW, alpha=0.55, lw=0)
+        entries["phase change"] = Patch(color=PALE, alpha=0.55, lw=0)
     if any(map(len, boundaries.values())):
         entries["next phase of training"] = Line2D([], [], color="0.6", lw=0.9, ls=":")
     keys(figure, figure.axes, entries, columns=len(entries) or 1)

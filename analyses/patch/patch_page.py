@@ -57,7 +57,7 @@ _SITES = {
 }
 _WHOLE = "1 is the whole difference between clean and corrupted prompts, 0 none of it."
 _CAPTIONS = {
-    "cells": "Each cell patched alone; both directions have one colour scale. {scale} What is grey does not exist.",
+    "cells": "Each cell patched alone; both directions have one colour scale. {scale} What is hatched does not exist.",
     "top": "The largest effects either way, with 95% intervals where there are several pairs. {scale}",
 }
 _STRONGEST = "{}. {} The {} largest effects either way, findings or not."

@@ -25,7 +25,7 @@ _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is draw
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
-_DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; grey is undefined."
+_DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; hatched is undefined."
 _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
@@ -250,7 +250,7 @@ def _over_words(asked: _Picture) -> Iterator[Figure]:
             "shares below 0.05 and attention to special tokens are not drawn."
         )
         if about_pronouns:
-            caption += " In orange on the left the pronoun, on the right the mentions that it stands for."
+            caption += " Coloured on the left the pronoun, on the right the mentions that it stands for."
         yield Figure(f"{asked.behaviour.name}-words", figure, caption)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, TemplateNotFound
@@ -14,6 +15,7 @@ from analyses.viewer import FILTERS
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
+TEMPLATES = Path(__file__).parent / "templates"
 _HEAD = re.compile(r"(?:(?:encoder|decoder|cross)[ .])?L\d+\.H\d+")
 
 

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analyses import figures
 from analyses.figures.attention_lines import FAINTEST
-from analyses.figures.style import ORANGE
+from analyses.figures.style import COREFERENCE, INK, POSITION
 
 LAYERS, HEADS = 3, 5
 ANALYSES = Path(figures.__file__).parents[1]
@@ -129,9 +130,13 @@ def test_a_dot_marks_gains_of_five_hundredths_whose_interval_excludes_zero():
     assert 0 < len(kept) < LAYERS * HEADS
 
 
-def test_a_gain_of_nothing_has_the_middle_colour():
-    mesh = meshes(figures.head_grid(heads_table("induction")))[0]
-    assert mesh.norm(0.0) == pytest.approx(0.5)
+def test_a_gain_of_nothing_is_colourless_and_gains_have_the_colour_of_their_behaviour():
+    table = heads_table("induction")
+    mesh = meshes(figures.head_grid(table.assign(behaviour="position")))[0]
+    assert mesh.norm(0.0) == 0.0
+    assert to_hex(mesh.cmap(1.0)) == POSITION
+    several = table.assign(behaviour=["position", *["own"] * (len(table) - 1)])
+    assert to_hex(meshes(figures.head_grid(several))[0].cmap(1.0)) == INK
 
 
 def test_both_directions_of_patching_share_one_scale():
@@ -171,7 +176,7 @@ def test_half_and_twice_the_attention_are_equally_far_from_none():
 def test_what_a_pronoun_stands_for_has_its_colour():
     words = ["Amy", "saw", "Sue", ".", "She"]
     figure = figures.attention_over_words(words, np.eye(5), title="Who?", emphasised={4}, sought={0})
-    coloured = [(text.get_text(), text.get_ha()) for text in figure.axes[0].texts if text.get_color() == ORANGE]
+    coloured = [(text.get_text(), text.get_ha()) for text in figure.axes[0].texts if text.get_color() == COREFERENCE]
     assert sorted(coloured) == [("Amy", "left"), ("She", "right")]
 
 
