@@ -5,6 +5,7 @@ files that an earlier `run.json` names as its own; files of anyone else are neve
 rest may be shown: it is moved whole, and `run.json` says what is still to come.
 """
 
+import csv
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas.api.types import is_numeric_dtype
 
 from interp.errors import InputError
 from interp.training.stops import unstopped
@@ -28,6 +30,7 @@ MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
 UNFINISHED = "unfinished"  # the key of what is still to come
 _MOVING = "what was being moved in"  # its value while one run's files take the place of another's
 _FOLDERS = ("tables", "figures")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the start of one
 _SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "none"}  # the same bytes each time; text stays text
 _DPI = 130
 
@@ -77,11 +80,12 @@ class Output:
             raise InputError(_cannot(self.out / name, error, self.out)) from error
 
     def table(self, name: str, table: pd.DataFrame) -> None:
-        """`tables/NAME.csv` and `.parquet`."""
+        """`tables/NAME.csv` and `.parquet`; in the first no cell is a formula to a spreadsheet (`defused`)."""
         plain = table.copy()
         plain.attrs = {}  # parquet would keep them, csv could not
         with self._saying(f"tables/{name}.csv"):
-            plain.to_csv(self.path(f"tables/{name}.csv"), index=False)
+            quoting = csv.QUOTE_NONNUMERIC if _breaks(plain) else csv.QUOTE_MINIMAL
+            defused(plain).to_csv(self.path(f"tables/{name}.csv"), index=False, quoting=quoting)
             plain.to_parquet(self.path(f"tables/{name}.parquet"), index=False)
 
     def figure(self, name: str, figure: Figure) -> Path:
@@ -154,6 +158,25 @@ def writing(out: str | Path) -> Iterator[Output]:
         if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
             raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured until then") from error
         raise
+
+
+def defused(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before every text, and column, that a spreadsheet would run as a formula.
+
+    Those begin with one of = + - @, a tab or a carriage return, as tokens of a text do. Numbers stay as they are.
+    """
+    texts = {name: table[name].map(_harmless) for name in table if not is_numeric_dtype(table[name])}
+    return table.assign(**texts).rename(columns=_harmless)
+
+
+def _breaks(table: pd.DataFrame) -> bool:
+    """Whether a text has a carriage return, which ends a line for those who read CSV, and is not quoted by itself."""
+    texts = (table[name] for name in table if not is_numeric_dtype(table[name]))
+    return any(isinstance(each, str) and "\r" in each for column in texts for each in column)
+
+
+def _harmless(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _make_parents(out: Path) -> list[Path]:

@@ -53,6 +53,11 @@ def test_a_run_is_its_facts_and_its_tables(leave):
         run.table("heads")
 
 
+def test_tables_are_read_as_they_were_measured_whatever_a_spreadsheet_makes_of_their_texts(leave):
+    cells = pd.DataFrame({"token": ["=1+1", "-", "@you", "a"], "effect": [-1.0, 2.0, 0.0, 1.0]})
+    pd.testing.assert_frame_equal(runs.read(leave("report", cells=cells)).table("cells"), cells)
+
+
 def test_joined_tables_say_which_run_each_row_is_of(leave):
     one, two = leave("report"), leave("report-2", seed=1, models={"other": MODELS["tiny"]})
     joined = runs.join([one, runs.read(two)])

@@ -34,6 +34,19 @@ def drawing() -> Figure:
     return figure
 
 
+def test_no_text_of_a_csv_is_a_formula_and_the_parquet_has_it_as_it_was(tmp_path):
+    formulas = ["=1+1", "+1", "-x", "@SUM(A1)", "\t=1", "\r=1"]
+    calm = ["a=1", "", "'=1", "−1", " =1", None]
+    table = pd.DataFrame({"token": [*formulas, *calm], "effect": -0.5, "-dash": 1, "layer": range(12)})
+    with output.writing(tmp_path / "out") as new:
+        new.table("cells", table)
+        new.run({})
+    read = pd.read_csv(tmp_path / "out/tables/cells.csv", keep_default_na=False)
+    assert read["token"].tolist() == [*(f"'{each}" for each in formulas), *calm[:-1], ""]
+    assert (read["effect"].tolist(), [*read]) == ([-0.5] * 12, ["token", "effect", "'-dash", "layer"])
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out/tables/cells.parquet"), table)
+
+
 def test_tables_and_figures_lie_where_the_design_says(tmp_path):
     with output.writing(tmp_path / "out") as new:
         new.table("heads", TABLE)
