@@ -23,6 +23,8 @@ _ROOM = 12  # heads in a row, or layers, beyond which a cell has no room for wor
 _ALIKE = 8  # heads that a card names as being like it
 _OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token", "self")
 _AHEAD = ("next-token", "offset:2", "offset:3")
+_FIRST = "first-token"
+_LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
 _NEEDED = "Looks there, and the model needs it"
 _PAIRS = "The model needs it"
@@ -105,12 +107,13 @@ class _Cards:
         measured = self.measured[place]
         by_name = measured.drop_duplicates("measure").set_index("measure")
         examples = self.examples.get(place)
+        distance, sink = _by_distance(by_name)
         return Card(
             id,
             id.replace(".", " ", 1) if self.several else id,
             self._groups(own),
-            [_step(name, by_name) for name in (*_OFFSETS, *_AHEAD) if name in by_name.index],
-            _step("first-token", by_name) if "first-token" in by_name.index else None,
+            distance,
+            sink,
             _between_tags(by_name),
             _sentences(examples, "best"),
             _sentences(examples, "random"),
@@ -214,12 +217,20 @@ def _note(fact: Fact) -> str:
     return beside + q
 
 
-def _step(name: str, by_name: pd.DataFrame) -> Step:
-    """Mean attention at one distance."""
-    value = float(by_name.loc[name, "value"])
-    shown = _AT.get(name) or name.removeprefix("offset:").replace("-", "−")
-    shown = f"+{shown}" if shown.isdigit() and shown != "0" else shown
-    return Step("first" if name == "first-token" else shown, percent(value), float(np.clip(value, 0, 1)))
+def _by_distance(by_name: pd.DataFrame) -> tuple[list[Step], Step | None]:
+    """Mean attention to near tokens, and to the first position; the highest bar is the largest, or a fifth."""
+    known = [name for name in (_FIRST, *_OFFSETS, *_AHEAD) if name in by_name.index]
+    values = {name: float(by_name.loc[name, "value"]) for name in known}
+    top = max(_LOWEST_TOP, *(value for value in values.values() if np.isfinite(value)), 0.0)
+    steps = {name: Step(_at(name), percent(value), max(value, 0.0) / top) for name, value in values.items()}
+    sink = steps.pop(_FIRST, None)
+    return [*steps.values()], sink
+
+
+def _at(name: str) -> str:
+    """How a distance stands under its bar."""
+    by = name.removeprefix("offset:").replace("-", "−")
+    return {**_AT, _FIRST: "first"}.get(name) or (by if by.startswith("−") else f"+{by}")
 
 
 def _between_tags(by_name: pd.DataFrame) -> list[Step]:

@@ -16,10 +16,11 @@ from analyses import plain_words
 from analyses.findings import FEW_ITEMS
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, Place, Row, Tables, head_row, place_of, rule_row, titles
-from analyses.measures import Behaviour
+from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
+_EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "found": ("is found", "found"),
@@ -201,8 +202,10 @@ def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
         return f"{head} {cell['value']:.1f} times as much as distance explains"
     if cell["unit"] == "correlation":
         return f"{head}: rank correlation {cell['value']:.2f}"
-    rival = plain_words.rule(str(cell["baseline_name"]), "token")
-    return f"{head} with {percent(cell['value'])} of its attention; {rival} gets {percent(cell['baseline'])}"
+    cases = cell["fewest"] == _EITHER_WAY.fewest
+    rival = plain_words.rule(str(cell["baseline_name"]), "word" if cases else "token")
+    share = f"in {percent(cell['value'])} of cases" if cases else f"with {percent(cell['value'])} of its attention"
+    return f"{head} {share}; {rival} gets {percent(cell['baseline'])}"
 
 
 def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
