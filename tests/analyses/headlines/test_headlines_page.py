@@ -1,0 +1,30 @@
+"""docs/headlines.md: its code runs as it stands, on a run whose tables are known."""
+
+import re
+from pathlib import Path
+
+from tiny import LLAMA
+
+from analyses.report.scaffold import write
+from analyses.sections import Page
+from interp import Transformer, TransformerConfig
+from tests.analyses.headlines.hand_made_tables import hand_made
+
+PAGE = (Path(__file__).parents[3] / "docs/headlines.md").read_text()
+
+
+def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = Page("What?", ["short"], [], tables=hand_made())
+    write("report", lambda run: page, {"tiny": Transformer(TransformerConfig(decoder=LLAMA))})
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/headlines.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == [
+        "carries was/were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, task agreement, "
+        "intervention noise",
+        "Position is found, syntax in part",
+    ]
+
+
+def test_it_names_every_column_that_it_speaks_of():
+    assert {"q_attention", "q_effect", "example_sentences"} <= {*re.findall(r"(?<=[`/])\w+(?=`)", PAGE)}
