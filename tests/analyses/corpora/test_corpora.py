@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -380,9 +381,9 @@ def test_english_web_treebank_text_is_exact() -> None:
 
 @pytest.mark.slow
 @needs(EWT_TRAIN)
-def test_english_web_treebank_training() -> None:
-    lengths = [len(text.words) for text in read(EWT_TRAIN)]
-    assert (len(lengths), sum(lengths)) == (12_544, 204_577)
+def test_english_web_treebank_training_begins_with_as_many_words_as_it_says() -> None:
+    lengths = [len(text.words) for text in islice(read(EWT_TRAIN), 2_500)]
+    assert (len(lengths), sum(lengths)) == (2_500, 41_505)
 
 
 @pytest.mark.slow

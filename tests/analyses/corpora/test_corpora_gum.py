@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analyses.corpora import gum, read
+from analyses.corpora import Corpus, gum, read
 from analyses.rivals.antecedents import antecedent_items
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
@@ -219,11 +219,19 @@ def test_a_wrong_sentence_is_one_clear_line(block: tuple[str, ...], message: str
 # The real files.
 
 
+@pytest.fixture(scope="module")
+def whole(shared_file: SharedFile) -> Corpus:
+    return read(shared_file("data", "gum"))
+
+
+@pytest.fixture(scope="module")
+def documents(whole: Corpus) -> list[AnnotatedText]:
+    return list(whole)
+
+
 @pytest.mark.slow
-def test_gum_counts(shared_file: SharedFile) -> None:
-    corpus = read(shared_file("data", "gum"))
-    documents = list(corpus)
-    assert (corpus.kind, corpus.annotates) == ("gum", {"tags", "relations", "chains"})
+def test_gum_counts(whole: Corpus, documents: list[AnnotatedText]) -> None:
+    assert (whole.kind, whole.annotates) == ("gum", {"tags", "relations", "chains"})
     assert len(documents) == len({text.document for text in documents}) == 56
     assert sum(len(text.sentence_starts) for text in documents) == 2_504
     assert sum(len(text.words) for text in documents) == 51_950
@@ -233,9 +241,9 @@ def test_gum_counts(shared_file: SharedFile) -> None:
 
 
 @pytest.mark.slow
-def test_gum_sentences_are_spelled_exactly(shared_file: SharedFile) -> None:
-    for path in sorted(shared_file("data", "gum").glob("*.conllu")):
-        (text,) = read(path)
+def test_gum_sentences_are_spelled_exactly(shared_file: SharedFile, documents: list[AnnotatedText]) -> None:
+    paths = sorted(shared_file("data", "gum").glob("*.conllu"))
+    for path, text in zip(paths, documents, strict=True):
         with path.open(encoding="utf-8") as rows:
             said = [line.removeprefix("# text = ").rstrip("\n") for line in rows if line.startswith("# text = ")]
         ends = [*text.sentence_starts[1:], len(text.words)]

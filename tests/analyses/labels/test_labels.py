@@ -189,7 +189,7 @@ def test_models_that_have_learnt_nothing_carry_no_label(tmp_path):
     tokenizer = Vocabulary(d_vocab=800).made(lambda: (text.text for text in corpus), "stories", tmp_path)
     options = {"documents": 6, "words": 24, "effects": no_effects("any").table}  # of pairs, which no label rests on
     labelled = 0
-    count = 2  # `benchmarks.labels --only untrained` asks 200
+    count = 1  # `benchmarks.labels --only untrained` asks 200
     for seed in range(count):
         model = learnt_nothing(tokenizer, seed + 100)
         found = label(model, dict.fromkeys(behaviours.OURS, corpus), seed=seed, **options)

@@ -131,10 +131,10 @@ def test_a_run_killed_at_random_moments_loses_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_thirty_kills_lose_nothing(tmp_path):
-    ours = plan(400, save_every=1, snapshot_at=tuple(range(10, 400, 30)), dropout=0.1, accumulate=2)
+def test_ten_kills_lose_nothing(tmp_path):
+    ours = plan(150, save_every=1, snapshot_at=tuple(range(10, 150, 30)), dropout=0.1, accumulate=2)
     expected = go(tmp_path / "whole", ours)
-    killed_until_done(tmp_path / "parts", ours, 30)
+    killed_until_done(tmp_path / "parts", ours, 10)
     same(weights_in(tmp_path / "parts"), expected)
 
 
