@@ -302,12 +302,12 @@ def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
         return
-    carried = dict(zip(tables["tasks"]["task"], tables["tasks"]["carried"], strict=True))
+    carried = answers(tables)
     clear = (effects["effect"] >= NOTABLE) & (effects["ci_low"] > 0) & (effects["q"] < DISCOVERY)
-    ways = _indexed(effects, "task", "intervention")
+    ways = _indexed(effects, "behaviour", "task", "intervention")
     for row in effects.loc[clear & (effects["intervention"] == "noise")].to_dict("records"):
         place, task = place_of(row), str(row["task"])
-        both = [row, *(other for other in [ways.get((*place, task, "denoise"))] if other is not None)]
+        both = [row, *(other for other in [ways.get((*place, row["behaviour"], task, "denoise"))] if other is not None)]
         answer = carried.get(task) or task
         yield (
             place,
@@ -320,9 +320,15 @@ def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
                 float(row["q"]),
                 float(row["ci_low"]),
                 3,
-                tuple(_row("effects", each, "task", "intervention") for each in both),
+                tuple(_row("effects", each, "behaviour", "task", "intervention") for each in both),
             ),
         )
+
+
+def answers(tables: Tables) -> dict[str, str]:
+    """By task, what its answer is called; without those of which the tables do not say it."""
+    tasks = tables.get("tasks", pd.DataFrame())
+    return dict(zip(tasks["task"], tasks["carried"], strict=True)) if "carried" in tasks else {}
 
 
 def _effect(row: Mapping[str, Any]) -> Size:

@@ -10,11 +10,11 @@ import pandas as pd
 from analyses import plain_words
 from analyses.figures import measure_name
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Place, Size, Tables, facts, places
+from analyses.headlines.facts import Fact, Place, Size, Tables, answers, facts, places
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number, percent
-from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Step, Table
+from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Section, Step, Table
 from analyses.viewer import Passage, Viewer
 from analyses.viewer import Said as HeadWords
 from analyses.viewer.naming import HeadName
@@ -64,7 +64,7 @@ def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]])
     }
     blocks: list[Block] = []
     if passages:
-        blocks.append(Viewer(tuple(passages), called, heads=False))
+        blocks.append(Section("Where does a word look?", [Viewer(tuple(passages), called, heads=False)]))
     return blocks
 
 
@@ -98,8 +98,7 @@ class _Cards:
         self.measured = _by_place(kept)
         self.effects = _by_place(tables.get("effects", pd.DataFrame()))
         self.examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
-        tasks = tables.get("tasks", pd.DataFrame())
-        self.tasks = dict(zip(tasks["task"], tasks["carried"], strict=True)) if "carried" in tasks else {}
+        self.tasks = answers(tables)
 
     def card(self, place: Place) -> Card:
         """The card of one head."""
@@ -157,21 +156,19 @@ class _Cards:
         """What the head carries of each causal task, needed or not."""
         if effects is None:
             return None
-        ways = {way: rows.set_index("task") for way, rows in effects.groupby("intervention")}
-        shown = [
-            [
-                self.tasks.get(task) or str(task),
-                *(text for way in ("noise", "denoise") for text in _share(ways, way, task)),
-            ]
-            for task in effects["task"].unique()
-        ]
+        shown = []
+        for _, rows in effects.groupby(["behaviour", "task"], sort=False):
+            task = str(rows["task"].iloc[0])
+            ways = {str(row["intervention"]): row for row in rows.to_dict("records")}
+            shares = [text for way in ("noise", "denoise") for text in _share(ways.get(way))]
+            shown.append([self.tasks.get(task) or task, *shares])
         return Table(["task", "removed by replacing it", "95%", "restored by it", "95%"], shown, "lrrrr")
 
 
-def _share(ways: Mapping[Any, pd.DataFrame], way: str, task: str) -> list[str]:
-    if way not in ways or task not in ways[way].index:
+def _share(row: Mapping[str, Any] | None) -> list[str]:
+    """An effect and its interval; dashes where there is none."""
+    if row is None:
         return ["–", "–"]
-    row = ways[way].loc[task]
     return [percent(row["effect"]), f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"]
 
 
@@ -222,7 +219,10 @@ def _by_distance(by_name: pd.DataFrame) -> tuple[list[Step], Step | None]:
     known = [name for name in (_FIRST, *_OFFSETS, *_AHEAD) if name in by_name.index]
     values = {name: float(by_name.loc[name, "value"]) for name in known}
     top = max(_LOWEST_TOP, *(value for value in values.values() if np.isfinite(value)), 0.0)
-    steps = {name: Step(_at(name), percent(value), max(value, 0.0) / top) for name, value in values.items()}
+    steps = {
+        name: Step(_at(name), percent(value).replace("under ", "<"), max(value, 0.0) / top)
+        for name, value in values.items()
+    }
     sink = steps.pop(_FIRST, None)
     return [*steps.values()], sink
 

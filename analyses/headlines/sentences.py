@@ -15,7 +15,7 @@ import pandas as pd
 from analyses import plain_words
 from analyses.findings import FEW_ITEMS
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Place, Row, Tables, head_row, place_of, rule_row, titles
+from analyses.headlines.facts import Fact, Place, Row, Tables, answers, head_row, place_of, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 
@@ -106,7 +106,7 @@ def _sentence(
     )
     made = [
         *([_looks(looks[1])] if looks else _closest(tables, behaviour)),
-        *([_carries(needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []),
+        *([_carries(tables, needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []),
     ]
     clauses = [Clause("", how, rows) for how, rows in made]
     told = tuple(Clause(again(each, tables, behaviours), each.made, each.rows) for each in clauses)
@@ -153,8 +153,9 @@ def _looks(fact: Fact) -> tuple[str, tuple[Row, ...]]:
     return "looks", (*fact.row_of("labels"), *fact.row_of("heads"))
 
 
-def _carries(fact: Fact) -> tuple[str, tuple[Row, ...]]:
-    return "carries", (fact.rows[0], Row("tasks", (("task", fact.name),)))
+def _carries(tables: Tables, fact: Fact) -> tuple[str, tuple[Row, ...]]:
+    told = [Row("tasks", (("behaviour", fact.behaviour), ("task", fact.name)))] if fact.name in answers(tables) else []
+    return "carries", (fact.rows[0], *told)
 
 
 def _hidden(fact: Fact) -> tuple[str, tuple[Row, ...]]:
@@ -221,8 +222,8 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 
 
 def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
-    """From a row of effects and one of tasks."""
-    effect, task = rows
+    """From a row of effects, and one of tasks where there is one."""
+    effect, task = rows[0], {"carried": "", "accuracy": 1.0, **rows[-1]}
     answer = task["carried"] or task["task"]
     said = f"Replacing {_named(effect, several)} alone removes {percent(effect['effect'])} of {answer}"
     if task["accuracy"] < _SURE:

@@ -94,7 +94,7 @@
     }
   }
 
-  for (const table of all("main table")) {
+  for (const table of all("main table:not(.atlas)")) {
     const rows = [...table.tBodies].flatMap(rowsOf);
     const heads = all("thead th", table);
     if (rows.length < 2) continue;

@@ -77,10 +77,8 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
 
 
 def test_a_card_shows_what_is_not_needed_too_and_its_rows_to_cite(page):
-    assert (
-        "tables/effects: stack decoder, attention self, layer 0, head 1, task agreement, intervention noise"
-        in page.text
-    )
+    row = "stack decoder, attention self, layer 0, head 1, behaviour part-of-speech, task agreement, intervention noise"
+    assert f"tables/effects: {row}" in page.text
     assert page.text.count("Everything measured") == 4
     assert "Mean attention by distance in tokens: −2 20%, −1 30%" in [
         attrs.get("aria-label") for tag, attrs in page.tags if attrs.get("class") == "steps"
