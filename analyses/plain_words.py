@@ -93,6 +93,19 @@ def plural(noun: str) -> str:
     return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
 
 
+_PARTS = (
+    *("adjec·tive", "ante·cedent", "auxil·iary", "conjunc·tion", "deter·miner", "induc·tion", "inter·jection"),
+    *("posses·sor", "predi·cate", "prepo·sition", "punctu·ation", "subor·dinator"),
+)
+
+
+def breakable(words: str) -> str:
+    """The same, with a soft hyphen where a long word may be broken in a narrow cell."""
+    for parts in _PARTS:
+        words = words.replace(parts.replace("·", ""), parts.replace("·", "\u00ad"))
+    return words
+
+
 def infinitive(said: str) -> str:
     """`goes to the last verb`, after "to"."""
     verb, _, rest = said.partition(" ")

@@ -83,7 +83,7 @@ def _cell(place: Place, own: Sequence[Fact], several: bool) -> Cell:
     id, name = place.named(several=several), place.named(several=False)
     if not own:
         return Cell(id, name, "quiet")
-    words = [fact.words.short for fact in own[:2]]
+    words = [plain_words.breakable(fact.words.short) for fact in own[:2]]
     stands = "needed" if any(fact.needed for fact in own) else "looks"
     return Cell(id, name, stands, own[0].behaviour, words[0], "".join(words[1:]))
 

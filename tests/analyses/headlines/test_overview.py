@@ -49,7 +49,7 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
 
 
 def test_a_cell_says_its_head_two_facts_and_what_they_rest_on(page):
-    assert "L1.H0: ●induction, copying; needed" in page.text
+    assert "L1.H0: ●induc\u00adtion, copying; needed" in page.text
     assert "L1.H1: □object to its verb, noun to verb; attention alone" in page.text
     assert "L0.H0: ·quiet" in page.text
 
@@ -97,7 +97,7 @@ def test_without_room_for_words_cells_have_a_glyph_and_say_them_all_the_same():
     wide = {"heads": pd.DataFrame([row | {"head": head, "q": 0.001} for head in range(13)])}
     page = shown(wide)
     assert "atlas dense" in [attrs.get("class") for tag, attrs in page.tags if tag == "table"]
-    assert "L0.H12: ○induction; attention alone" in page.text
+    assert "L0.H12: ○induc\u00adtion; attention alone" in page.text
 
 
 def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():

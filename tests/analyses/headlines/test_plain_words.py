@@ -48,3 +48,8 @@ def test_every_label_that_a_head_can_have_is_in_words():
 def test_every_tag_and_relation_that_is_asked_has_a_word():
     assert plain_words.TAGS.keys() == UNIVERSAL_TAGS
     assert plain_words.RELATIONS.keys() == {*RELATIONS}
+
+
+def test_a_long_word_may_be_broken_where_it_has_parts():
+    assert plain_words.breakable("last preposition") == "last prepo\u00adsition"
+    assert plain_words.breakable("verb to noun") == "verb to noun"
