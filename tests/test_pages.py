@@ -12,7 +12,7 @@ from interp.patching import ablate_in_order, attribution_patching
 from models import load
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("running.md", "generation.md")
+PAGES = ("running.md", "generation.md", "viewing.md")
 
 
 def run_page(name: str) -> dict[str, Any]:
@@ -30,7 +30,8 @@ def run_page(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_its_code_runs(name, capsys):
+def test_its_code_runs(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where pages write
     torch.manual_seed(0)
     names = run_page(name)
     assert names["model"].config.n_layers == 4

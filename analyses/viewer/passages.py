@@ -21,7 +21,7 @@ from analyses.viewer.naming import HeadName, Said
 from interp import InputError, Model, Run, run
 from interp.showing import so_many
 
-BUDGET = 500_000  # bytes of a page that patterns may take
+BUDGET = 450_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _LONGEST = 60  # characters of a token that are shown
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title

@@ -1,7 +1,5 @@
 """The attention viewer in a browser: what a hand, a key, an address and another part of the page make it show."""
 
-import re
-
 import numpy as np
 import pytest
 from jaxtyping import UInt8
@@ -196,8 +194,8 @@ def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_with
     out = tmp_path / "large.html"
     seen = Viewer((Passage((Attention(Heads("decoder", 12, 12), words, words, weights),)),), {})
     write(seen, out)
-    kept = re.search(r'"kept":(\{.*?\})', out.read_text())[1]
-    assert len(kept) < 1.02 * seen.budget
+    assert 0 < seen.left_out < 144
+    assert out.stat().st_size < 500_000
     shown = browse(out)
     looked_at(shown)
     took = shown.page.evaluate(
@@ -217,4 +215,4 @@ def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_with
         }"""
     )
     assert "word399" in shown.page.inner_text(".viewer-says")
-    assert np.median(took) < 16
+    assert np.median(took) < 16  # milliseconds
