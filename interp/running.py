@@ -15,7 +15,7 @@ from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
 from interp.model import Model
 from interp.places import matching
-from interp.showing import DataFrame, Figure, Shown, drawn, listed, so_many
+from interp.showing import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.tap import AllSeen, Edit, Tap
 from interp.tokens import Text, TokenBatch, Tokenizer, said_of
 
@@ -160,6 +160,11 @@ class Run(Shown):
         """The text that the logits are of, and whether each token is foretold from those before it."""
         causal = self.model is not None and self.model.config.last.causal
         return (self.tokens if self.target is None else self.target), causal
+
+    def _repr_html_(self) -> str:
+        """Its lines, and where patterns were captured where each token looks."""
+        captured = any(name.endswith(".pattern") for name in self.activations)
+        return super()._repr_html_() + (viewed(self) if captured else "")
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was read, what came out, and what was captured."""

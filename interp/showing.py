@@ -1,7 +1,8 @@
 """How does a result show itself? A few lines on a terminal, the same in a notebook, a long table, a figure.
 
-Nothing is drawn here: a figure is asked for by its name in `FIGURES`, which is loaded when someone wants one, as pandas
-asks its plotting backend. That is the one arrow that points out of this package, and it hands over a table.
+Nothing is drawn here: a figure is asked for by its name in `FIGURES`, and what a notebook shows to be pointed at of
+`VIEWER`; either is loaded when someone wants it, as pandas asks its plotting backend. That is the one arrow that points
+out of this package, and it hands over tables and results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,10 @@ else:  # neither is loaded before it is asked for
     DataFrame = Figure = Any
 
 FIGURES = "analyses.figures"
+VIEWER = "analyses.viewer.shown"
 _LONGEST = 200  # characters of a fact that are shown
 
-__all__ = ["FIGURES", "DataFrame", "Figure", "Shown", "drawn", "listed", "signed", "so_many"]
+__all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Shown", "drawn", "listed", "signed", "so_many", "viewed"]
 
 
 class Shown:
@@ -82,7 +84,7 @@ def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figur
         InputError: what draws is not installed, or another package of its name hides it.
     """
     try:
-        draw = getattr(import_module(FIGURES), figure)
+        draw = _of(FIGURES, figure)
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"figures are drawn by {FIGURES}, which comes with this package; it cannot be loaded ({error}): "
@@ -90,3 +92,15 @@ def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figur
         ) from error
     own_title = {} if asks is None or how.get("ax") is not None else {"title": asks}
     return draw(*args, **{**own_title, **how})
+
+
+def viewed(result: Any) -> str:
+    """What a notebook shows of a result to be pointed at, below its lines; nothing where that cannot be had."""
+    try:
+        return _of(VIEWER, "view")(result).html
+    except (ImportError, AttributeError, InputError):
+        return ""
+
+
+def _of(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)

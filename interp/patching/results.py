@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.cell_tables import cell_rows, dust, largest, long_table
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
+from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.statistics import share
 
 Direction = Literal["denoise", "noise"]
@@ -127,6 +127,10 @@ class Sweep(Shown):
         cross = "cross-attention " if self.attention == "cross" else ""
         title = f"Sweep of {self.stack} {cross}{self.site}, {self.direction}: {cells}, over"
         return f"{title} {so_many(first.shape[-1], 'prompt')}", facts
+
+    def _repr_html_(self) -> str:
+        """Its lines, and a map of cells that lie on a layer and one other axis."""
+        return super()._repr_html_() + viewed(self)
 
     def _name(self, metric: str | None) -> str:
         return chosen(self.values, metric, "this sweep has")

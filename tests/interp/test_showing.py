@@ -124,7 +124,8 @@ def test_every_result_says_what_it_is(model, pairs, found):
         lines = repr(result).splitlines()
         assert lines[0] == title
         assert 1 < len(lines) < 20
-        assert Tags(result._repr_html_()).names == {"div", "strong", "table", "tr", "th", "td"}
+        more = {"svg", "text", "rect", "title"} if isinstance(result, Sweep) else set()  # its map
+        assert Tags(result._repr_html_()).names == {"div", "strong", "table", "tr", "th", "td"} | more
 
 
 def test_a_sweep_names_its_largest_effects(found):
@@ -318,14 +319,23 @@ def test_the_only_arrow_out_of_the_package_is_the_one_that_draws():
                 getattr(node.func, "attr", ""),
             }:
                 calls.append(f"{file.name}: {ast.unparse(node)}")
-    assert calls == ["showing.py: import_module(FIGURES)"]
-    assert results.FIGURES == "analyses.figures"
+    assert calls == ["showing.py: import_module(module)"]
+    assert (results.FIGURES, results.VIEWER) == ("analyses.figures", "analyses.viewer.shown")
 
 
 def test_figures_that_cannot_be_loaded_are_one_line(found, monkeypatch):
     monkeypatch.setattr(results, "FIGURES", "nowhere.figures")
     with pytest.raises(InputError, match=r"cannot be loaded \(No module named 'nowhere'\)"):
         found.figure()
+
+
+def test_a_notebook_shows_a_run_s_attention_in_a_frame_and_its_lines_alone_where_it_cannot(model, monkeypatch):
+    out = run(model, tiny.token_ids(2, 5), capture="*.pattern")
+    assert Tags(out._repr_html_()).names == {"div", "strong", "table", "tr", "th", "td", "iframe"}
+    assert "iframe" not in run(model, tiny.token_ids(2, 5), capture="*.1.attn.pattern")._repr_html_()
+    monkeypatch.setattr(results, "VIEWER", "nowhere.shown")
+    assert "iframe" not in out._repr_html_()
+    assert "Run of 2 prompts" in out._repr_html_()
 
 
 def test_what_is_not_there_cannot_be_drawn(found, model):
