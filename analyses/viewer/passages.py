@@ -23,6 +23,7 @@ from interp.showing import so_many
 
 BUDGET = 450_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
+_TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
@@ -48,18 +49,19 @@ class Attention:
     def firmness(self) -> Float[NDArray[np.floating], "layer head"]:
         """Mean over queries of the largest share that goes to one token; within a text neither to the first nor to the
         query itself, which much attention rests on for want of anything better."""
-        shares = self.weights.astype(np.float32) / 255
+        weights = self.weights
         if self.heads.attention == "self":
-            shares[..., 0] = 0
-            at = np.arange(min(shares.shape[-2:]))
-            shares[..., at, at] = 0
-        return shares.max(-1).mean(-1)
+            weights = weights.copy()
+            weights[..., 0] = 0
+            at = np.arange(min(weights.shape[-2:]))
+            weights[..., at, at] = 0
+        return weights.max(-1).mean(-1) / 255
 
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
         square = self.weights[layer, head]
         seen = square[np.tril_indices(len(square))] if self.heads.causal else square
-        return base64.b64encode(zlib.compress(seen.tobytes(), 9)).decode()
+        return base64.b64encode(zlib.compress(seen.tobytes())).decode()
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,14 @@ class Viewer:
         pairs = [(each, {*each.names()}) for passage in self.passages for each in passage.attentions]
         kept: dict[int, dict[str, str]] = {id(each): {} for each, _ in pairs}
         room, left_out = self.budget, 0
+        missed = 0
         for name in dict.fromkeys([self.start, *self.ordered]):
             for each, names in pairs:
                 if name not in names:
                     continue
-                packed = each.packed(*name[2:])
-                fits = len(packed) <= room
-                left_out += not fits
+                packed = each.packed(*name[2:]) if missed < _TRIED else ""
+                fits = 0 < len(packed) <= room
+                left_out, missed = left_out + (not fits), missed + (not fits)
                 if fits:
                     room -= len(packed)
                     kept[id(each)][f"{name[2]}.{name[3]}"] = packed
