@@ -183,16 +183,20 @@ class Pairs(Shown):
         model: Model,
         clean: Tensor,
         corrupt: Tensor,
-        right: Tensor | None = None,
-        wrong: Tensor | None = None,
+        right: Tensor | Sequence[int] | int | None = None,
+        wrong: Tensor | Sequence[int] | int | None = None,
         *,
         target: Tensor | None = None,
         source: Tensor | None = None,
         positions: Places | None = None,
     ) -> "Pairs":
-        """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id a prompt.
+        """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id each, or one for all.
 
         `target` and `source` are those of `Pairs`: one for each pair, or one for all; so are `positions`, in numbers.
+
+        Raises:
+            InputError: prompts of unequal length or identical, ids outside the vocabulary, not one answer a prompt, a
+                place that a prompt has not.
         """
         stack = _differing(model, target, source)
         batches = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
@@ -206,7 +210,10 @@ class Pairs(Shown):
             name: torch.tensor([position_of(name, at, "these ids", (), 0, clean.shape[1]) for at in places])
             for name, places in listed.items()
         }
-        return replace(Pairs(*batches, right, wrong), **made).to(model.device)._naming(named)
+        n_pairs, d_vocab = len(batches[0].ids), model.config.last.d_vocab
+        given = {"right": right, "wrong": wrong}
+        made |= {name: None if ids is None else _answers(name, ids, n_pairs, d_vocab) for name, ids in given.items()}
+        return replace(Pairs(*batches), **made).to(model.device)._naming(named)
 
     @staticmethod
     def from_texts(
@@ -312,6 +319,25 @@ class Pairs(Shown):
 
     def _naming(self, positions: Mapping[str, Tensor]) -> "Pairs":
         return replace(self, positions={name: at.to(self.last.device) for name, at in positions.items()})
+
+
+def _answers(name: str, ids: Tensor | Sequence[int] | int, n_pairs: int, d_vocab: int) -> Int[Tensor, " prompt"]:
+    """One answer a pair.
+
+    Raises:
+        InputError: not so many, or no ids.
+    """
+    found = torch.as_tensor(ids)
+    if found.is_floating_point() or found.shape not in {(), (n_pairs,)}:
+        raise InputError(
+            f"expected one {name} id for each of {n_pairs} pairs, or one for all; "
+            f"got {found.dtype} {tuple(found.shape)}"
+        )
+    if int(found.min()) < 0 or int(found.max()) >= d_vocab:
+        raise InputError(
+            f"{name} ids must lie in 0-{d_vocab - 1}, the vocabulary; got {int(found.min())} to {int(found.max())}"
+        )
+    return found.expand(n_pairs)
 
 
 def _made(

@@ -121,6 +121,18 @@ def test_braces_in_a_column_name_tokens_and_every_row_has_them():
         Pairs.from_columns(model, table([("Tim saw", "{S:Sue} saw", "He", "She")]).to_dict("list"))
 
 
+def test_answers_as_ids_are_one_a_pair_or_one_for_all_and_of_the_vocabulary():
+    model, clean, corrupt = worded(), torch.tensor([[1, 2], [3, 4]]), torch.tensor([[5, 2], [6, 4]])
+    listed = Pairs.from_ids(model, clean, corrupt, [7, 7], torch.tensor([8, 8]))
+    one = Pairs.from_ids(model, clean, corrupt, 7, 8)
+    assert_close(one.right, listed.right)
+    assert_close(one.wrong, torch.tensor([8, 8]))
+    with pytest.raises(InputError, match=r"one right id for each of 2 pairs, or one for all; got torch.int64 \(3,\)"):
+        Pairs.from_ids(model, clean, corrupt, [7, 7, 7])
+    with pytest.raises(InputError, match="wrong ids must lie in 0-8, the vocabulary; got 9 to 9"):
+        Pairs.from_ids(model, clean, corrupt, 7, 9)
+
+
 def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
     texts = ["Tim saw"], ["the dog saw"], [" He"], [" She"]
     with pytest.raises(InputError, match="are 2 and 3 tokens long; named positions align one pair with another"):
