@@ -1,6 +1,7 @@
 """What is on a written page: its tags with their attributes, its visible text, and what it lets run."""
 
 import base64
+import re
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -52,3 +53,23 @@ def unlisted(page: Page) -> list[str]:
     known = {source: base64.b64encode(sha256(source.encode()).digest()).decode() for source in run}
     inline = [f"{tag} {key}" for tag, attrs in page.tags for key in attrs if key == "style" or key.startswith("on")]
     return [source[:40] for source, digest in known.items() if f"'sha256-{digest}'" not in policy] + inline
+
+
+_SLIPS = {
+    "one of many": r"(?<![\d.,\u202f])1 (?!is\b|was\b|of\b|has\b|as\b|less\b|thus\b|its\b|this\b|plus\b|minus\b|across\b)[a-z-]+[^s\W\d]s\b(?![’'])",
+    "a literal backtick": r"`",
+    "a hyphen for a minus": r"(?<![\w:.-])-\d",
+    "thousands with a comma": r"\d,\d{3}(?!\d)",
+    "thousands run together": r"(?<![\w.,:/#-])[1-9]\d{4,}(?![\w.,-]*[a-z])",
+}
+
+
+def slips(page: str) -> list[str]:
+    """What a proofreader would mark in a page's own words: those in code, names of files and prompts are left out."""
+    bare = re.sub(r"<(script|style|code|title)\b.*?</\1>|<div class=\"tokens\">.*?</div>", " ", page, flags=re.DOTALL)
+    text = " ".join(Page(bare.replace("<td", " <td").replace("</", " </")).text.split())
+    return [
+        f"{what}: …{text[max(0, found.start() - 40) : found.end() + 30]}…"
+        for what, slip in _SLIPS.items()
+        for found in re.finditer(slip, text)
+    ]

@@ -299,7 +299,7 @@ def _cells(row: Mapping[str, Any]) -> list[Text]:
         bold(head_name(row["layer"], row["head"])),
         f"{row['depth']:.2f}",
         number(row["value"]),
-        f"{number(row['baseline'])} ({row['baseline_name']})",
+        f"{number(row['baseline'])} ({measure_name(str(row['baseline_name']))})",
         number(row["gain"], sign=True),
         number(row["difference"], sign=True),
         "–" if math.isnan(row["q"]) else false_discovery_rate(row["q"]),
@@ -314,7 +314,7 @@ def _sentence(row: Mapping[str, Any], n_heads: int) -> str:
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    head, rule = head_name(row["layer"], row["head"]), row["baseline_name"]
+    head, rule = head_name(row["layer"], row["head"]), measure_name(str(row["baseline_name"]))
     lift = " in lift" if row["unit"] == "lift" else ""
     if row["gain"] <= -0.0005:
         sure = interval(-row["ci_high"], -row["ci_low"])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from analyses.experiments.experiment import Experiment, Outcome, said, with_interval
 from analyses.experiments.prompts import tokenizer_of
 from analyses.figures.style import GREY, INK, begin, legend, styled
+from analyses.numerals import number
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, Model
@@ -104,7 +105,9 @@ def sentence(found: Distances) -> str:
         )
         text += f" and {said(last, 'distance')} in layer {last['layer']}: {farther} by {with_interval(*found.contrast)}"
     texts = sum(found.used.values())
-    return f"{text}, where uniform attention would look {last['uniform']:.2f} ({last['n']:,} tokens, {texts} texts)."
+    return (
+        f"{text}, where uniform attention would look {last['uniform']:.2f} ({number(last['n'])} tokens, {texts} texts)."
+    )
 
 
 @styled

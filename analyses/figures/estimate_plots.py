@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.style import GREY, INK, WIDTH, Page, begin, caption, keys, sized, styled
 from analyses.figures.sweep_maps import cell_name, metric_unit
+from analyses.numerals import number
 
 MAGNITUDES = "magnitudes"
 _MARKERS = {"denoise": "o", "noise": "D"}
@@ -144,7 +145,7 @@ def _place(point: np.ndarray, size: tuple[float, float], points: np.ndarray, tak
 def _agreement(found: dict[Any, Any]) -> str:
     """A panel's correlations: rank (ρ) and linear (r), and over how many."""
     rank, line = (f"{found[name]:.2f}".replace("nan", "–") for name in ("spearman", "pearson"))
-    return f"ρ {rank}, r {line}, n {found['n']:,}".replace("-", "−")
+    return f"ρ {rank}, r {line}, n {number(found['n'])}".replace("-", "−")
 
 
 def _legend(figure: Figure, rows: pd.DataFrame) -> None:

@@ -49,7 +49,7 @@ def gain_intervals(
 
 def _baseline(rows: pd.DataFrame) -> str:
     """The baseline by name, with its value where all heads have the same."""
-    names = ", ".join(map(str, rows["baseline_name"].dropna().unique()[:3]))
+    names = ", ".join(measure_name(str(each)) for each in rows["baseline_name"].dropna().unique()[:3])
     values = rows["baseline"].dropna().round(3).unique()
     return f"baseline: {names}" + (f" ({values[0]:.3f})" if len(values) == 1 else "")
 

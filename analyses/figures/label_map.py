@@ -96,7 +96,7 @@ def _short(name: str) -> str:
     if kind == "relation":
         relation, _, way = rest.rpartition(":")
         return f"{relation} {way.replace('dependent', 'dep').replace('->', '→')}"
-    return measure_name(rest) if kind == "tag" else name
+    return measure_name(rest if kind == "tag" else name)
 
 
 def _rgb(colour: str) -> tuple[float, float, float]:

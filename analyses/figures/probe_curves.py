@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.style import GREY, INK, SOFT, WIDTH, Page, begin, caption, legend, sized, styled
+from analyses.numerals import number
 
 _LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "accuracy": ("probe", {"color": INK, "marker": "o", "lw": 2}),
@@ -44,7 +45,7 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     for ax, task in zip(axes, tasks, strict=True):
         group = rows.loc[rows["task"] == task]
         _panel(ax, group)
-        ax.set_title(f"{task}, n {group['n'].iloc[0]:,}")
+        ax.set_title(f"{task}, n {number(group['n'].iloc[0])}")
     axes[0].set(ylabel="accuracy", ylim=(np.floor(10 * lowest - 0.2) / 10, 1.01))
     legend(figure, axes, columns=3)
     caption(figure, "What linear probes read from each layer's stream, beside controls; the band is a 95% interval.")

@@ -1,5 +1,6 @@
 """How do all figures look? Sizes in inches and points, the colours, and the ways in which every figure begins."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from io import BytesIO
@@ -332,8 +333,8 @@ def colour_of(rows: Any) -> str:
 
 
 def measure_name(measure: str) -> str:
-    """A measure's name as a reader sees it: with an arrow instead of its ASCII."""
-    return measure.replace("->", "→")
+    """The name of a measure or baseline as a reader sees it: with an arrow and a minus instead of their ASCII."""
+    return re.sub(r"(?<=[ :])-(?=\d)", "−", measure.replace("->", "→"))
 
 
 def head_name(layer: int, head: int) -> str:

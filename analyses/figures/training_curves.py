@@ -27,6 +27,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.numerals import number
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
@@ -165,7 +166,7 @@ def _steps(ax: Axes, last: float, width: float, longest: int) -> None:
     most = max(2, min(6, round(1.35 * width)))
     ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, last)
     ax.set_xticks([tick for tick in ticks if 0 <= tick <= last])
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: number(round(step))))
 
 
 def _write(ax: Axes, names: Sequence[_Name], last: float) -> None:

@@ -174,6 +174,6 @@ def agreement_lines(found: pd.DataFrame | None) -> list[str]:
     """The correlations as lines for a terminal; none where no estimates were made."""
     return [
         f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {number(row['spearman'])}, "
-        f"r {number(row['pearson'])}, {row['n']:,} {row['of']}"
+        f"r {number(row['pearson'])}, {number(row['n'])} {row['of']}"
         for row in ([] if found is None else found.to_dict("records"))
     ]

@@ -54,7 +54,7 @@ _INTERVALS = (
 )
 _STREAMS = (
     "Probes of each layer’s stream. Brackets hold 95% intervals. Mixes of layers, like heads, are trained on at most "
-    "6,000 items, and those of pairs along axes that all layers share, so they may read less than one layer alone."
+    "6 000 items, and those of pairs along axes that all layers share, so they may read less than one layer alone."
 )
 _CHOSEN = (
     "The best layer and the best head are chosen on the items on which they are reported, so they look a little better "

@@ -222,7 +222,7 @@ def said_of_rule(row: Mapping[str, Any]) -> str:
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
     """One head, by one measure, beside its strictest baseline."""
     value, gain = number(row["value"]), number(row["gain"], sign=True)
-    by = f" by {measure_name(str(row['measure']))}: {value}, {gain} over {row['baseline_name']} "
+    by = f" by {measure_name(str(row['measure']))}: {value}, {gain} over {measure_name(str(row['baseline_name']))} "
     return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
 
 
@@ -251,7 +251,7 @@ def _shown(row: Mapping[str, Any]) -> list[Text]:
         measure_name(str(row["measure"])),
         number(row["value"]),
         number(row["baseline"]),
-        str(row["baseline_name"]),
+        measure_name(str(row["baseline_name"])),
         number(row["gain"], sign=True),
         interval(row["ci_low"], row["ci_high"], sign=True),
         number(row["n"]),
@@ -269,7 +269,7 @@ def _rules(result: Result) -> list[Table]:
     rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(result.behaviour.headline))]
     measures = [measure for measure in result.behaviour.headline if measure in set(rows["measure"])]
     table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
-    values = [[str(name), *map(number, row)] for name, row in table.iterrows()]
+    values = [[measure_name(str(name)), *map(number, row)] for name, row in table.iterrows()]
     caption = "What simple rules reach on the same items, through the same scorer."
     columns = ["rule", *map(measure_name, measures)]
     return [Table(columns, values, "l" + "r" * len(measures), caption)] if values else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analyses.numerals import number
+from analyses.numerals import counted, number
 from analyses.provenance import corpus_facts, model_facts, recorded, versions
 from analyses.report import output
 from analyses.report.renderer import figures, render
@@ -177,7 +177,8 @@ def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
     if len(models) == 1:
         (model,) = models
         shapes = " ".join(
-            f"{name} of {stack['layers']} layers with {stack['heads']} heads each, {stack['d_model']} dimensions;"
+            f"{name} of {counted(stack['layers'], 'layer')} with {counted(stack['heads'], 'head')} each, "
+            f"{number(stack['d_model'])} dimensions;"
             for name, stack in model["stacks"].items()
         )
         size = f"{number(model['parameters'])} parameters, context of {model['context']} tokens."

@@ -1,12 +1,13 @@
 """Every command's directory is written alike: the record has the same keys, the page shows every kind of value."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Drawing
-from pages import outside_addresses, page_of, unlisted
+from pages import outside_addresses, page_of, slips, unlisted
 from tiny import LLAMA
 
 from analyses.corpora import Corpus
@@ -157,3 +158,28 @@ def test_the_record_says_how_long_each_stage_took(tmp_path):
     assert [*facts["stages"]] == ["starting", "reading", "drawing", "writing figures"]
     assert facts["seconds"] == pytest.approx(sum(facts["stages"].values()), abs=0.3)
     assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
+
+
+@pytest.mark.parametrize(
+    ("said", "marked"),
+    [
+        ("1 layers", 1),
+        ("1 layer, 11 layers, 2.1 layers, 1 is less, 1 has it", 0),
+        ("as `this", 1),
+        ("-0.5 and offset -1", 2),
+        ("−0.5, 2-3, L0-11", 0),
+        ("6,000 items", 1),
+        ("12345 items", 1),
+        ("6\u202f000 items, in 2026, of #12345", 0),
+    ],
+)
+def test_a_proofreader_marks_slips_and_nothing_else(said, marked):
+    assert len(slips(f"<p>{said}</p><code>`-1 6,000`</code>")) == marked
+
+
+def test_a_page_has_no_slips(model, tmp_path):
+    counted = Page("What?", ["short"], [], definitions=[("n", "how many")])
+    small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
+    for at, models in enumerate(({"a": model}, {"a": small}, {"a": model, "b": small})):
+        write(tmp_path / str(at), lambda run: counted, models)
+        assert slips((tmp_path / str(at) / "report.html").read_text("utf-8")) == []
