@@ -1,20 +1,34 @@
 """What do several runs say side by side? Reads the directories that commands left, and joins their tables."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 from warnings import warn
 
 import pandas as pd
 
-from analyses.provenance import SCHEMA
-from analyses.report.output import MAKER, RUN, UNFINISHED
+from analyses.provenance import SCHEMA, digest
+from analyses.report.output import MAKER, RUN, SUMS, UNFINISHED
 from interp.errors import InputError, InputWarning, inside
 from interp.training import record
 
 ABOUT = ["run", "model", "seed"]  # the first columns of a joined table
+_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those that are read here
+    "files": (lambda value: _is_list_of(value, str), "a list of names"),
+    "seed": (lambda value: type(value) is int, "a whole number"),
+    "command": (lambda value: isinstance(value, str), "what was typed"),
+    "versions": (lambda value: isinstance(value, dict) and isinstance(value.get("interp"), str), "versions by package"),
+    SUMS: (lambda value: value is None or isinstance(value, dict), "a hash of each table"),
+    "name": (lambda value: value is None or isinstance(value, str), "the model's name, or none"),
+    "model": (lambda value: value is None or isinstance(value, dict), "facts about the model"),
+    "corpora": (
+        lambda value: _is_list_of(value, dict) and all(_names(each) for each in value),
+        "names and hashes of corpora",
+    ),
+}
 _OWN_RUN = "training_run"  # what the column `run` of a table about training is called in a joined one
 
 
@@ -37,6 +51,11 @@ class RunFolder:
         return self.facts["seed"]
 
     @property
+    def corpora(self) -> list[dict[str, Any]]:
+        """Facts about the texts that were read."""
+        return self.facts["corpora"]
+
+    @property
     def tables(self) -> list[str]:
         """The names of its tables."""
         files = map(PurePosixPath, self.facts["files"])
@@ -52,12 +71,15 @@ class RunFolder:
             raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
         path = self.folder / "tables" / f"{name}.parquet"
         try:
-            return pd.read_parquet(path)
+            content = path.read_bytes()
+            if digest([content]) != self.facts.get(SUMS, {}).get(name, digest([content])):  # early runs told none
+                raise ValueError("it is not as it was written")
+            return pd.read_parquet(BytesIO(content))
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}): {_again(self.facts)}") from error
 
     def __repr__(self) -> str:
-        corpora = ", ".join(each["name"] for each in self.facts.get("corpora", ())) or "none"
+        corpora = ", ".join(each["name"] for each in self.corpora) or "none"
         return (
             f"run {self.folder}: model {self.model}, seed {self.seed}, corpora {corpora}\n"
             f"tables {', '.join(self.tables)}"
@@ -99,9 +121,9 @@ class Joined:
                 "run": run.name,
                 "model": run.model,
                 "seed": run.seed,
-                "corpora": ", ".join(each["name"] for each in run.facts["corpora"]),
-                "model_sha256": run.facts.get("model", {}).get("sha256"),
-                "corpora_sha256": ", ".join(each["sha256"] for each in run.facts["corpora"]),
+                "corpora": ", ".join(each["name"] for each in run.corpora),
+                "model_sha256": (run.facts.get("model") or {}).get("sha256"),
+                "corpora_sha256": ", ".join(each["sha256"] for each in run.corpora),
                 "interp": run.facts["versions"]["interp"],
                 "command": run.facts["command"],
                 "folder": str(run.folder),
@@ -154,15 +176,28 @@ def _facts(folder: Path) -> dict[str, Any]:
         raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
     try:
         facts = json.loads((folder / RUN).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        json.dumps(facts, ensure_ascii=False).encode()  # halves of characters fit into no table
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
     if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
         raise InputError(f"its {RUN} is not one of interp's: expected made_by {MAKER}")
     schema = facts.get("schema", 0)  # the first runs did not say
     if schema != SCHEMA:
-        another, mend = ("an earlier", _again(facts)) if schema < SCHEMA else ("a later", "update interp")
-        raise InputError(f"written by {another} interp, schema {schema}, and schema {SCHEMA} is read: {mend}")
+        earlier = not isinstance(schema, int) or schema < SCHEMA
+        another, mend = ("an earlier", _again(facts)) if earlier else ("a later", "update interp")
+        raise InputError(f"written by {another} interp, schema {schema!r}, and schema {SCHEMA} is read: {mend}")
+    for key, (holds, expected) in _KEYS.items():
+        if not holds(facts.get(key)):
+            raise InputError(f"its {RUN} is damaged: expected {expected} as {key}, got {facts.get(key)!r}")
     return facts
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+def _names(corpus: dict[str, Any]) -> bool:
+    return isinstance(corpus.get("name"), str) and isinstance(corpus.get("sha256"), str)
 
 
 def _again(facts: dict[str, Any]) -> str:

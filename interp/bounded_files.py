@@ -17,6 +17,7 @@ from interp.errors import InputError, brief
 
 LONGEST_LINE = 1_000_000  # characters
 LARGEST_WHOLE = 1 << 30  # bytes of a file that is read as a whole
+_PIECE = 1 << 20  # bytes of it that are read at a time
 EXPANDS, UNCHECKED = 100, 1 << 24  # a gzipped file may become so many times longer; one that stays short, even more
 
 
@@ -68,8 +69,10 @@ def whole(path: Path, most: int = LARGEST_WHOLE) -> str:
     Raises:
         InputError: as `lines` but for lines; a file longer than `most` bytes.
     """
+    content = bytearray()
     with _opened(path) as file:
-        content = file.read(most + 1)
+        while len(content) <= most and (piece := file.read(_PIECE)):  # asked for all, it takes room for the most
+            content += piece
     if len(content) > most:
         raise InputError(f"{path} is longer than {most:,} bytes, the most that is read as a whole: split it")
     try:

@@ -9,14 +9,20 @@ _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},
 
 
 def brief(message: str) -> str:
-    """A message in which no value is longer than `LONGEST_VALUE`, and which is no longer than `LONGEST_MESSAGE` itself.
+    """A message in one line, in which no value is longer than `LONGEST_VALUE`, and itself no longer than `LONGEST_MESSAGE`.
 
     A value is what stands between quotes or spaces. Of what is too long, the two ends and the number of characters
-    stay.
+    stay. What is no character to be seen, and so might move a terminal's cursor, is spelled out.
     """
+    if not message.isprintable():
+        message = "".join(each if each.isprintable() else _spelled(each) for each in message.strip())
     if len(message) <= LONGEST_VALUE:
         return message
     return _ends(_VALUES.sub(lambda match: _ends(match[0], LONGEST_VALUE), message), LONGEST_MESSAGE)
+
+
+def _spelled(character: str) -> str:
+    return " " if character.isspace() else repr(character)[1:-1]
 
 
 def _ends(text: str, room: int) -> str:

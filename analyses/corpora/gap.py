@@ -60,7 +60,7 @@ def _mark(row: dict[str, str], column: str, chain: str) -> Mark:
     name, offset, text = row[column], row[f"{column}-offset"], row["Text"]
     if not name.strip():
         raise InputError(f"expected a word in {column}, got none")
-    if not (offset.isascii() and offset.isdigit()):
+    if not (offset.isascii() and offset.isdigit() and len(offset) < 10):
         raise InputError(f'expected a number of characters in {column}-offset, got "{offset}"')
     start, end = int(offset), int(offset) + len(name)
     if end > len(text):

@@ -21,12 +21,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
+from analyses.provenance import digest
 from interp.errors import InputError
 from interp.training.stops import unstopped
 from interp.training.whole_files import alone, is_being_made
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
+SUMS = "tables_sha256"  # the key of the tables' hashes by name, of their Parquet files
 UNFINISHED = "unfinished"  # the key of what is still to come
 _MOVING = "what was being moved in"  # its value while one run's files take the place of another's
 _FOLDERS = ("tables", "figures")
@@ -113,9 +115,13 @@ class Output:
     def run(self, facts: Mapping[str, Any]) -> None:
         """`run.json`: `facts`, and the files that this run wrote."""
         path = self.path(RUN)
-        whole = {"made_by": MAKER, **facts, "files": sorted(self.files)}
         with self._saying(RUN):
+            whole = {"made_by": MAKER, **facts, SUMS: self._sums(), "files": sorted(self.files)}
             path.write_text(json.dumps(jsonable(whole), indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+
+    def _sums(self) -> dict[str, str]:
+        tables = (name for name in sorted(self.files) if name.endswith(".parquet"))
+        return {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
 
 
 def unused(name: str, command: str) -> Path:
@@ -239,7 +245,7 @@ def _change(output: Output, out: Path) -> None:
         shutil.copy2(out / RUN, kept / RUN)
     marked = {"made_by": MAKER, **_record(out), UNFINISHED: _MOVING, "files": sorted(names)}
     marker = output.folder / f"{RUN}.moving"
-    marker.write_text(json.dumps(marked, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    marker.write_text(json.dumps(marked, indent=2) + "\n", "utf-8")  # in ASCII: the earlier one may hold anything
     os.replace(marker, out / RUN)
     for name in earlier - {RUN}:
         _shift(out / name, kept / name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from interp import InputError
-from interp.bounded_files import whole
+from interp.bounded_files import is_file, whole
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
@@ -56,7 +56,7 @@ def weight_files(directory: Path) -> list[Path]:
         wrong = next(tensor for tensor, name in shards.items() if not isinstance(name, str))
         raise InputError(f"{directory / INDEX}: weight_map must name a file for {wrong}, got {shards[wrong]!r}")
     files = [directory / Path(name).name for name in sorted({*shards.values()})]
-    if missing := [file.name for file in files if not file.is_file()]:
+    if missing := [file.name for file in files if not is_file(file)]:
         raise InputError(f"{directory}: {INDEX} names files that are missing: {', '.join(missing)}")
     return files
 

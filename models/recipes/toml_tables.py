@@ -5,10 +5,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from interp.bounded_files import is_file, whole
 from interp.errors import InputError
 from models.plain_tables import nearest
 
 _FOLDER = Path(__file__).parent
+_LARGEST = 1 << 24  # bytes of a recipe
 _PATHS = {"path", "file"}  # keys whose values are relative to where they are written
 _MODELS = {"start"}  # keys whose values are, where such a directory is there, and names otherwise
 
@@ -24,7 +26,7 @@ def file_of(name: str | Path) -> Path:
     Raises:
         InputError: there is no such recipe.
     """
-    if Path(name).is_file():
+    if is_file(Path(name)) and not Path(name).is_dir():
         return Path(name)
     if str(name) in shipped():
         return _FOLDER / f"{name}.toml"
@@ -43,8 +45,8 @@ def load(file: Path) -> dict[str, Any]:
         InputError: it is no TOML.
     """
     try:
-        tables = tomllib.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = tomllib.loads(whole(file, _LARGEST))
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, tables in tables without end
         raise InputError(f"{file} is not readable as TOML: {error}") from error
     return _placed(tables, file.parent)
 
@@ -60,7 +62,7 @@ def assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"expected KEY=VALUE, as model.n_layers=1, got {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value.strip()
 
 
@@ -112,7 +114,11 @@ def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection
     training, (whole, first), (end, leg) = tables.get("training", {}), before, steps_of(tables)
     fitted: dict[str, Any] = {}
     snapshots = training.get("snapshot_at", [])
-    if isinstance(snapshots, list) and any(isinstance(each, int) and each > end for each in snapshots):
+    if (
+        isinstance(snapshots, list)
+        and all(isinstance(each, int) for each in snapshots)
+        and max(snapshots, default=0) > end
+    ):
         fitted["snapshot_at"] = [each for each in snapshots if each < end] + [end] * (whole in snapshots)
     rises = {name: training.get(name, default) for name, default in (("warmup", 100), ("hold", 0))}
     if all(isinstance(steps, int) for steps in rises.values()) and sum(rises.values()) >= leg:

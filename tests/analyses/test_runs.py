@@ -136,3 +136,41 @@ def test_an_unfinished_run_is_read_with_a_warning(leave):
     out = facts_of(leave("report"), unfinished="labels")
     with pytest.warns(InputWarning, match="is unfinished, without labels: make it again, interp report"):
         assert runs.read(out).tables == ["heads"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seed": "0"}, r"expected a whole number as seed, got '0'"),
+        ({"seed": None}, "expected a whole number as seed, got None"),
+        ({"files": ["a", 1.5]}, "expected a list of names as files"),
+        ({"versions": {"torch": "2"}}, "expected versions by package as versions"),
+        ({"corpora": [{"name": "a"}]}, "expected names and hashes of corpora"),
+        ({"command": 3}, "expected what was typed as command"),
+        ({"name": ["a"]}, "expected the model's name, or none"),
+        ({"schema": "1"}, "schema '1', and schema 1 is read"),
+        ({"name": "\ud800"}, r"surrogates not allowed"),
+    ],
+)
+def test_a_record_that_says_something_else_is_refused(leave, changed, said):
+    with pytest.raises(InputError, match=said):
+        runs.read(facts_of(leave("run"), **changed))
+
+
+def test_a_record_that_is_nested_without_end_is_refused(leave):
+    out = leave("run")
+    (out / "run.json").write_text('{"a":' * 100_000)
+    with pytest.raises(InputError, match=r"expected run\.json, as every command leaves it"):
+        runs.read(out)
+
+
+def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
+    out = leave("run")
+    assert len(runs.read(out).table("heads")) == 2
+    other = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
+    other.to_parquet(out / "tables" / "heads.parquet")  # a good table, of another number
+    with pytest.raises(
+        InputError, match=r"heads\.parquet cannot be read \(it is not as it was written\): make it again"
+    ):
+        runs.read(out).table("heads")
+    assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # of a run that told no hashes

@@ -1,12 +1,14 @@
 """What other people's files may be, and how messages about them stay short."""
 
 import gzip
+import io
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from interp import InputError
+from interp import InputError, bounded_files
 from interp.bounded_files import LONGEST_LINE, UNCHECKED, is_file, lines, whole
 from interp.errors import LONGEST_MESSAGE, LONGEST_VALUE, brief
 
@@ -67,3 +69,25 @@ def test_a_message_shows_the_ends_of_what_is_long() -> None:
     assert len(brief("word " * 10_000)) <= LONGEST_MESSAGE
     with_spaces = "expected one of " + ", ".join(f"name{i}" for i in range(100))
     assert brief(with_spaces) == with_spaces  # many short values are no long one
+
+
+def test_a_message_is_one_line_and_moves_no_cursor() -> None:
+    assert str(InputError("got \x1b[2Jnothing\nhere\tor\u2028there \u202e\x00")) == (
+        r"got \x1b[2Jnothing here or there \u202e\x00"
+    )
+    assert str(InputError("Zoë 你好 “quoted”")) == "Zoë 你好 “quoted”"
+
+
+def test_a_short_file_takes_no_memory_for_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Counting(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(-1 if size is None else size)
+            return super().read(size)
+
+    monkeypatch.setattr(bounded_files, "_opened", lambda path: nullcontext(Counting(b"ab" * 1_500_000)))
+    assert whole(tmp_path / "a", most=1 << 40) == "ab" * 1_500_000
+    assert set(asked) == {1 << 20}
+    with pytest.raises(InputError, match="longer than 2,999,999 bytes"):
+        whole(tmp_path / "a", most=2_999_999)

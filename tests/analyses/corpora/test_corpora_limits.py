@@ -119,3 +119,10 @@ def test_a_long_text_is_read_to_its_end_in_windows() -> None:
     found = [(window.start, window.stop) for window in windows(text, Tokenizer(backend), 64, Counter())]
     assert found[:3] == [(0, 64), (32, 96), (64, 128)]
     assert found[-1][1] == n
+
+
+def test_an_offset_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    columns = ["ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"]
+    values = ["1", "Ann saw that she saw Eve.", "she", "9" * 5_000, "Ann", "0", "TRUE", "Eve", "21", "FALSE", "u"]
+    content = "\n".join(["\t".join(columns), "\t".join(values)])
+    assert "expected a number of characters in Pronoun-offset" in refused(tmp_path / "gap-a.tsv", content, "gap")

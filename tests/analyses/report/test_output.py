@@ -362,3 +362,12 @@ def test_a_full_disk_and_a_directory_that_vanished_are_one_line(tmp_path, monkey
     with pytest.raises(InputError, match=r"cannot write .*heads\.csv: No such file"):
         table(lambda: (tmp_path / "deep").rename(tmp_path / "moved"))
     assert os.listdir(tmp_path) == ["moved"]
+
+
+def test_an_earlier_record_with_halves_of_characters_is_replaced(tmp_path):
+    out = tmp_path / "out"
+    write(out, "a.csv")
+    facts = json.loads((out / "run.json").read_text()) | {"note": "\ud800"}
+    (out / "run.json").write_text(json.dumps(facts))
+    write(out, "b.csv")
+    assert files(out) == {"b.csv", "run.json"}

@@ -104,3 +104,10 @@ def test_a_prompt_with_half_a_character_is_one_line() -> None:
     assert built.tokenizer is tokenizer
     with pytest.raises(InputError, match=r"cannot tokenize 'a\\udcff'.*UTF-8"):
         tokenizer.encode("a\udcff")
+
+
+def test_a_shard_whose_name_no_file_can_have_is_refused(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 5_000}}))
+    with pytest.raises(InputError, match=r"cannot look for .*name too long"):
+        load(directory)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -460,3 +461,29 @@ def test_the_same_reader_reads_parts_by_name_or_table():
         reader.fitting("Gated", Gated, "mlp")
     with pytest.raises(InputError, match="norm must be RMSNorm or LayerNorm, got 'Gated'"):
         reader.fitting("Gated", RMSNorm | LayerNorm, "norm")
+
+
+@pytest.mark.parametrize("value", ["[" * 3_000, "9" * 5_000])
+def test_nesting_and_numbers_without_end_are_no_recipe(tmp_path, value):
+    (tmp_path / "deep.toml").write_text(f"a = {value}")
+    with pytest.raises(InputError, match=r"deep\.toml is not readable as TOML"):
+        recipes.read(tmp_path / "deep.toml")
+    assert assignment(f"data.a.path={value}") == ("data.a.path", value)
+
+
+def test_a_recipe_is_a_file_of_some_size(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(InputError, match="pipe"):
+        recipes.read(tmp_path / "pipe.toml")
+    with pytest.raises(InputError, match=r"cannot look for .*name too long"):
+        recipes.read("a" * 5_000 + ".toml")
+    monkeypatch.setattr("models.recipes.toml_tables._LARGEST", 10)
+    (tmp_path / "long.toml").write_text("a = 1 # and more\n")
+    with pytest.raises(InputError, match="longer than 10 bytes"):
+        recipes.read(tmp_path / "long.toml")
+
+
+def test_snapshots_that_are_no_numbers_are_refused_where_steps_are_set_too(tmp_path):
+    (tmp_path / "a.toml").write_text(tomli_w.dumps({**TINY, "training": {"snapshot_at": ["one", 3_000]}}))
+    with pytest.raises(InputError, match=r"\[training\]\.snapshot_at must be a list of int, got 'one'|snapshot_at"):
+        recipes.read(tmp_path / "a.toml", {"phases.0.steps": 2})

@@ -1,0 +1,150 @@
+"""How is a file damaged? One to three changes drawn from a seed: bytes, lines, fields, numbers, encodings.
+
+Nothing here knows a format. Hostile values are what readers of text and JSON have met: numbers without end, names that
+lead elsewhere, what is no number, nesting, what is no UTF-8.
+"""
+
+import gzip
+import random
+import re
+from collections.abc import Callable
+
+HOSTILE = (
+    *(b"", b"_", b"0", b"-1", b"1.5", b"1e999", b"NaN", b"-Infinity", b"true", b"null", b'""', b"[]", b"{}", b"\0"),
+    *(b"999999999", b"9" * 5_000, b"18446744073709551616", b"1-999999999", b"3.1", b"\xd9\xa3", b"\xc2\xb2"),
+    *(b"x" * 100_000, b"(" * 3_000, b"[" * 3_000, b"{" * 3_000, b'{"a":' * 3_000, b"[[" * 2_000 + b"]]" * 2_000),
+    *(b"../../../escaped", b"/dev/zero", b"$OCCUPATION", b"=1+1", b"\t" * 40, b"\r", b"\xff\xfe", b"\xed\xa0\x80"),
+    *(b"\xe2\x80\xae", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"<script>", b"'", b'"', b"\\u0000", b"\\ud800"),
+)
+_NUMBER = re.compile(rb"\d+")
+_FIELD = re.compile(rb"[^\s,:{}\[\]]+")
+Draw = random.Random
+
+
+def mutated(content: bytes, seed: int) -> bytes:
+    """`content` with one to three changes; the same for the same seed."""
+    draw = Draw(seed)
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        content = draw.choice(CHANGES)(content, draw)
+    return content
+
+
+def flipped(content: bytes, draw: Draw) -> bytes:
+    """Some bytes are others; half of the time within the first quarter, where headers are."""
+    found = bytearray(content)
+    end = len(found) if draw.random() < 0.5 else len(found) // 4
+    for _ in range(draw.choice((1, 1, 2, 8, 40)) if end else 0):
+        found[draw.randrange(end)] = draw.randrange(256)
+    return bytes(found)
+
+
+def one_bit(content: bytes, draw: Draw) -> bytes:
+    """One bit is another."""
+    found = bytearray(content)
+    if found:
+        found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
+    return bytes(found)
+
+
+def cut_short(content: bytes, draw: Draw) -> bytes:
+    """The end is missing."""
+    return content[: draw.randrange(len(content) + 1)]
+
+
+def without_a_span(content: bytes, draw: Draw) -> bytes:
+    """Some bytes in the middle are missing."""
+    start, end = _span(content, draw)
+    return content[:start] + content[end:]
+
+
+def with_a_span_twice(content: bytes, draw: Draw) -> bytes:
+    """Some bytes come twice."""
+    start, end = _span(content, draw)
+    return content[:end] + content[start:]
+
+
+def with_lines_changed(content: bytes, draw: Draw) -> bytes:
+    """A line is missing, comes twice, or two have changed places."""
+    lines = content.splitlines(keepends=True)
+    if not lines:
+        return content
+    one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+    match draw.randrange(3):
+        case 0:
+            del lines[one]
+        case 1:
+            lines.insert(other, lines[one])
+        case _:
+            lines[one], lines[other] = lines[other], lines[one]
+    return b"".join(lines)
+
+
+def with_a_hostile_number(content: bytes, draw: Draw) -> bytes:
+    """A hostile value stands for a number."""
+    return _replaced(_NUMBER, content, draw)
+
+
+def with_a_hostile_field(content: bytes, draw: Draw) -> bytes:
+    """A hostile value stands for a word, a column or a value of JSON."""
+    return _replaced(_FIELD, content, draw)
+
+
+def with_something_between(content: bytes, draw: Draw) -> bytes:
+    """A hostile value stands between others."""
+    at = draw.randrange(len(content) + 1)
+    return content[:at] + draw.choice(HOSTILE) + content[at:]
+
+
+def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
+    """Two words, columns or values have changed places."""
+    found = list(_FIELD.finditer(content))
+    if len(found) < 2:
+        return content
+    one, other = sorted(draw.sample(found, 2), key=lambda match: match.start())
+    between = content[one.end() : other.start()]
+    return content[: one.start()] + other[0] + between + one[0] + content[other.end() :]
+
+
+def encoded_otherwise(content: bytes, draw: Draw) -> bytes:
+    """The same in another encoding, with other line ends, or gzipped, whole or cut short."""
+    text = content.decode("utf-8", "replace")
+    match draw.randrange(7):
+        case 0:
+            return text.encode("utf-16")
+        case 1:
+            return text.encode("utf-32-be")
+        case 2:
+            return text.encode("latin-1", "replace") + b"\xe9"
+        case 3:
+            return b"\xef\xbb\xbf" + content
+        case 4:
+            return content.replace(b"\n", draw.choice((b"\r\n", b"\r", b"\x0b", b"\xe2\x80\xa8")))
+        case 5:
+            return gzip.compress(content, mtime=0)
+        case _:
+            return cut_short(gzip.compress(content, mtime=0), draw)
+
+
+def another_file(content: bytes, draw: Draw) -> bytes:
+    """Nothing at all, or what is no such file."""
+    return draw.choice((b"", b"\n", b"\0" * 64, draw.randbytes(len(content)), b"# x", b"{}", b"[]", b"\x1f\x8b"))
+
+
+CHANGES: tuple[Callable[[bytes, Draw], bytes], ...] = (
+    *(flipped, one_bit, cut_short, without_a_span, with_a_span_twice, with_lines_changed, with_lines_changed),
+    *(with_a_hostile_number, with_a_hostile_number, with_a_hostile_field, with_a_hostile_field),
+    *(with_something_between, with_fields_exchanged, encoded_otherwise, another_file),
+)
+
+
+def _span(content: bytes, draw: Draw) -> tuple[int, int]:
+    start = draw.randrange(len(content) + 1)
+    return start, min(len(content), start + draw.choice((1, 4, 30, 300)))
+
+
+def _replaced(pattern: re.Pattern[bytes], content: bytes, draw: Draw) -> bytes:
+    found = list(pattern.finditer(content))
+    if not found:
+        return content
+    match = draw.choice(found)
+    return content[: match.start()] + draw.choice(HOSTILE) + content[match.end() :]
