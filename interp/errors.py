@@ -9,7 +9,7 @@ _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},
 
 
 def brief(message: str) -> str:
-    """A message in one line, in which no value is longer than `LONGEST_VALUE`, and itself no longer than `LONGEST_MESSAGE`.
+    """A message in one line of at most `LONGEST_MESSAGE`, in which no value is longer than `LONGEST_VALUE`.
 
     A value is what stands between quotes or spaces. Of what is too long, the two ends and the number of characters
     stay. What is no character to be seen, and so might move a terminal's cursor, is spelled out.

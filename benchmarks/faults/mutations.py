@@ -107,22 +107,11 @@ def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
 
 def encoded_otherwise(content: bytes, draw: Draw) -> bytes:
     """The same in another encoding, with other line ends, or gzipped, whole or cut short."""
-    text = content.decode("utf-8", "replace")
-    match draw.randrange(7):
-        case 0:
-            return text.encode("utf-16")
-        case 1:
-            return text.encode("utf-32-be")
-        case 2:
-            return text.encode("latin-1", "replace") + b"\xe9"
-        case 3:
-            return b"\xef\xbb\xbf" + content
-        case 4:
-            return content.replace(b"\n", draw.choice((b"\r\n", b"\r", b"\x0b", b"\xe2\x80\xa8")))
-        case 5:
-            return gzip.compress(content, mtime=0)
-        case _:
-            return cut_short(gzip.compress(content, mtime=0), draw)
+    text, packed = content.decode("utf-8", "replace"), gzip.compress(content, mtime=0)
+    ends = draw.choice((b"\r\n", b"\r", b"\x0b", b"\xe2\x80\xa8"))
+    utf16, latin = text.encode("utf-16"), text.encode("latin-1", "replace") + b"\xe9"
+    others = (utf16, text.encode("utf-32-be"), latin, b"\xef\xbb\xbf" + content, content.replace(b"\n", ends))
+    return draw.choice((*others, packed, cut_short(packed, draw)))
 
 
 def another_file(content: bytes, draw: Draw) -> bytes:

@@ -1,0 +1,62 @@
+"""Injects faults and prints what became of them, as the table of docs/faults.md.
+
+    python -m benchmarks.faults [--files 2000] [--kills 60] [--disks 20] [--races 20] [--only damage|stops]
+
+Damaged files are drawn from fixed seeds (`benchmarks.faults.mutations`), `--files` of each kind that is read; `--kills`
+of each kind of writer. Kills, full disks and races are at random moments of short trainings and of small runs. What is
+lost, hung or traced is a mistake of ours; the first of each kind is told on stderr.
+"""
+
+import argparse
+import sys
+from collections import Counter
+
+from benchmarks.faults import stops
+from benchmarks.faults.damage import FAULT, READ, REFUSED, outcomes
+from benchmarks.faults.read_files import READERS
+
+_HEAD = ("fault", "count", "survived", "refused", "lost, hung or traced")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=2_000, help="damaged files of each kind")
+    parser.add_argument("--kills", type=int, default=60, help="kills of trainings, and of runs")
+    parser.add_argument("--disks", type=int, default=20, help="full disks")
+    parser.add_argument("--races", type=int, default=20, help="pairs of writers at once")
+    parser.add_argument("--only", choices=("damage", "stops"), help="one half alone")
+    asked = parser.parse_args()
+    _row(_HEAD)
+    _row(["---"] * len(_HEAD))
+    if asked.only != "damage":  # before the readers: memory is bounded there
+        _told("trainings killed, and gone on with", stops.kills_of_trainings(asked.kills))
+        _told("runs killed while they replace another", stops.kills_of_runs(asked.kills))
+        _told("full disks, in trainings and runs", stops.full_disks(asked.disks))
+        _told("two runs written to one directory at once", stops.races(asked.races))
+    if asked.only != "stops":
+        for name in READERS:
+            _told(f"damaged: {name}", _damage(name, asked.files))
+
+
+def _damage(name: str, count: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for seed, each in outcomes(name, range(count)):
+        if each.kind == FAULT and not found[stops.TRACED]:
+            print(f"{name}, seed {seed}: {each.said}", file=sys.stderr)
+        found[{READ: stops.SURVIVED, REFUSED: stops.REFUSED}.get(each.kind, stops.TRACED)] += 1
+    return found
+
+
+def _told(fault: str, found: Counter[str]) -> None:
+    bad = sum(found[kind] for kind in (stops.LOST, stops.HUNG, stops.TRACED))
+    if bad:
+        print(f"{fault}: {dict(found)}", file=sys.stderr)
+    _row([fault, *(f"{n:,}" for n in (found.total(), found[stops.SURVIVED], found[stops.REFUSED], bad))])
+
+
+def _row(cells: list[str] | tuple[str, ...]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What is lost when writers are killed, their disk is full, or they write at once?
+
+Trainings and runs, forked from one process, since starting each anew takes seconds. A fault is `lost` where what stood
+before is not whole, or a training that goes on ends with other weights; `hung` where it does not end; `traced` where it
+ends in neither success nor one line.
+"""
+
+import os
+import random
+import resource
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from analyses import runs
+from analyses.report import output
+from benchmarks.faults.read_files import model
+from interp import InputError, Transformer
+from interp.training import Phase, Plan, Windows, state, train
+from models import save
+
+SURVIVED, REFUSED, LOST, HUNG, TRACED = "survived", "refused", "lost", "hung", "traced"
+_SECONDS = 60  # that a writer may take
+_DONE, _REFUSED, _TRACED = 0, 2, 1  # how one ends
+
+
+def fork(work: Callable[[], object]) -> int:
+    """A process that does `work`, which ends with 0, with 2 where it was refused in a line, else with 1."""
+    child = os.fork()
+    if child:
+        return child
+    code = _TRACED
+    try:
+        signal.alarm(_SECONDS)  # one that hangs is ended by it
+        work()
+        code = _DONE
+    except InputError as error:
+        code = _REFUSED if "\n" not in str(error) else _TRACED
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def training(out: Path, steps: int = 60) -> None:
+    """A short training into `out`, gone on with where there is a state."""
+    tokens = torch.randint(2, 22, (500,), generator=torch.Generator().manual_seed(0))
+    plan = Plan((Phase(steps, 2, 9),), learning_rate=3e-3, warmup=3, save_every=1, snapshot_at=(5, 30))
+    resume = (out / state.FILE).exists()
+    train(model(), {"text": Windows(tokens, [0])}, plan, out, save=_save, resume=resume)
+
+
+def _save(trained: Transformer, directory: Path) -> None:
+    save(trained, directory, "llama")
+
+
+def kills_of_trainings(count: int) -> Counter[str]:
+    """Kill a training at random moments, and go on until it has ended; its weights are those of one never killed."""
+    found: Counter[str] = Counter()
+    draw = random.Random(0)
+    with tempfile.TemporaryDirectory() as kept:
+        whole = Path(kept) / "whole"
+        training(whole)
+        expected = state.read(whole / state.FILE).tensors
+        for run in range(10 * count):
+            if found.total() >= count:
+                break
+            out, kills = Path(kept) / f"run-{run}", 0
+            while (code := _killed(lambda out=out: training(out), draw.uniform(0, 0.6))) == -signal.SIGKILL:
+                kills += 1
+            whole_weights = code == _DONE and _same_weights(out, expected)
+            found[_verdict(code, whole=whole_weights)] += max(kills, code != _DONE)
+    return found
+
+
+def kills_of_runs(count: int) -> Counter[str]:
+    """Kill what writes a run over another's at random moments; the next run puts it right, and stands whole."""
+    found: Counter[str] = Counter()
+    draw = random.Random(1)
+    with tempfile.TemporaryDirectory() as kept:
+        out = Path(kept) / "run"
+        write_run(out, 0)
+        for number in range(1, 20 * count):
+            if found.total() >= count:
+                break
+            code = _killed(lambda number=number: write_run(out, number), draw.uniform(0, 0.03))
+            again = ended(fork(lambda number=number: write_run(out, number)))
+            if code == -signal.SIGKILL:
+                found[_verdict(again, whole=number_of(out) == number)] += 1
+    return found
+
+
+def full_disks(count: int) -> Counter[str]:
+    """Let no file grow beyond some size, as on a full disk; what stood before stands, and a training can go on."""
+    found: Counter[str] = Counter()
+    draw = random.Random(2)
+    with tempfile.TemporaryDirectory() as kept:
+        whole = Path(kept) / "whole"
+        training(whole)
+        expected = state.read(whole / state.FILE).tensors
+        for number in range(count // 2):
+            out = Path(kept) / f"training-{number}"
+            code = ended(fork(lambda out=out: _within(draw.randrange(100, 9_000), lambda: training(out))))
+            again = ended(fork(lambda out=out: training(out)))
+            found[_refusal(code, whole=again == 0 and _same_weights(out, expected))] += 1
+        out = Path(kept) / "run"
+        write_run(out, -1)
+        for number in range(count - count // 2):
+            code = ended(fork(lambda number=number: _within(draw.randrange(10, 3_000), lambda: write_run(out, number))))
+            swept = not any(name.startswith(".") for name in os.listdir(kept))
+            found[_refusal(code, whole=number_of(out) == -1 and swept)] += 1
+    return found
+
+
+def races(count: int) -> Counter[str]:
+    """Two write one directory at once: what one of them wrote stands whole, and the other is told."""
+    found: Counter[str] = Counter()
+    draw = random.Random(3)
+    with tempfile.TemporaryDirectory() as kept:
+        out = Path(kept) / "run"
+        for number in range(count):
+            children = [fork(lambda each=each: write_run(out, each)) for each in (2 * number, 2 * number + 1)]
+            codes = [ended(child) for child in children]
+            wrote = {2 * number + at for at, code in enumerate(codes) if code == _DONE}
+            whole = number_of(out) in wrote
+            bad = next((code for code in codes if code not in (_DONE, _REFUSED)), None)
+            found[_verdict(_DONE if bad is None else bad, whole=whole)] += 1
+            time.sleep(draw.uniform(0, 0.01))
+    return found
+
+
+def write_run(out: Path, number: int) -> None:
+    """A run whose tables all hold one number."""
+    with output.writing(out) as new:
+        for name in ("heads", "labels", "effects"):
+            new.table(name, pd.DataFrame({"number": [number] * 50, "text": [f"row {at}" for at in range(50)]}))
+        facts = {"schema": 1, "seed": 0, "command": "c", "versions": {"interp": "0"}, "corpora": [], "name": "m"}
+        new.run({**facts, "number": number})
+
+
+def number_of(out: Path) -> int | None:
+    """The number that all tables of a run and its record hold; None where they are not of one run."""
+    try:
+        found = runs.read(out)
+        numbers = {found.facts["number"], *(int(each) for name in found.tables for each in found.table(name)["number"])}
+    except (InputError, KeyError):
+        return None
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _killed(work: Callable[[], object], after: float) -> int:
+    child = fork(work)
+    time.sleep(after)
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    return ended(child)
+
+
+def _within(most: int, work: Callable[[], object]) -> None:
+    """`work`, where no file can be longer than `most` bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    work()
+
+
+def _same_weights(out: Path, expected: dict[str, torch.Tensor]) -> bool:
+    try:
+        found = state.read(out / state.FILE).tensors
+    except InputError:
+        return False
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def _verdict(code: int, whole: bool) -> str:
+    if code in (_DONE, _REFUSED):
+        return SURVIVED if whole else LOST
+    return HUNG if code == -signal.SIGALRM else TRACED
+
+
+def _refusal(code: int, whole: bool) -> str:
+    """Of what could not be written: refused in a line, or there was room enough."""
+    verdict = _verdict(code, whole)
+    return REFUSED if verdict == SURVIVED and code == _REFUSED else verdict

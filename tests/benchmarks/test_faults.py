@@ -1,0 +1,63 @@
+"""What counts faults counts them: a few of each kind end well, and a loss, a hang and a traceback are told."""
+
+import os
+import signal
+import warnings
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import stops
+from interp import InputError
+
+
+@pytest.fixture(autouse=True)
+def forked():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads may run
+        yield
+
+
+def test_a_few_of_each_kind_lose_nothing() -> None:
+    for found in (stops.kills_of_runs(1), stops.races(1)):
+        assert found == {stops.SURVIVED: 1}
+
+
+@pytest.mark.slow
+def test_full_disks_lose_nothing() -> None:
+    assert stops.full_disks(20).keys() <= {stops.SURVIVED, stops.REFUSED}
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_lose_nothing() -> None:
+    assert stops.kills_of_trainings(50).keys() == {stops.SURVIVED}
+    assert stops.kills_of_runs(50).keys() == {stops.SURVIVED}
+
+
+def raising(error: BaseException):
+    def work() -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("work", "whole", "verdict"),
+    [
+        (lambda: None, True, stops.SURVIVED),
+        (lambda: None, False, stops.LOST),
+        (raising(InputError("no")), True, stops.SURVIVED),
+        (raising(ValueError("no")), True, stops.TRACED),
+        (lambda: os.kill(os.getpid(), signal.SIGALRM), True, stops.HUNG),
+    ],
+)
+def test_how_one_ended_is_told(work, whole: bool, verdict: str) -> None:
+    assert stops._verdict(stops.ended(stops.fork(work)), whole=whole) == verdict
+
+
+def test_tables_of_two_runs_are_no_run(tmp_path: Path) -> None:
+    stops.write_run(tmp_path / "one", 1)
+    stops.write_run(tmp_path / "two", 2)
+    assert stops.number_of(tmp_path / "one") == 1
+    (tmp_path / "two/tables/heads.parquet").replace(tmp_path / "one/tables/heads.parquet")
+    assert stops.number_of(tmp_path / "one") is None
