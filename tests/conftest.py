@@ -1,10 +1,11 @@
-"""Shapes are checked in one case of sixteen; nothing is downloaded; data that is not there is skipped, and said.
+"""Shapes are checked in one case of sixteen; no network is reached; data that is not there is skipped, and said.
 
 A check costs ten times what it checks where tensors are tiny: the first case of every test has it, then one in
 sixteen; `SHAPES=all` gives it to all.
 """
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,6 +21,25 @@ from analyses import explanations  # noqa: E402 - its shapes are checked too
 from analyses.labels import null_bars  # noqa: E402
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost", ""}
+_connect, _resolve = socket.socket.connect, socket.getaddrinfo
+
+
+def _to_loopback(connection: socket.socket, address: object) -> None:
+    """Connections of tests end on this machine: what reaches beyond is a mistake that a network would hide."""
+    if isinstance(address, tuple) and address[0] not in _LOOPBACK:
+        raise OSError(f"a test connects to {address[0]}: sockets are for this machine alone")
+    _connect(connection, address)  # pyright: ignore[reportArgumentType]
+
+
+def _of_loopback(host: object, *more: object, **named: object) -> object:
+    if host is not None and host not in _LOOPBACK:
+        raise OSError(f"a test looks up {host}: sockets are for this machine alone")
+    return _resolve(host, *more, **named)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+socket.socket.connect, socket.getaddrinfo = _to_loopback, _of_loopback  # pyright: ignore[reportAttributeAccessIssue]
 
 _CHECKED = 1 if os.environ.get("SHAPES") == "all" else 16
 _UNCHECKED = pytest.StashKey[bool]()

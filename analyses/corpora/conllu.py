@@ -88,7 +88,7 @@ def sentences(lines: Iterable[str], source: str) -> Iterator[Sentence]:
     for line, block in _blocks(lines, source):
         try:
             (sentence,) = conllu.parse(block, field_parsers={"feats": _as_written, "misc": _as_written})
-        except ParseException as error:
+        except (ParseException, ValueError) as error:  # numbers in DEPS, which is not kept, are numbers all the same
             raise InputError(f"{source}, line {line}: {error}") from error
         _check_numbers(sentence, f"{source}, line {{}}", line - len(sentence) + 1)
         yield Sentence(sentence, sentence.metadata, line)

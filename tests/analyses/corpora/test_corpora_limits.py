@@ -126,3 +126,8 @@ def test_an_offset_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     values = ["1", "Ann saw that she saw Eve.", "she", "9" * 5_000, "Ann", "0", "TRUE", "Eve", "21", "FALSE", "u"]
     content = "\n".join(["\t".join(columns), "\t".join(values)])
     assert "expected a number of characters in Pronoun-offset" in refused(tmp_path / "gap-a.tsv", content, "gap")
+
+
+def test_a_number_of_thousands_of_digits_in_a_column_that_is_not_kept_is_refused(tmp_path: Path) -> None:
+    content = "1\tw\tw\tNOUN\tNN\t_\t0\troot\t" + "9" * 5_000 + ":obj\t_\n"
+    assert "line 1: Exceeds the limit" in refused(tmp_path / "a.conllu", content)
