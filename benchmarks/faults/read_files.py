@@ -27,7 +27,7 @@ from interp.training import record, state, token_arrays
 from models import load, save
 from models.recipes import read as read_recipe
 from models.recipes.pair_sources import Paired
-from models.recipes.text_sources import Text
+from models.recipes.text_sources import Generated, Kept, Text
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,13 @@ def _paired(folder: Path) -> None:
     Paired(str(folder / "pairs.tsv"), held_out=0.0).digest()
 
 
+def _same_texts(folder: Path) -> None:
+    """Generated texts are as they were written, or refused; they are written where there are none."""
+    source = Generated("stories", 3, seed=1)
+    found = [each.text for each in Kept(source, folder / "stories.texts").documents(held_out=False)]
+    assert found == [each.text for each in source.every()], "other texts than were written"
+
+
 def _writes(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content, "utf-8")
 
@@ -344,6 +351,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "token array": Reader("text.tokens", _same_tokens, _same_tokens, writes=True),
     "note of a token array": Reader("text.tokens.json", _same_tokens, _same_tokens, writes=True),
+    "generated texts": Reader("stories.texts", _same_texts, _same_texts),
     "metrics of a training": Reader(record.METRICS, _record, record.read),
     "training text": Reader("novel.txt", _writes("novel.txt", _PLAIN), _texts),
     "training pairs": Reader("pairs.tsv", _writes("pairs.tsv", _PAIRED), _paired),

@@ -4,11 +4,9 @@ An array is a file of whole numbers, two bytes each where the vocabulary allows,
 was made of. It is used again as long as the note holds, so that a second run starts at once.
 """
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
+from interp.bounded_files import whole
 from interp.errors import InputError
 from interp.tokens import Tokenizer
 from interp.training.whole_files import replacing, sweep_beside
@@ -29,6 +28,7 @@ START = "<s>"
 MASK = "[MASK]"
 _SUFFIXES = (".txt", ".txt.gz")
 _KINDS = {2: torch.uint16, 4: torch.int32}  # by bytes
+_LARGEST = 1 << 32  # bytes of a file, unpacked
 _TOGETHER = 4_000_000  # characters that are tokenized in one go
 
 
@@ -64,16 +64,7 @@ def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
         InputError: a file that cannot be read, or is no UTF-8 text.
     """
     for path in paths:
-        try:
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(
-                f"{path} cannot be read, or is cut short ({error}): fetch it again, or leave it out"
-            ) from error
-        text = text.replace("\r\n", "\n")
+        text = whole(path, _LARGEST).replace("\r\n", "\n")
         yield Document(name_of(path), unwrapped(text) if unwrap else text)
 
 

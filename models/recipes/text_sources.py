@@ -96,7 +96,7 @@ class Kept:
     """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
 
     source: Generated
-    file: Path  # a line a text: what it is called and what it says, as JSON
+    file: Path  # a line a text: what it is called and what it says, as JSON; in the last line a hash of all before
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides.
@@ -107,19 +107,33 @@ class Kept:
         if not self.file.is_file():
             self._write()
         try:
-            with self.file.open(encoding="utf-8") as lines:
+            before = hashlib.sha256()
+            with self.file.open("rb") as lines:
                 for line in lines:
-                    document = Document(*json.loads(line))
+                    content = json.loads(line)
+                    if isinstance(content, str):
+                        break
+                    before.update(line)
+                    document = Document(*content)
                     if texts.held_out(document.name, self.source.held_out) is held_out:
                         yield document
+                else:
+                    raise ValueError("it is cut short")
+            if content != before.hexdigest():
+                raise ValueError("it is not as it was written")
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{self.file} is damaged ({error}): remove it, and it is written again") from error
 
     def _write(self) -> None:
         try:
             sweep_beside(self.file)
-            with replacing(self.file) as part, part.open("w", encoding="utf-8") as file:
-                file.writelines(f"{json.dumps([each.name, each.text])}\n" for each in self.source.every())
+            with replacing(self.file) as part, part.open("wb") as file:
+                before = hashlib.sha256()
+                for each in self.source.every():
+                    line = f"{json.dumps([each.name, each.text])}\n".encode()
+                    before.update(line)
+                    file.write(line)
+                file.write(f'"{before.hexdigest()}"\n'.encode())
         except OSError as error:
             raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
 

@@ -487,3 +487,25 @@ def test_snapshots_that_are_no_numbers_are_refused_where_steps_are_set_too(tmp_p
     (tmp_path / "a.toml").write_text(tomli_w.dumps({**TINY, "training": {"snapshot_at": ["one", 3_000]}}))
     with pytest.raises(InputError, match=r"\[training\]\.snapshot_at must be a list of int, got 'one'|snapshot_at"):
         recipes.read(tmp_path / "a.toml", {"phases.0.steps": 2})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda was: was[:-70],
+        lambda was: was.replace(b"story", b"starY", 1),
+        lambda was: b"".join(was.splitlines(True)[1:]),
+    ],
+)
+def test_generated_texts_that_are_not_as_they_were_written_are_refused(tmp_path, damage):
+    kept = Kept(Generated("stories", 4, seed=7), tmp_path / "stories.texts")
+    assert len([*kept.documents(held_out=False)]) == 4
+    kept.file.write_bytes(damage(kept.file.read_bytes()))
+    with pytest.raises(InputError, match=r"stories\.texts is damaged .*remove it, and it is written again"):
+        [*kept.documents(held_out=False)]
+
+
+def test_packed_text_that_expands_without_end_is_refused(tmp_path):
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b" " * (1 << 25)))
+    with pytest.raises(InputError, match="bomb.txt.gz unpacks to more than"):
+        [*texts.read([tmp_path / "bomb.txt.gz"])]
