@@ -107,22 +107,23 @@ class Kept:
         if not self.file.is_file():
             self._write()
         try:
-            before = hashlib.sha256()
+            self._check()
             with self.file.open("rb") as lines:
-                for line in lines:
-                    content = json.loads(line)
-                    if isinstance(content, str):
-                        break
-                    before.update(line)
-                    document = Document(*content)
-                    if texts.held_out(document.name, self.source.held_out) is held_out:
-                        yield document
-                else:
-                    raise ValueError("it is cut short")
-            if content != before.hexdigest():
-                raise ValueError("it is not as it was written")
-        except (OSError, ValueError, TypeError) as error:
+                for content in map(json.loads, lines):
+                    if isinstance(content, list) and texts.held_out(content[0], self.source.held_out) is held_out:
+                        yield Document(*content)
+        except (OSError, ValueError) as error:
             raise InputError(f"{self.file} is damaged ({error}): remove it, and it is written again") from error
+
+    def _check(self) -> None:
+        """Compare all lines but the last with their hash in the last."""
+        found, last = hashlib.sha256(), b""
+        with self.file.open("rb") as lines:
+            for line in lines:
+                found.update(last)
+                last = line
+        if last != _hash_line(found.hexdigest()):
+            raise ValueError("it is cut short, or not as it was written")
 
     def _write(self) -> None:
         try:
@@ -133,9 +134,13 @@ class Kept:
                     line = f"{json.dumps([each.name, each.text])}\n".encode()
                     before.update(line)
                     file.write(line)
-                file.write(f'"{before.hexdigest()}"\n'.encode())
+                file.write(_hash_line(before.hexdigest()))
         except OSError as error:
             raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
+
+
+def _hash_line(digest: str) -> bytes:
+    return f'"{digest}"\n'.encode()
 
 
 def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:
