@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: report test lint types notebooks check-notebooks setup clean
+.PHONY: report test lint types notebooks check-notebooks docs setup clean
 
 report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
@@ -27,6 +27,9 @@ notebooks: $(READY)  ## run the notebooks again, in place
 check-notebooks: $(READY)  ## run copies of them and leave the committed ones alone
 	$(BIN)/python notebooks/run.py --check
 
+docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -36,4 +39,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) report *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) report site *.egg-info .pytest_cache .ruff_cache

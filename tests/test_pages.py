@@ -12,7 +12,7 @@ from interp.patching import ablate_in_order, attribution_patching
 from models import load
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("running.md", "generation.md", "viewing.md")
+PAGES = ("start.md", "concepts.md", "running.md", "generation.md", "viewing.md")
 
 
 def run_page(name: str) -> dict[str, Any]:
@@ -35,6 +35,8 @@ def test_its_code_runs(name, capsys, tmp_path, monkeypatch):
     torch.manual_seed(0)
     names = run_page(name)
     assert names["model"].config.n_layers == 4
+    if name == "start.md":
+        assert (names["layer"], names["head"]) == (2, 6)  # as the page says
     if name == "generation.md":
         first, _, last = (line for line in capsys.readouterr().out.splitlines() if re.match(r"-?[01]\.0 ", line))
         assert " he " in first
