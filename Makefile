@@ -28,7 +28,7 @@ check-notebooks: $(READY)  ## run copies of them and leave the committed ones al
 	$(BIN)/python notebooks/run.py --check
 
 docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 setup: $(READY)
 
