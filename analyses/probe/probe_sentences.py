@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.figures.style import head_name
-from analyses.numerals import interval, number
+from analyses.numerals import counted, interval, number
 from analyses.probe.probe_runs import Probed
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside
 from analyses.probe.probe_tasks import TASKS, Task
@@ -39,7 +39,7 @@ def in_short(probed: Probed, task: Task) -> str:
 def read_best(rows: pd.DataFrame, deepest: int) -> str:
     """Where one task is read best, and how well."""
     best = best_stream(rows)
-    where = f"after {best['depth']} of {deepest} blocks" if best["depth"] else "before the first block"
+    where = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     items = TASKS[best["task"]].items
     return f"Read best {where}, {number(best['accuracy'])} of {number(best['n'])} {items} right"
 

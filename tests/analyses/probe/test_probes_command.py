@@ -75,7 +75,7 @@ class TestWhatIsWritten:
         page = page_of(written)
         rows = pd.read_csv(written / "tables/layers.csv")
         best = rows[(rows.task == "tag") & rows["head"].isna()].nlargest(1, "accuracy").iloc[0]
-        assert f"Read best after 1 of 1 blocks, {best.accuracy:.3f} of {best.n}" in page.text
+        assert f"Read best after 1 of 1 block, {best.accuracy:.3f} of {best.n}" in page.text
         assert f"+{best.ambiguous_gain:.3f} (95% +{best.ambiguous_low:.3f}" in page.text
         assert "Dependency relations: not probed: no dependency relations in" in page.text
         assert "The tasks were not asked on the same text" in page.text
