@@ -55,8 +55,9 @@ def unlisted(page: Page) -> list[str]:
     return [source[:40] for source, digest in known.items() if f"'sha256-{digest}'" not in policy] + inline
 
 
+_SINGULAR = "is|was|of|has|as|less|thus|its|this|plus|minus|across"  # end in s, and follow one of a thing
 _SLIPS = {
-    "one of many": r"(?<![\d.,\u202f])1 (?!is\b|was\b|of\b|has\b|as\b|less\b|thus\b|its\b|this\b|plus\b|minus\b|across\b)[a-z-]+[^s\W\d]s\b(?![’'])",
+    "one of many": rf"(?<![\d.,\u202f])1 (?!(?:{_SINGULAR})\b)[a-z-]+[^s\W\d]s\b(?![’'])",
     "a literal backtick": r"`",
     "a hyphen for a minus": r"(?<![\w:.-])-\d",
     "thousands with a comma": r"\d,\d{3}(?!\d)",

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.collections import QuadMesh
-from pages import outside_addresses, page_of
+from pages import outside_addresses, page_of, unlisted
 from worded import ROWS, table, worded
 
 from analyses import figures
@@ -215,7 +215,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys)
     assert printed[-1] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
-    ids = [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
+    ids = [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
     assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made"]
     assert not outside_addresses(page)
     assert not any(tag in {"script", "link", "iframe", "object"} for tag, _ in page.tags)
@@ -242,7 +242,7 @@ def test_estimates_are_made_when_asked_for(here):
     assert not command(*ONE)
     assert not any("estimates" in name for name in os.listdir(here / "patch/tables"))
     page = page_of(here / "patch")
-    assert "estimates" not in [attrs.get("id") for tag, attrs in page.tags if tag == "section"]
+    assert "estimates" not in [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
     assert "One pair tells nothing of other prompts" in " ".join(page.text.split())
 
 
@@ -264,7 +264,7 @@ def test_a_page_escapes_what_a_prompt_says(here, monkeypatch):
     prompts = ["--clean", f"{hostile} saw", "--corrupt", "<img/src=x> saw", "--answer", "She", "--wrong", "He"]
     assert not command(*prompts, "--by-position")
     page = page_of(here / "patch")
-    assert not any(tag == "script" for tag, _ in page.tags)
+    assert not unlisted(page)
     assert not outside_addresses(page)
     assert page.text.count(hostile) >= 3
     assert "<img/src=x>" in page.text

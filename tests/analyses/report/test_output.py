@@ -371,15 +371,3 @@ def test_an_earlier_record_with_halves_of_characters_is_replaced(tmp_path):
     (out / "run.json").write_text(json.dumps(facts))
     write(out, "b.csv")
     assert files(out) == {"b.csv", "run.json"}
-
-
-def test_no_cell_of_a_csv_is_a_formula_and_parquet_has_it_as_it_is(tmp_path):
-    table = pd.DataFrame({"text": ["=1+1", "@SUM(A1)", "-", "-x", "a=b", None], "gain": [-1.5, 2.0, 0, 1, 2, 3]})
-    with output.writing(tmp_path / "out") as new:
-        new.table("words", table.rename(columns={"gain": "+gain"}))
-        new.run({})
-    lines = (tmp_path / "out/tables/words.csv").read_text().splitlines()
-    assert lines == ["text,'+gain", "'=1+1,-1.5", "'@SUM(A1),2.0", "-,0.0", "'-x,1.0", "a=b,2.0", ",3.0"]
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(tmp_path / "out/tables/words.parquet"), table.rename(columns={"gain": "+gain"})
-    )
