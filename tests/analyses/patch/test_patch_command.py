@@ -218,7 +218,8 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys)
     ids = [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
     assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made"]
     assert not outside_addresses(page)
-    assert not any(tag in {"script", "link", "iframe", "object"} for tag, _ in page.tags)
+    assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
+    assert not unlisted(page)
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 3
     assert all(len(attrs["alt"] or "") > 40 for attrs in images)
