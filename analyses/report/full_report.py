@@ -351,7 +351,7 @@ def _page(
         tables |= part.tables
     line, first, said = overview(tables, behaviours, passages)
     return Page(
-        title=f"{run.models[0]['name']}: {line[:1].lower()}{line[1:]}",
+        title=f"{line}: {run.models[0]['name']}",
         overview=[first],
         summary=[
             Definitions([*short, *([_experiments_short(asked)] if asked else [])]),

@@ -162,7 +162,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted(tables):
 def test_every_sentence_of_a_page_is_made_again_from_its_rows(tables, out):
     line, _, said = overview(tables, OURS)
     assert line == "Position is found"
-    assert ": position is found" in page_of(out).text
+    assert "Position is found" in page_of(out).text
     assert runs.read(out).facts["sentences"] == {"position": said[0].text}
     for clause in said[0].clauses:
         assert again(clause, tables, OURS) == clause.text
