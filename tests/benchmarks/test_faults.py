@@ -29,9 +29,9 @@ def test_full_disks_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_lose_nothing() -> None:
-    assert stops.kills_of_trainings(50).keys() == {stops.SURVIVED}
-    assert stops.kills_of_runs(50).keys() == {stops.SURVIVED}
+def test_kills_lose_nothing() -> None:  # of more than a hundred: docs/faults.md
+    assert stops.kills_of_trainings(15).keys() == {stops.SURVIVED}
+    assert stops.kills_of_runs(15).keys() == {stops.SURVIVED}
 
 
 def raising(error: BaseException):

@@ -10,6 +10,7 @@ import tiny
 from analyses import inspection, report, runs
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
+from analyses.provenance import digest
 from analyses.report.scaffold import write
 from analyses.sections import Page
 from interp import InputError
@@ -27,6 +28,9 @@ def position(tmp_path_factory) -> Path:
     table.loc[chosen, ["value", "baseline", "gain", "ci_low", "ci_high", "q"]] = 0.9, 0.1, 0.8, 0.7, 0.85, 0.001
     table.loc[chosen, "documents"] = 20
     table.to_parquet(heads)
+    record = json.loads((out / "run.json").read_text())
+    record["tables_sha256"]["heads"] = digest([heads.read_bytes()])
+    (out / "run.json").write_text(json.dumps(record))
     return out
 
 

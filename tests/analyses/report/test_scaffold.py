@@ -38,7 +38,8 @@ from analyses.sections import (
 from interp import Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"
-RECORDED = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages", "corpora", "files"}
+RUN = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages"}
+RECORDED = RUN | {"corpora", "files", "tables_sha256"}
 TABLE = pd.DataFrame({"layer": [0, 1]})
 
 
