@@ -4,7 +4,7 @@ McFadden (1974): in each row p(key) is a softmax of scores, and a score adds up 
 Without any weight p is uniform attention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,24 +21,27 @@ Weights = Float[Tensor, "mark head"]
 
 
 class _Rows(NamedTuple):
-    """Some rows of one group, and exp(score) of their keys: uniform attention times the exponential of all weights."""
+    """Some rows of one group: marks of their keys and uniform attention, and of which row each pair is."""
 
     marks: Float[Tensor, "pair mark"]
-    score: Float[Tensor, "pair head"]
-    risen: Float[Tensor, "pair head"]
-    total: Float[Tensor, "row head"]
+    uniform: Float[Tensor, "pair 1"]
     row: Int[Tensor, " pair"]
+    n_rows: int
     pairs: slice
     group: int
 
+    def scored(self, weights: Weights) -> tuple[Float[Tensor, "pair head"], ...]:
+        """Of each pair its score and exp(score) x uniform attention, and the sums of the latter by row."""
+        score = (self.marks @ weights).clamp_(-_LARGEST, _LARGEST)
+        risen = score.exp().mul_(self.uniform)
+        total = risen.new_zeros(self.n_rows, risen.shape[1]).index_add_(0, self.row, risen)
+        return score, risen, total
 
-def _scored(seen: VisibleKeys, weights: Weights) -> Iterator[_Rows]:
+
+def _rows(seen: VisibleKeys) -> Iterator[_Rows]:
     for pairs, rows, group in seen.stretches():
-        marks, row = seen.marks[pairs].to(weights), seen.row[pairs] - rows.start
-        score = (marks @ weights).clamp_(-_LARGEST, _LARGEST)
-        risen = score.exp() * seen.uniform[pairs, None]
-        total = risen.new_zeros(rows.stop - rows.start, risen.shape[1]).index_add_(0, row, risen)
-        yield _Rows(marks, score, risen, total, row, pairs, group)
+        marks, row = seen.marks[pairs].to(seen.attention), seen.row[pairs] - rows.start
+        yield _Rows(marks, seen.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
 
 
 def fit(
@@ -52,38 +55,44 @@ def fit(
         penalty: keeps finite the weight of a key that gets all attention.
         tolerance: a head rests once a step promises to lower its value by less, in nats.
     """
-    n_rows, attention = len(seen.group), seen.attention
+    n_rows, attention, parts = len(seen.group), seen.attention, [*_rows(seen)]
     start = attention.new_zeros(seen.marks.shape[1], attention.shape[1]) if start is None else start
-    wanted = sum((seen.marks[pairs].to(attention).T @ attention[pairs] for pairs, *_ in seen.stretches()), 0 * start)
+    wanted = sum((rows.marks.T @ attention[rows.pairs] for rows in parts), 0 * start)
 
-    def objective(point: Tensor) -> tuple[Tensor, Tensor]:
-        weights = point.T.contiguous()
+    def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        weights, own = point[asked].T.contiguous(), wanted[:, asked]
         value, given = torch.zeros_like(weights[0], dtype=torch.float64), torch.zeros_like(weights)
-        for rows in _scored(seen, weights):
-            value += rows.total.log().sum(0)
-            given += rows.marks.T @ (rows.risen * rows.total.reciprocal()[rows.row])
-        value = (value - (wanted * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
-        return value.to(point), ((given - wanted) / n_rows + penalty * weights).T
+        for rows in parts:
+            _, risen, total = rows.scored(weights)
+            value += total.log().sum(0)
+            given.addmm_(rows.marks.T, risen.mul_(total.reciprocal_()[rows.row]))
+        value = (value - (own * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
+        values, gradients = point.new_zeros(len(point)), torch.zeros_like(point)
+        values[asked] = value.to(point)
+        gradients[asked] = ((given - own) / n_rows + penalty * weights).T
+        return values, gradients
 
-    inverse = _inverse_curvature(seen, penalty)
+    inverse = _inverse_curvature(parts, n_rows, penalty)
     return minimise(objective, start.T.contiguous(), lambda gradient: gradient @ inverse, tolerance=tolerance).T
 
 
-def _inverse_curvature(seen: VisibleKeys, penalty: float) -> Float[Tensor, "mark mark"]:
+def _inverse_curvature(parts: Sequence[_Rows], n_rows: int, penalty: float) -> Float[Tensor, "mark mark"]:
     """Of the loss at weights of 0, which is the same for all heads."""
-    none = seen.attention.new_zeros(seen.marks.shape[1], 1)
+    none = parts[0].marks.new_zeros(parts[0].marks.shape[1], 1)
     found = none.new_zeros(len(none), len(none), dtype=torch.float64)
-    for rows in _scored(seen, none):
-        given = rows.marks * rows.risen
-        mean = given.new_zeros(len(rows.total), len(none)).index_add_(0, rows.row, given)
+    for rows in parts:
+        _, risen, total = rows.scored(none)
+        given = rows.marks * risen
+        mean = given.new_zeros(len(total), len(none)).index_add_(0, rows.row, given)
         found += rows.marks.T @ given - mean.T @ mean
-    found = found / len(seen.group) + penalty * torch.eye(len(none)).to(found)
+    found = found / n_rows + penalty * torch.eye(len(none)).to(found)
     return torch.linalg.inv(found).to(none)
 
 
 def closer(seen: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:
     """Each group's sum of KL(attention || uniform) - KL(attention || p), in nats."""
     found = weights.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
-    for rows in _scored(seen, weights):
-        found[rows.group] += (seen.attention[rows.pairs] * (rows.score - rows.total.log()[rows.row])).sum(0)
+    for rows in _rows(seen):
+        score, _, total = rows.scored(weights)
+        found[rows.group] += (seen.attention[rows.pairs] * (score - total.log()[rows.row])).sum(0)
     return found

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 _SLACK = 1e-6  # of the loss: what rounding may add to it in a step
 Objective = Callable[
-    [Float[Tensor, "problem size"]], tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]]
-]  # each problem's value, and its gradient
+    [Float[Tensor, "problem size"], Bool[Tensor, " problem"]],
+    tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]],
+]  # each problem's value, and its gradient; of problems that are not asked for, anything
 Linear = Callable[[Float[Tensor, "problem size"]], Float[Tensor, "problem size"]]
 
 
@@ -25,14 +26,14 @@ def minimise(
     """Where each problem's value is least.
 
     Args:
-        objective: the value and the gradient of each problem.
+        objective: the value and the gradient of each problem that is asked for.
         start: where to begin.
         precondition: applies a guess of the inverse curvature; it must be positive definite.
         tolerance: a problem rests once a step promises to lower its value by less.
         steps: at most.
         memory: past steps kept (Nocedal & Wright 2006, algorithm 7.4).
     """
-    at, (value, gradient) = start, objective(start)
+    at, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
     for _ in range(steps):
         direction = -_inverse_times(gradient, past, precondition)
@@ -40,14 +41,16 @@ def minimise(
         active = -slope > tolerance
         if not active.any():
             break
-        length = active.to(value)
+        length, asked, new_value, new_gradient = active.to(value), active, value, gradient
         while True:
             trial = at + length[:, None] * direction
-            new_value, new_gradient = objective(trial)
-            lowered = new_value <= value + 1e-4 * length * slope + _SLACK * value.abs()
-            if bool((lowered | (length < 1e-4)).all()):
+            found, turned = objective(trial, asked)
+            new_value = torch.where(asked, found, new_value)
+            new_gradient = torch.where(asked[:, None], turned, new_gradient)
+            asked = new_value > value + 1e-4 * length * slope + _SLACK * value.abs()
+            if bool((~asked | (length < 1e-4)).all()):
                 break
-            length = torch.where(lowered, length, length / 3)
+            length = torch.where(asked, length / 3, length)
         past = [*past, (trial - at, new_gradient - gradient)][-memory:]
         at, value, gradient = trial, new_value, new_gradient
     return at

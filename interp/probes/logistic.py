@@ -90,7 +90,7 @@ def _fit(scaled: Tensor, labels: Tensor, n_classes: int, penalty: float) -> tupl
     shape = (n_sites, len(labels), n_features + 1, n_classes)
     wanted = labels.expand(n_sites, -1, -1)
 
-    def objective(point: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
         weight = point.view(shape)
         loss, push = cross_entropy(_logits(weight, scaled), wanted)
         back = torch.bmm(push.flatten(1, 2), scaled).view(n_sites, -1, n_classes, n_features)
