@@ -4,8 +4,10 @@ Attention is read on any text, and on random tokens repeated once, where only in
 the repeat: it asks which heads carry the copy from the first time to the second.
 """
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 from typing import Any
 
 import pandas as pd
@@ -19,7 +21,7 @@ from analyses.measures import Behaviour, Looks, Measure, Rival, Shown
 from analyses.reading.collectors import measured, summary
 from analyses.reading.inputs import is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
-from analyses.reading.windows import Batch, Progress, Reading
+from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from interp import AnnotatedText, InputError, Model
 from interp.initialisation import untrained
 from interp.patching import Pairs
@@ -29,7 +31,7 @@ from interp.patterns.nulls import on_set, spread
 from interp.patterns.rows import SINKS
 from interp.sight import Sight
 
-_UNTRAINED_TEXTS = 64  # texts on which untrained models set the bar of `positional-head`
+_UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
 _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
@@ -143,6 +145,7 @@ class Collector:
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
         self.nulls = {sink: Null.empty(self.heads.count, len(self.names)) for sink in SINKS}
         self.modes = positional.Modes.empty(self.heads.count)
+        self.drawn: list[tuple[bytes, Window]] = []
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -154,6 +157,8 @@ class Collector:
             self.totals[sink].add(batch.groups, scores, counts)
             self.nulls[sink].add(batch.groups, own.null_mean, own.null_variance)
         self.modes.add(batch.groups, batch.pattern, batch.rows)
+        seen = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
+        self.drawn = nsmallest(_UNTRAINED_WINDOWS, seen, key=lambda each: each[0])
 
     def collected(self, reading: Reading) -> Collected:
         """What was added up, and induction."""
@@ -161,7 +166,7 @@ class Collector:
         scored = [Scored(self.totals[sink], asked, sink, [UNIFORM.name], null=self.nulls[sink]) for sink in SINKS]
         if self.n_untrained:
             fresh = (untrained(self.model, self.seed + k) for k in range(self.n_untrained))
-            bar = max(_best_untrained_share(each, self.heads, reading.corpus) for each in fresh)
+            bar = max(_best_untrained_share(each, self.heads, [window for _, window in self.drawn]) for each in fresh)
             of_modes = _BY_NAME["positional-head"]
             scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
         counts, repeats = dict(reading.counts), repeat_length(self.model)
@@ -172,10 +177,16 @@ class Collector:
         return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
 
 
-def _best_untrained_share(model: Model, heads: Heads, corpus: Iterable[AnnotatedText]) -> float:
+def _lot(window: Window) -> bytes:
+    """What draws a window: a hash of what is read and scored of it, so that no order of texts draws others."""
+    return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).digest()
+
+
+def _best_untrained_share(model: Model, heads: Heads, drawn: Sequence[Window]) -> float:
     """The largest share of rows that any of a model's heads looks hardest at one offset with."""
-    modes = positional.Modes.empty(heads.count)
-    for batch in Reading(model, corpus, limit=_UNTRAINED_TEXTS, heads=heads):
+    modes, reading = positional.Modes.empty(heads.count), Reading(model, (), heads=heads)
+    for windows in reading.batched(drawn):
+        batch = read_batch(reading.model, heads, windows)
         modes.add(batch.groups, batch.pattern, batch.rows)
     best = modes.finish()
     return float((best.scores.sum(0) / best.weights.sum(0)).max())

@@ -5,7 +5,7 @@ Windows overlap by half; a word is scored once, in the window that shows the mos
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -191,7 +191,6 @@ class Reading:
     model: Model
     corpus: Iterable[AnnotatedText]
     progress: Progress | None = None
-    limit: int | None = None  # texts at most
     heads: Heads | None = None
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
@@ -209,9 +208,9 @@ class Reading:
         for window in self._windows():
             pool.append(window)
             if len(pool) == _POOL:
-                yield from self._batches(pool)
+                yield from self.batched(pool)
                 pool = []
-        yield from self._batches(pool)
+        yield from self.batched(pool)
         if not self.counts["texts"]:
             raise InputError("the corpus holds no text: expected at least one")
 
@@ -224,8 +223,6 @@ class Reading:
         model, heads = self.model, self.read
         tokenizer, n_ctx = tokenizer_of(model, heads), model.config.stacks[heads.stack].n_ctx
         for number, text in enumerate(self.corpus, 1):
-            if self.limit is not None and number > self.limit:
-                return
             self.counts["texts"] += 1
             self.documents.add(text.document)
             for window in windows(shown_to(model, heads, text), tokenizer, n_ctx, self.counts):
@@ -250,7 +247,8 @@ class Reading:
             return None
         return replace(window, source=tuple(source))
 
-    def _batches(self, pool: list[Window]) -> Iterator[list[Window]]:
+    def batched(self, pool: Sequence[Window]) -> Iterator[list[Window]]:
+        """Windows that the model reads together: those of about one length, as many as memory should hold."""
         pool = sorted(pool, key=lambda window: len(window.ids))
         while pool:
             size = 1

@@ -1,7 +1,9 @@
 """Previous-token scores against an outside implementation, on real sentences and on a tiny random model."""
 
+import random
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from analyses import position
 from analyses.corpora import read
 from analyses.reading.collectors import measured
 from interp import AnnotatedText
-from models import load
+from models import load, planted
 
 SENTENCES = 100
 
@@ -54,3 +56,18 @@ def test_windows_score_every_word_of_a_long_text_once():
     row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
     assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))
     assert found.counts["texts longer than the context, read in windows"] == 1
+
+
+def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents():
+    """More texts than untrained models read: the same ones are drawn whichever comes first."""
+    words = [f"w{number}" for number in range(30)]
+    model = planted.Planted(words, [[planted.offset(-1), planted.uniform]], n_ctx=32, start="<s>").build()
+    texts = []
+    for number in range(90):
+        rng = random.Random(number)
+        some = tuple(rng.choices(words, k=rng.randint(3, 20)))
+        texts.append(AnnotatedText(some, (True,) * len(some), f"document {number}"))
+    one, other = (position.measure(model, order) for order in (texts, texts[::-1]))
+    bar = one.loc[one["measure"] == "positional-head", "baseline"]
+    assert bar.between(0.05, 0.95).all()
+    pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-7)
