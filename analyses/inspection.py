@@ -7,12 +7,12 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import ACROSS, OURS
 from analyses.explanations import ALL
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, Place, Size, facts
-from analyses.headlines.sentences import headline, sentences
 from analyses.measures import RANKED
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.report.output import jsonable
@@ -90,13 +90,11 @@ def inspect(run: RunFolder, name: str) -> Inspected:
 
 
 def said(run: RunFolder) -> list[str]:
-    """The headline of a report and a sentence for each behaviour, in lines for a terminal; nothing of other runs."""
-    tables = {each: run.table(each) for each in run.tables}
-    found = _facts(run, tables)
-    if not found:
-        return []
-    told = sentences(tables, found, OURS)
-    return [line for text in (f"{headline(told)}.", *(each.text for each in told)) for line in wrap(text, COLUMNS)]
+    """The headline of a run and its sentences, in lines for a terminal; nothing of runs that have none."""
+    headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
+    return [
+        line for text in ([f"{headline}."] if headline else []) + [*sentences.values()] for line in wrap(text, COLUMNS)
+    ]
 
 
 def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
@@ -114,10 +112,11 @@ def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, li
 
 
 def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
-    """Every head that some table has a row of."""
+    """Every head that a table has a row of that says of which stack and attention it is."""
     columns = [*Place._fields]
-    having = [table.reindex(columns=columns).dropna(subset=["layer", "head"]) for table in tables]
-    rows = pd.concat(having) if having else pd.DataFrame(columns=columns)
+    having = [table[columns] for table in tables if {*columns} <= {*table.columns}]  # others are of models of one kind
+    rows = pd.concat(having or [pd.DataFrame(columns=columns)])
+    rows = rows.loc[rows["layer"].notna() & rows["head"].notna()]
     named = rows.fillna({"stack": "", "attention": "self"}).drop_duplicates().itertuples(index=False, name=None)
     return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
 
@@ -150,7 +149,7 @@ def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     """A table's rows of one head."""
     own = (table["layer"] == place.layer) & (table["head"] == place.head)
     for column in ("stack", "attention"):
-        if column in table:
+        if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
             own &= table[column].isna() | (table[column] == getattr(place, column))
     return table.loc[own.fillna(False).astype(bool)]
 

@@ -93,7 +93,8 @@ def _workers(tasks: Sequence[Callable[[], object]]) -> Iterator[list[Connection]
 def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connection, parent: int) -> None:
     """Take the next task as long as there is one, and somebody who waits for it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is stopped, and ends this one
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for stop in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop, signal.SIG_DFL)
     torch.set_num_threads(1)  # threads do not outlive a fork
     while os.getppid() == parent:
         with following.get_lock():

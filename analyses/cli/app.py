@@ -13,6 +13,7 @@ from analyses.cli import patch_command as patching
 from analyses.cli import reading_commands as reading
 from analyses.cli import view_command as viewing
 from analyses.cli.command_frame import USAGE
+from analyses.cli.standard_output import unread
 from analyses.cli.typed_examples import below
 
 # the parent of all wrong options, which typer does not export
@@ -49,17 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console command: `arguments` are those of the command line by default."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
+    with unread():
+        code = _run(given)
+    sys.exit(code)
+
+
+def _run(given: Sequence[str]) -> int:
+    """The command's exit code."""
     try:
         for argument in given:
             if not _is_text(argument):
                 raise _UsageError(f"expected arguments in UTF-8, got {argument!r}: rename the file or directory")
-        code = app(given or ["--help"], prog_name="interp", standalone_mode=False)
+        return app(given or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
         typer.echo(
             f"interp: {_short(' '.join(error.format_message().split()).rstrip('.'))}; see interp --help", err=True
         )
-        code = USAGE
-    sys.exit(code)
+        return USAGE
 
 
 def _is_text(argument: str) -> bool:

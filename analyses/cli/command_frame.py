@@ -6,6 +6,7 @@ Only what parses options is imported at once; a command brings in the rest when 
 
 import inspect
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
-USAGE, INTERRUPTED = 2, 130  # exit codes
+USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,22 @@ def opened(model: str, device: str, dtype: Dtype) -> "interp.Model":
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What the user got wrong, and an interruption, end the command with one line and no traceback.
+    """What the user got wrong, and Ctrl-C, SIGTERM or SIGHUP, end the command with one line and no traceback.
 
     So does what no reader foresaw: a file that the system does not give, nesting or text beyond what can be read, and a
     panic of the tokenizers' library. What is probably not what was meant is a line too.
     """
     import warnings
 
+    stops: list[int] = []
     try:
         from interp import InputError
         from interp.errors import InputWarning, brief
+        from interp.training.stops import stoppable
+
+        def stop(number: int) -> NoReturn:
+            stops.append(number)
+            raise KeyboardInterrupt
 
         def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, InputWarning):
@@ -180,7 +187,7 @@ def one_line() -> Iterator[None]:
                 shown(message, category, *where, **more)
 
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), stoppable(stop):
                 shown, warnings.showwarning = warnings.showwarning, in_a_line
                 yield
         except InputError as error:
@@ -192,7 +199,8 @@ def one_line() -> Iterator[None]:
                 raise
             end(brief(f"the tokenizers' library failed: {error}; tokenizer.json may be damaged"), USAGE)
     except KeyboardInterrupt as stopped:
-        end(f"interrupted; {str(stopped) or 'nothing was written'}", INTERRUPTED)
+        code = INTERRUPTED + stops[0] - signal.SIGINT if stops else INTERRUPTED
+        end(f"interrupted; {str(stopped) or 'nothing was written'}", code)
 
 
 def _of_the_system(error: Exception) -> str:

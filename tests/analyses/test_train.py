@@ -223,6 +223,15 @@ def test_processes_without_torchrun_are_one_line(recipe, capsys):
     assert "start them by torchrun" in capsys.readouterr().err
 
 
+def test_a_training_whose_lines_nobody_reads_goes_on_to_its_end(recipe, capsys, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert run(recipe, "--out", "run", "--no-measures") == 0
+    assert (Path("run") / "model.safetensors").exists()
+
+
 def test_a_recipe_that_is_not_there_is_one_line(capsys):
     assert run("defualt") == 2
     assert 'no recipe "defualt"' in capsys.readouterr().err

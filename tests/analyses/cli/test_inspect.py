@@ -103,15 +103,27 @@ def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
 
 
 def test_a_report_of_an_earlier_interp_says_what_its_tables_lack(tmp_path):
-    old = left(tmp_path / "old", heads=[{"layer": 0, "head": 0, "behaviour": "position"}], tasks=[{"task": "repeat"}])
+    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "behaviour": "position"}
+    old = left(tmp_path / "old", heads=[row], tasks=[{"task": "repeat"}])
     with pytest.raises(InputError, match=r"whose tables lack .*: make it again, interp x"):
-        inspection.said(runs.read(old))
+        inspection.inspect(runs.read(old), "L0.H0")
+
+
+def test_tables_of_experiments_name_no_heads_of_another_kind(tmp_path):
+    """They are of models of one stack, and what they call attention is how much."""
+    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}
+    asked = [{"layer": 0, "head": 0, "attention": 0.25}, {"layer": 0, "head": 1, "attention": 0.75}]
+    out = left(tmp_path / "both", effects=[row], adjectives=asked)
+    found = inspection.inspect(runs.read(out), "L0.H0")
+    assert found.place == ("decoder", "self", 0, 0)
+    assert found.rows["adjectives"]["attention"].tolist() == [0.25]
 
 
 def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypatch):
     told = inspection.said(runs.read(position))
-    assert told[0].startswith("Position shows in attention")
-    assert any(line.startswith("L1.H2 looks") for line in told)
+    record = runs.read(position).facts
+    assert " ".join(told) == " ".join([f"{record['headline']}.", *record["sentences"].values()])
+    assert len(told) > 1
     monkeypatch.setattr(frame, "opened", lambda *_: tiny.model("gpt2"))
     monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
     asked = "position", "--corpus", "stories:2", "--out", str(position)

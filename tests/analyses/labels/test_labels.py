@@ -2,17 +2,20 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import pandas as pd
 import pytest
+import torch
 
 from analyses import behaviours, part_of_speech, position
 from analyses.causal_tests import no_effects
 from analyses.findings import notable
 from analyses.head_tables import BOTH_READINGS, Collected
-from analyses.labels import LABEL_COLUMNS, label
+from analyses.labels import LABEL_COLUMNS, label, tally
 from analyses.labels.evidence import HALVES
+from analyses.reading import windows
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
@@ -91,6 +94,26 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
     assert (rows["all_low"] > 2 * rows["effect"]).all()
     assert rows["all_effect"].nunique() == 1
     assert (rows["others_high"] < rows["all_low"] / 4).all()
+
+
+@pytest.mark.slow
+def test_threads_lots_and_batches_change_nothing_but_rounding(monkeypatch):
+    """Processes side by side, one claim a call and one text a batch, against one thread and as many as fit."""
+    layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
+    model = Planted(WORDS, layers, n_ctx=64, start="<s>").build()
+    labelled = partial(label, model, {"position": repeating_texts(24)}, documents=12, words=20)
+    one = labelled()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(tally, "CLAIMS", 1)
+        monkeypatch.setattr(windows, "_PATTERN_ELEMENTS", 1)
+        other = labelled()
+    finally:
+        torch.set_num_threads(1)
+    assert len(one.labels) >= 2
+    names = ["layer", "head", "label", "evidence"]
+    pd.testing.assert_frame_equal(one.labels[names], other.labels[names])
+    pd.testing.assert_frame_equal(one.evidence, other.evidence, rtol=1e-4, atol=2e-5)
 
 
 def test_samples_of_the_two_halves_share_no_document_and_read_the_beginnings():

@@ -1,0 +1,44 @@
+"""A command that is stopped leaves nothing half done, and one that nobody listens to goes on."""
+
+import os
+import signal
+import sys
+
+import pytest
+import typer
+
+from analyses.cli import app as cli
+from analyses.cli.command_frame import one_line
+from analyses.report import output
+
+
+@pytest.fixture
+def nobody(capsys, monkeypatch):
+    """A standard output whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        yield stream
+
+
+def test_a_reader_that_goes_away_ends_nothing(nobody, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["models"])
+    assert not end.value.code
+    assert sys.stdout is nobody
+    print("goes nowhere", file=nobody)  # nor do the lines that follow fail
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
+    out, before = tmp_path / "out", signal.getsignal(stop)
+    beside = []
+    with pytest.raises(typer.Exit) as end, one_line(), output.writing(out):
+        os.kill(os.getpid(), beside.extend(tmp_path.iterdir()) or stop)
+    assert beside
+    assert end.value.exit_code == 128 + stop
+    assert [*tmp_path.iterdir()] == []
+    assert capsys.readouterr().err == "interp: interrupted; nothing was written\n"
+    assert signal.getsignal(stop) == before
