@@ -12,23 +12,17 @@ from analyses.cli.command_frame import one_line
 from analyses.report import output
 
 
-@pytest.fixture
-def nobody(capsys, monkeypatch):
-    """A standard output whose reader has gone."""
+def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w", buffering=1) as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        yield stream
-
-
-def test_a_reader_that_goes_away_ends_nothing(nobody, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["models"])
-    assert not end.value.code
-    assert sys.stdout is nobody
-    print("goes nowhere", file=nobody)  # nor do the lines that follow fail
-    assert capsys.readouterr().err == ""
+    with os.fdopen(writer, "w", buffering=1) as nobody, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", nobody)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["models"])
+        assert not end.value.code
+        assert sys.stdout is nobody
+        print("goes nowhere", file=nobody)  # nor do the lines that follow fail
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
