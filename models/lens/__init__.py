@@ -8,7 +8,6 @@ said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of o
 
 import importlib
 import importlib.util
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from interp import InputError, Model, Tokenizer
+from models.lens.unheard import unheard
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -65,6 +65,5 @@ def _opening() -> ModuleType:
     """What imports TransformerLens: only who asks for it waits for it, and hears nothing of its imports."""
     if any(importlib.util.find_spec(name) is None for name in ("transformer_lens", "transformers")):
         raise InputError('TransformerLens is not installed: pip install "interp[lens]"')
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unheard():
         return importlib.import_module("models.lens.bridges")

@@ -1,7 +1,7 @@
 """From a directory to a bridge, from a bridge to one of our models, and from one of ours to a bridge."""
 
+import math
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from models.huggingface import CONFIG, described, read_json, read_tokenizers, sa
 from models.lens.bridged_config import describe
 from models.lens.bridged_model import Bridged, sites
 from models.lens.hooks import Hooks, candidates, find, same
+from models.lens.unheard import unheard
 from models.tensor_files import DTYPES, read_header
 
 _SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts on which a bridge is tried
@@ -131,7 +132,22 @@ def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded
     lacking = sorted(told.get("missing_keys", ()))
     if any(name.startswith(f"{model.base_model_prefix}.") for name in lacking):
         raise InputError(f"{directory}: the weights lack {', '.join(lacking[:3])}, which {architecture} asks for")
+    _check_numbers(directory, model)
     return Loaded.of(model.to(device).eval(), architecture, lacking)
+
+
+def _check_numbers(directory: Path, model: nn.Module) -> None:
+    """Refuse weights that are no numbers, in the files or once they are of the model's dtype."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.numel():
+            ends = [float(each) for each in torch.aminmax(weight.detach())]
+            if not all(map(math.isfinite, ends)):
+                said = "NaN" if any(map(math.isnan, ends)) else "infinite numbers"
+                raise InputError(f"{directory}: {name} holds {said} in {weight.dtype}: {_advice(weight.dtype)}")
+
+
+def _advice(dtype: torch.dtype) -> str:
+    return "load it as torch.float32" if dtype == torch.float16 else "the weights are damaged"
 
 
 def _line(error: Exception) -> str:
@@ -254,8 +270,7 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unheard():
             yield
     finally:
         logging.set_verbosity(before)

@@ -3,7 +3,11 @@
 import importlib.util
 import itertools
 import json
+import logging
+import math
 import socket
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -11,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -25,6 +30,7 @@ from interp.patching.knockout import Claim, knock_out, knock_out_by_forward
 from interp.places import sites_of
 from interp.transformer import with_parts
 from models import lens, load, save
+from models.lens.unheard import unheard
 
 pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
 transformers = pytest.importorskip("transformers", reason="needs the extra `lens`")
@@ -470,6 +476,43 @@ def test_rounded_weights_are_refused_before_transformers_reads_them(directories,
     where = edited(directories["gpt2"], tmp_path, quantization_config={"quant_method": "gptq", "bits": 4})
     with pytest.raises(InputError, match="has a quantization_config: weights that are rounded already"):
         load(f"lens:{where}")
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "said"),
+    [
+        (math.nan, torch.float32, "holds NaN in torch.float32: the weights are damaged"),
+        (math.inf, torch.float32, "holds infinite numbers in torch.float32: the weights are damaged"),
+        (1e30, torch.float16, "holds infinite numbers in torch.float16: load it as torch.float32"),
+    ],
+)
+def test_a_weight_that_is_no_number_is_named(directories, tmp_path, value, dtype, said):
+    where = edited(directories["gpt2"], tmp_path)
+    weights = load_file(where / "model.safetensors")
+    weights["transformer.h.0.attn.c_attn.weight"][1, 2] = value
+    save_file(weights, where / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=f"transformer.h.0.attn.c_attn.weight {said}"):
+        load(f"lens:{where}", dtype=dtype)
+
+
+@pytest.mark.slow
+def test_libraries_are_not_heard_while_they_load():
+    """In a process of its own, in which nothing was imported yet: what is missing to others is not our user's."""
+    asked = "import models; models.load('lens:default')"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.CRITICAL])
+def test_what_was_heard_before_is_heard_again(level, caplog):
+    logging.disable(level)
+    try:
+        with unheard():
+            logging.getLogger("torchao").warning("a library that does not fit")
+        assert logging.root.manager.disable == level
+    finally:
+        logging.disable(logging.NOTSET)
+    assert not caplog.records
 
 
 def test_no_directory_and_no_name(tmp_path):
