@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from interp import InputError, StackConfig, TransformerConfig
 from interp import config as parts
+from interp.errors import InputWarning, brief
 from models.families import FAMILIES
 from models.families.family import Family, Fields
 from models.huggingface import described
@@ -161,16 +163,21 @@ def shipped() -> Iterator[Found]:
 
 
 def cached(directory: Path | None = None) -> dict[str, Path]:
-    """Models of the Hugging Face hub that were downloaded before, by their hub name; the newest of each."""
+    """Models of the Hugging Face hub that were downloaded before, by their hub name; the newest of each.
+
+    Warns of what lies in the cache and cannot be read, as links that lead in a circle.
+    """
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415 (only who asks for the hub waits for its client)
     from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415
 
     try:
-        repositories = scan_cache_dir(directory).repos
+        seen = scan_cache_dir(directory)
     except CacheNotFound:
         return {}
+    for damage in seen.warnings:
+        warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)
     found = {}
-    for repository in sorted(repositories, key=lambda each: each.repo_id):
+    for repository in sorted(seen.repos, key=lambda each: each.repo_id):
         if repository.repo_type == "model" and repository.revisions:
             newest = max(repository.revisions, key=lambda each: ("main" in each.refs, each.last_modified))
             found[repository.repo_id] = newest.snapshot_path

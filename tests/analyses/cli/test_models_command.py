@@ -12,6 +12,7 @@ from tiny import model
 from analyses.cli import app as cli
 from analyses.cli import models_listing as page
 from interp import Transformer
+from interp.errors import InputWarning
 from models import catalogue as listing
 from models import load, save
 from models.catalogue import Found, Parts
@@ -106,6 +107,14 @@ def test_the_newest_of_each_cached_model_is_found(cache):
     assert [*found] == ["another/pickled", "somebody/tiny"]
     assert found["somebody/tiny"].name == "new"
     assert listing.cached(cache / "nothing") == {}
+
+
+def test_links_in_a_circle_are_left_out_and_said(cache):
+    circle = snapshot(cache, "models--somebody--circle", "only") / "config.json"
+    circle.symlink_to(circle.name)
+    with pytest.warns(InputWarning, match="left out of the hub's cache.*somebody--circle"):
+        found = listing.cached(cache)
+    assert [*found] == ["another/pickled", "somebody/tiny"]
 
 
 def test_cached_models_have_sizes_or_say_why_they_cannot_be_loaded(cache):
