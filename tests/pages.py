@@ -57,7 +57,7 @@ def unlisted(page: Page) -> list[str]:
 
 _SINGULAR = "is|was|of|has|as|less|thus|its|this|plus|minus|across"  # end in s, and follow one of a thing
 _SLIPS = {
-    "one of many": rf"(?<![\d.,\u202f])1 (?!(?:{_SINGULAR})\b)[a-z-]+[^s\W\d]s\b(?![’'])",
+    "one of many": rf"(?<![\w.,:\u202f])1 (?!(?:{_SINGULAR})\b)[a-z-]+[^s\W\d]s\b(?![’'])",
     "a literal backtick": r"`",
     "a hyphen for a minus": r"(?<![\w:.-])-\d",
     "thousands with a comma": r"\d,\d{3}(?!\d)",

@@ -19,7 +19,7 @@ from analyses.viewer import Passage, Viewer
 from analyses.viewer import Said as HeadWords
 from analyses.viewer.naming import HeadName
 
-_ROOM = 12  # heads in a row, or layers, beyond which a cell has no room for words
+_ROOM = 9  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
 _OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token", "self")
 _AHEAD = ("next-token", "offset:2", "offset:3")
@@ -267,7 +267,7 @@ def _rest(measured: pd.DataFrame) -> Table:
             measure_name(str(row["measure"])),
             number(row["value"]),
             number(row["baseline"]),
-            str(row["baseline_name"]),
+            measure_name(str(row["baseline_name"])),
             number(row["gain"], sign=True),
             interval(row["ci_low"], row["ci_high"], sign=True),
             false_discovery_rate(row["q"]) if np.isfinite(row["q"]) else "–",

@@ -26,7 +26,7 @@
     const box = name => root.querySelector(`.viewer-${name}`);
     const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
-    let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0;
+    let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
     let patterns = new Map(), panels = {}, painted = {}, cells = new Map();
 
     const kindsNow = () => data.passages[passage].attentions;
@@ -68,12 +68,28 @@
       return found;
     }
 
+    // The word that looks hardest at another one: what a head does is seen there first. Else the token before the last.
+    function telling(pattern) {
+      const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
+      let best = 0.1, found = at;
+      for (let query = 0; query < names.length; query++) {
+        for (let key = 0; key < names.length; key++) {
+          const level = query !== key && word(query) && word(key) ? share(pattern, query, key) : 0;
+          if (level >= best) { best = level; found = query; }
+        }
+      }
+      return found;
+    }
+
     function soon() {
       if (!wanted) wanted = requestAnimationFrame(() => { wanted = 0; paint(); });
     }
 
     function paint() {
-      const pattern = bytes(), found = pattern && shares(pattern), panel = shown(other());
+      const pattern = bytes();
+      if (pattern && untouched && !held.size && side === "queries" && !crossing()) { at = telling(pattern); reach(); }
+      if (pattern) untouched = false;
+      const found = pattern && shares(pattern), panel = shown(other());
       for (const which of Object.keys(panels)) {
         const before = painted[which], chosen = which === shown(side) ? new Set(picks()) : new Set();
         panels[which].forEach((button, each) => {
@@ -207,6 +223,7 @@
       held.clear();
       if (crossing() || "keys" in panels) side = "queries"; // of two texts, or after them
       at = Math.max(0, tokens(side).length - 2); // the last ones have most to look at, and end in a full stop
+      untouched = true;
       write();
       grid();
       choose();
@@ -259,6 +276,7 @@
       if (held.size || (each === at && where === shown(side))) return;
       if (crossing()) side = where;
       at = each;
+      untouched = false;
       reach();
       soon();
     }

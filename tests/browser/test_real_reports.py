@@ -1,0 +1,140 @@
+"""Reports of real models, as a reader opens them: wide and narrow, light and dark, and printed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pages import slips
+
+from analyses import report
+from analyses.corpora import read
+from interp import Model, Transformer
+from interp.initialisation import initialise
+from models import load
+
+pytestmark = pytest.mark.slow
+_FIRST_SCREEN = """height => {
+  const words = [], walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const range = document.createRange(), around = node.parentElement;
+    range.selectNodeContents(node);
+    const box = range.getBoundingClientRect();
+    if (box.height && box.top < height && around.checkVisibility() && !around.closest(".atlas, .card, .viewer"))
+      words.push(...node.data.trim().split(/\\s+/).filter(Boolean));
+  }
+  return words;
+}"""
+
+
+class Asked(NamedTuple):
+    """A model, the text it reads, and what else its report is asked for."""
+
+    model: Callable[[pytest.FixtureRequest], Model]
+    text: str
+    limit: int
+    more: dict[str, Any]
+
+
+def twelve_by_twelve(request: pytest.FixtureRequest) -> Model:
+    """The default's parts in GPT-2 small's shape, narrow, with the weights of a first step."""
+    default = load("default")
+    stack = replace(default.config.last, n_layers=12, n_heads=12, n_kv_heads=None, d_model=96, d_head=8, d_mlp=128)
+    model = Transformer(replace(default.config, decoder=stack), default.tokenizer)
+    initialise(model, 0)
+    return model
+
+
+def spelling(request: pytest.FixtureRequest) -> Model:
+    return load(request.getfixturevalue("shared_file")("models", "spelling-to-phonemes"))
+
+
+def real(name: str) -> Callable[[pytest.FixtureRequest], Model]:
+    return lambda request: load(request.getfixturevalue(name))
+
+
+_BARE = {"labels": False, "probes": False, "experiments": False, "pairs": 6}
+ASKED = {
+    "default": Asked(lambda request: load("default"), "tales:12", 12, _BARE),
+    "minilm": Asked(real("minilm"), "ud-ewt/en_ewt-ud-dev.conllu", 20, _BARE | {"behaviours": ["part-of-speech"]}),
+    "stories260K": Asked(real("stories"), "tales:6", 6, _BARE | {"behaviours": ["position"]}),
+    "spelling-to-phonemes": Asked(spelling, "pronunciations", 30, _BARE),
+    "12x12": Asked(twelve_by_twelve, "tales:3", 3, _BARE | {"behaviours": ["position"]}),
+}
+
+
+@pytest.fixture(scope="module", params=[*ASKED])
+def file(request, tmp_path_factory, shared_file) -> Path:
+    asked = ASKED[request.param]
+    model = asked.model(request)
+    if asked.text == "pronunciations":
+        given = read(f"paired:{shared_file('models', 'spelling-to-phonemes', 'pronunciations.tsv')}", asked.limit)
+    elif asked.text.startswith("ud-ewt"):
+        given = read(shared_file("data", *asked.text.split("/")), asked.limit)
+    else:
+        given = read(asked.text, asked.limit)
+    out = tmp_path_factory.mktemp("real") / "out"
+    # what the text does not annotate is measured on a few tales rather than on a hundred
+    report.build(model, [given, read("tales:4")], out, name=request.param, **asked.more)
+    return out / "report.html"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_it_opens_without_a_fault(browse, file, width, dark):
+    shown = browse(file, width=width, dark=dark)
+    assert (shown.errors, shown.outside, shown.small()) == ([], [], [])
+    assert shown.overflow() <= 0
+    if (width, dark) != (390, True):  # axe takes its time
+        assert shown.barriers() == []
+        assert shown.overflow() <= 0
+
+
+def test_it_is_small_and_has_no_slips(file):
+    assert file.stat().st_size < 10_000_000
+    assert slips(file.read_text("utf-8")) == []
+
+
+def test_heads_answer_to_address_key_and_hand(browse, file):
+    shown = browse(file)
+    heads = shown.page.locator(".atlas a[data-head]")
+    name = heads.nth(1).get_attribute("data-head")
+    shown = browse(file, hash=f"#{name}")
+    page = shown.page
+    assert page.locator(".cards > .card:visible").first.get_attribute("id") == name
+    page.locator(f'.atlas a[data-head="{name}"]').focus()
+    page.keyboard.press("Home")
+    assert page.locator(".cards > .card:visible").first.get_attribute("id") != ""
+    token = page.locator(".viewer [data-at], .viewer .token").first
+    if token.count():
+        token.hover()
+    assert shown.errors == []
+
+
+def test_tables_sort_and_filter(browse, file):
+    shown = browse(file)
+    page = shown.page
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    button = page.locator(".wide th button:visible").first
+    button.click()
+    assert button.locator("xpath=..").get_attribute("aria-sort") in {"ascending", "descending"}
+    field = page.locator(".filter input:visible").first
+    if field.count():
+        field.fill("no row says this")
+        assert page.get_by_role("status").filter(has_text="0 of").count() == 1
+    assert shown.errors == []
+
+
+def test_print_cuts_nothing_off(browse, file):
+    shown = browse(file, width=720)
+    shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    shown.page.emulate_media(media="print")
+    cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
+    assert shown.page.evaluate(cut) == 0
+    assert shown.overflow() <= 0
+
+
+def test_the_first_screen_says_little(browse, file):
+    said = browse(file).page.evaluate(_FIRST_SCREEN, 800)
+    assert 10 < len(said) <= 120, said
+    assert sum(any(letter.isdigit() for letter in word) and not word.startswith("L") for word in said) <= 12, said
