@@ -243,3 +243,18 @@ def test_a_contrast_on_few_groups_or_without_weight_is_missing_and_never_zero():
     assert (one.value[0], np.isnan(one.p[0])) == (1.0, True)
     empty = contrast(totals, weights * np.array([1, 0])[:, None, None], (1, -1))
     assert np.isnan([empty.value[0], empty.p[0]]).all()
+
+
+@pytest.mark.parametrize("groups", [8, 20])
+def test_rounding_moves_intervals_no_more_than_itself_unless_one_document_is_all_the_variance(groups):
+    """And p, for which nothing is drawn, not even there."""
+    random = np.random.default_rng(1)
+    weights = random.integers(1, 30, (groups, 300)).astype(float)
+    uneven = 0.5 + 1e-3 * random.normal(size=weights.shape)
+    uneven[0] += 0.3
+    for shares_of, moves in ((random.uniform(0, 1, weights.shape), False), (uneven, True)):
+        rounded = shares_of * (1 + 1e-7 * random.normal(size=weights.shape))
+        one, other = ratio(shares_of * weights, weights), ratio(rounded * weights, weights)
+        moved = np.max([np.abs(one.low - other.low), np.abs(one.high - other.high)], 0)
+        assert (moved.max() > 1e-5) == moves
+        np.testing.assert_allclose(one.p, other.p, rtol=1e-4, atol=1e-6)
