@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyses import figures
 from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, Explained, explain
-from analyses.figures import head_name
+from analyses.figures import head_name, measure_name
 from analyses.findings import NOTABLE
 from analyses.head_tables import Heads
 from analyses.numerals import counted, interval, number
@@ -96,7 +96,7 @@ def by_group(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _row(rows: pd.DataFrame) -> list[Text]:
     """One head."""
     mixed = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)].nlargest(_RULES, "share")
-    made = [f"{part} {number(share)}" for part, share in zip(mixed["part"], mixed["share"], strict=True)]
+    made = [f"{measure_name(part)} {number(share)}" for part, share in zip(mixed["part"], mixed["share"], strict=True)]
     shapley = rows.loc[rows["kind"] == "shapley"].set_index("part")["share"]
     every = rows.loc[(rows["kind"] == "nested") & (rows["part"] == ALL), "share"].item()
     first = rows.iloc[0]

@@ -48,7 +48,7 @@ from interp.patterns.norm_weighted import NormWeighted
 T = TypeVar("T")
 _NO_PAIRS = "there are no minimal pairs for it"
 _TWO_STACKS = (
-    "its minimal pairs are prompts for models of one stack; `interp patch --target` patches an encoder-decoder"
+    "its minimal pairs are prompts for models of one stack; interp patch with --target patches an encoder-decoder"
 )
 _BY_IDS = (
     "The model has no tokenizer, so it was read by token ids: texts of words, and what is asked of words, are left out."

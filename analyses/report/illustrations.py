@@ -14,6 +14,7 @@ from analyses import figures, position
 from analyses.findings import notable, varied
 from analyses.head_tables import Heads
 from analyses.measures import UNITS, Behaviour
+from analyses.numerals import counted
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
@@ -224,7 +225,7 @@ def _between_tags(asked: _Picture) -> Iterator[Figure]:
         keys=tags,
         axes_labels=("from a word tagged", "to words tagged"),
     )
-    caption = f"Mean share of a word's attention, over {len(texts)} sentences."
+    caption = f"Mean share of a word's attention, over {counted(len(texts), 'sentence')}."
     yield Figure(f"{asked.behaviour.name}-patterns", figure, caption)
 
 
