@@ -78,7 +78,7 @@ BEHAVIOUR = Behaviour(
     headline=("monotonicity", "diagonal", "first-token", "entropy"),
     described=(
         "Where in the source does a head look as the target is written? Monotonicity is the rank correlation, text by "
-        "text, of the most attended source token with the target’s: where it is 1, the head walks through the source in order. Attention to "
+        "text, of the most attended source token with the target’s: at 1 it walks through it. Attention to "
         "the first source token is compared with a head that looks at the whole source alike; diagonal and entropy "
         "describe."
     ),

@@ -114,9 +114,9 @@ def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, li
 def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
     """Every head that a table has a row of that says of which stack and attention it is."""
     columns = [*Place._fields]
-    having = [table[columns] for table in tables if {*columns} <= {*table.columns}]  # others are of models of one kind
-    rows = pd.concat(having or [pd.DataFrame(columns=columns)])
-    rows = rows.loc[rows["layer"].notna() & rows["head"].notna()]
+    told = (table for table in tables if {*columns} <= {*table.columns})  # others are of models of one kind
+    having = [table.reindex(columns=columns).dropna(subset=["layer", "head"]) for table in told]
+    rows = pd.concat(having) if having else pd.DataFrame(columns=columns)
     named = rows.fillna({"stack": "", "attention": "self"}).drop_duplicates().itertuples(index=False, name=None)
     return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
 

@@ -80,14 +80,13 @@ def file(request, tmp_path_factory, shared_file) -> Path:
     return out / "report.html"
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_opens_without_a_fault(browse, file, width, dark):
     shown = browse(file, width=width, dark=dark)
     assert (shown.errors, shown.outside, shown.small()) == ([], [], [])
     assert shown.overflow() <= 0
-    if (width, dark) != (390, True):  # axe takes its time
-        assert shown.barriers() == []
-        assert shown.overflow() <= 0
+    assert shown.barriers() == []  # with all folds open
+    assert shown.overflow() <= 0
 
 
 def test_it_is_small_and_has_no_slips(file):
