@@ -124,7 +124,7 @@ class CoreferenceScores:
 def coreference_scores(
     model: Model, corpus: Corpus, *, heads: Heads | None = None, seed: int = 0, progress: Progress | None = None
 ) -> CoreferenceScores:
-    """Score every head, and two rules, as the corpus's own paper does; `docs/measures.md` has the definitions.
+    """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions.
 
     Args:
         model: a transformer with a tokenizer.

@@ -7,26 +7,45 @@ from typing import Any
 import pytest
 import torch
 
+from analyses.behaviours import ACROSS, OURS
 from interp import sites
 from interp.patching import ablate_in_order, attribution_patching
 from models import load
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("start.md", "concepts.md", "running.md", "generation.md", "viewing.md")
+MEASURES = [f"measures/{name}.md" for name in ("position", "part_of_speech", "coreference", "interventions")]
+PAGES = ("start.md", "concepts.md", "running.md", "generation.md", "viewing.md", *MEASURES)
 
 
 def run_page(name: str) -> dict[str, Any]:
     """The names that a page's code leaves behind."""
     text, names = (DOCS / name).read_text(), {}
-    for image in re.findall(r"\]\((figures/.+?)\)", text):
-        assert (DOCS / image).is_file(), image
-    for other in re.findall(r"\]\((\w+\.md)\)", text):
-        assert (DOCS / other).is_file(), other
+    for other in re.findall(r"\]\(((?:\.\./)?(?:figures/.+?|\w+\.md))\)", text):
+        assert ((DOCS / name).parent / other).is_file(), other
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), names)
     return names
+
+
+def test_every_measure_has_an_anchor_and_a_line_in_the_index():
+    """What `tables/heads` calls a measure is found in docs/measures; families of measures by what they begin with."""
+    pages = {page.name: page.read_text() for page in (DOCS / "measures").glob("*.md")}
+    anchors = [(name, anchor) for name, text in pages.items() for anchor in re.findall(r'<a id="(.+?)">', text)]
+    assert len({*anchors}) == len(anchors)
+    for page, anchor in re.findall(r"\]\((\w+\.md)#(.+?)\)", pages["index.md"]):
+        assert (page, anchor) in anchors
+    lines = [
+        name.split(":")[0]
+        for names in re.findall(r"^\| (.+?) \|", pages["index.md"], re.M)
+        for name in re.findall(r"`(.+?)`", names)
+    ]
+    for behaviour in (*OURS.values(), *ACROSS.values()):
+        for measure in behaviour.measures:
+            family = measure.name.split(":")[0]
+            assert family in {anchor for _, anchor in anchors}, measure.name
+            assert family in lines, measure.name
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -45,7 +45,7 @@ def measures(
 ) -> dict[str, float]:
     """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
 
-    Of heads, as `docs/measures.md` defines them: attention to the previous token, induction (on random repeats),
+    Of heads, as `docs/measures` defines them: attention to the previous token, induction (on random repeats),
     antecedent selection, the lift of nouns to adjectives (`tag`), and in cross-attention monotonicity. Where a model
     has several kinds of attention, a head is called `encoder.L0.H3`, `decoder.L0.H3` or `cross.L0.H3`.
     `baseline/MEASURE` is the strictest baseline's value, and `model/MEASURE` the best head's.

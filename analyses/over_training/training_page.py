@@ -28,7 +28,7 @@ _BEST = (
 _WHOLE = "The whole model, at the first and at the last look; losses in nats a token."
 DEFINITIONS: dict[str, Text] = {
     "previous token, induction, antecedent selection, tag lift": (
-        "As docs/measures.md has them, on 48 generated stories and, for induction, on 40 random repeats; without "
+        "As docs/measures has them, on 48 generated stories and, for induction, on 40 random repeats; without "
         "intervals, since a curve is looked at and not cited. The lift is that of nouns to adjectives."
     ),
     "baseline": (

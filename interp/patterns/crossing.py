@@ -1,7 +1,7 @@
 """Where does a head of cross-attention look in the source, while the decoder writes the target?
 
 Queries are positions of the target, keys of the source, so there are no offsets. Each measure is a mean over eligible
-rows, but `monotonicity`, which is a number a text; definitions and baselines are in the table of `docs/measures.md`.
+rows, but `monotonicity`, which is a number a text; definitions and baselines: `docs/measures/position.md`.
 """
 
 from dataclasses import dataclass

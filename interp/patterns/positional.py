@@ -1,6 +1,6 @@
 """Where does a head look, counted in positions? Previous token, fixed offsets, the first token, copies, distance.
 
-Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures.md`.
+Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures/position.md`.
 Offsets are key - query, so the previous token is -1.
 
 Both readings come from one set of values a row: without the first position's attention f, a row's mass is divided by

@@ -18,7 +18,7 @@ def test_no_simple_rule_finds_more_than_four_fifths_of_a_relation_in_tales():
     table = strictest(tales(60, 1)).set_index(["relation", "way", "model"])
     assert len(table) == 42
     assert (table["exact"] <= table["right"]).all()
-    above = table.index[table["right"] > 0.82]  # of 60 tales; of 300 no other is above .80 (docs/measures.md)
+    above = table.index[table["right"] > 0.82]  # of 60 tales; of 300 no other is above .80 (docs/measures)
     assert set(above) == ALWAYS
     assert table.drop(above)["right"].mean() < 0.7
 
