@@ -103,10 +103,13 @@ def test_heads_answer_to_address_key_and_hand(browse, file):
     assert page.locator(".cards > .card:visible").first.get_attribute("id") == name
     page.locator(f'.atlas a[data-head="{name}"]').focus()
     page.keyboard.press("Home")
-    assert page.locator(".cards > .card:visible").first.get_attribute("id") != ""
-    token = page.locator(".viewer [data-at], .viewer .token").first
-    if token.count():
-        token.hover()
+    first = page.locator(".atlas [aria-current=true]").get_attribute("data-head")
+    assert first.endswith("H0")
+    assert page.locator(".cards > .card:visible").first.get_attribute("id") == first
+    token = page.locator(".viewer .token").nth(2)
+    token.hover()
+    word = token.text_content().strip()
+    page.wait_for_function("word => document.querySelector('.viewer-says').textContent.includes(word)", arg=word)
     assert shown.errors == []
 
 
@@ -117,10 +120,12 @@ def test_tables_sort_and_filter(browse, file):
     button = page.locator(".wide th button:visible").first
     button.click()
     assert button.locator("xpath=..").get_attribute("aria-sort") in {"ascending", "descending"}
-    field = page.locator(".filter input:visible").first
-    if field.count():
-        field.fill("no row says this")
-        assert page.get_by_role("status").filter(has_text="0 of").count() == 1
+    fields = page.locator("input[type=search]:visible")
+    assert fields.count() or "default" not in page.title()  # a table of more than ten rows has one
+    if fields.count():
+        fields.first.fill("no row says this")
+        left = page.get_by_role("status").filter(has_text="rows").first.text_content()
+        assert left.startswith("0 of "), left
     assert shown.errors == []
 
 
@@ -133,7 +138,7 @@ def test_print_cuts_nothing_off(browse, file):
     assert shown.overflow() <= 0
 
 
-def test_the_first_screen_says_little(browse, file):
+def test_the_first_screen_says_little_beside_the_grid_the_card_and_the_passage(browse, file):
     said = browse(file).page.evaluate(_FIRST_SCREEN, 800)
     assert 10 < len(said) <= 120, said
     assert sum(any(letter.isdigit() for letter in word) and not word.startswith("L") for word in said) <= 12, said
