@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 import typer
@@ -25,6 +26,17 @@ def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.fixture
+def heeding() -> Iterator[None]:
+    """The signals as a terminal gives them: a suite that was started in the background ignores some."""
+    stops = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(stop, signal.default_int_handler) for stop in stops]
+    yield
+    for stop, handler in zip(stops, before, strict=True):
+        signal.signal(stop, handler)
+
+
+@pytest.mark.usefixtures("heeding")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
     out, before = tmp_path / "out", signal.getsignal(stop)
