@@ -21,7 +21,7 @@ from analyses.coreference import attention_to_candidates
 from analyses.corpora import Corpus
 from analyses.corpora.mentions import FEMININE, MASCULINE, PLURAL, PRONOUNS
 from analyses.corpora.winogender import STATISTICS, share_of_women
-from analyses.figures import head_name
+from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.reading.collectors import refuse_unread
 from analyses.reading.windows import Batch, Progress, Reading, Window

@@ -11,8 +11,9 @@ from pandas.api.types import is_numeric_dtype
 
 from analyses.behaviours import ACROSS, OURS
 from analyses.explanations import ALL
+from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Place, Size, facts
+from analyses.headlines.facts import Fact, Size, facts
 from analyses.measures import RANKED
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.report.output import jsonable
@@ -20,6 +21,7 @@ from analyses.runs import RunFolder
 from interp.errors import InputError
 
 COLUMNS = 80  # of a terminal
+_SAID = 3  # sentences of a run
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
@@ -79,22 +81,27 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     """
     tables = {each: run.table(each) for each in run.tables}
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
-    places = _places(by_head.values())
-    if not places:
+    having = _places(by_head.values())
+    if not having:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
-    place = _found(name, places)
-    several = len({(each.stack, each.attention) for each in places}) > 1
+    place = _found(name, having)
+    several = len({each.kind for each in having}) > 1
     rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
     own = ranking.ranked(_facts(run, tables).get(place, []))
     return Inspected(run, place.named(several=several), place, own, rows)
 
 
 def said(run: RunFolder) -> list[str]:
-    """The headline of a run and its sentences, in lines for a terminal; nothing of runs that have none."""
-    headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
-    return [
-        line for text in ([f"{headline}."] if headline else []) + [*sentences.values()] for line in wrap(text, COLUMNS)
-    ]
+    """The headline of a run and its first sentences, in lines for a terminal; nothing of runs that have none."""
+    headline, sentences = run.facts.get("headline"), [*(run.facts.get("sentences") or {}).values()]
+    rest = len(sentences) - _SAID
+    texts = [*([f"{headline}."] if headline else []), *sentences[:_SAID], *([f"{rest} more on the page."] * (rest > 0))]
+    return in_columns(texts)
+
+
+def in_columns(texts: Iterable[str]) -> list[str]:
+    """Texts in lines for a terminal."""
+    return [line for text in texts for line in wrap(text, COLUMNS)]
 
 
 def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
@@ -117,8 +124,7 @@ def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
     told = (table for table in tables if {*columns} <= {*table.columns})  # others are of models of one kind
     having = [table.reindex(columns=columns).dropna(subset=["layer", "head"]) for table in told]
     rows = pd.concat(having) if having else pd.DataFrame(columns=columns)
-    named = rows.fillna({"stack": "", "attention": "self"}).drop_duplicates().itertuples(index=False, name=None)
-    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
+    return places(rows.fillna({"stack": "", "attention": "self"}))
 
 
 def _found(name: str, places: Sequence[Place]) -> Place:
@@ -131,16 +137,16 @@ def _found(name: str, places: Sequence[Place]) -> Place:
     if not match:
         raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
-    kinds = {place: "cross" if place.attention == "cross" else place.stack for place in places}
-    found = [each for each in places if (each.layer, each.head) == (layer, head) and kind in {"", kinds[each]}]
+    found = [each for each in places if (each.layer, each.head) == (layer, head) and kind in {"", each.kind}]
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(each.named(several=True) for each in found)
         raise InputError(f"several heads are called {name}: say which of {names}")
-    having = [place for place in places if kind in {"", kinds[place]}]
+    having = [place for place in places if kind in {"", place.kind}]
     if not having:
-        raise InputError(f"no {kind} heads here: there are those of {', '.join(dict.fromkeys(kinds.values()))}")
+        known = ", ".join(dict.fromkeys(place.kind for place in places))
+        raise InputError(f"no {kind} heads here: there are those of {known}")
     layers, heads = (max(getattr(place, axis) for place in having) for axis in ("layer", "head"))
     raise InputError(f"no head {name}: layers are 0 to {layers}, heads 0 to {heads}")
 

@@ -6,7 +6,7 @@ Nothing here is markup: the renderer escapes every string.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import matplotlib.figure
 import pandas as pd
@@ -73,6 +73,18 @@ def joined(parts: Sequence[Text], between: str = ", ") -> list[Piece]:
         found += [between] if found else []
         found += [part] if isinstance(part, Piece) else part
     return found
+
+
+def plain(text: Text) -> str:
+    """A text's words alone, as a terminal or a record has them."""
+    match text:
+        case str():
+            return text
+        case Span():
+            return " " if text.kind == "break" else text.text
+        case Tokens():
+            return "".join(token for token, _ in text.tokens)
+    return "".join(map(plain, text))
 
 
 @dataclass(frozen=True)
@@ -285,6 +297,11 @@ class Overview:
     def ids(self) -> list[str]:
         """Of the heads that have a card."""
         return [card.id for card in self.cards]
+
+
+def is_text(block: "Block") -> TypeGuard[Text]:
+    """Whether a block is a text, which stands alone as a paragraph."""
+    return isinstance(block, Piece | list | tuple)
 
 
 Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Overview | Viewer

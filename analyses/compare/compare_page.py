@@ -9,8 +9,9 @@ import pandas as pd
 from analyses import figures
 from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
-from analyses.figures import head_name, measure_name
+from analyses.figures import measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
+from analyses.head_names import head_name
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.sections import (
     UNUSED,

@@ -30,7 +30,8 @@ from analyses.experiments.experiment import (
 from analyses.experiments.prompts import batch_of, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.figures.experiment_plots import layer_map, reaching, under
-from analyses.figures.style import SIGNED, colour_bar, head_name, panels, styled
+from analyses.figures.style import SIGNED, colour_bar, panels, styled
+from analyses.head_names import head_name
 from interp import Model, run
 from interp.attribution import head_results
 from interp.statistics import estimate

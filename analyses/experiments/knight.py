@@ -15,7 +15,8 @@ from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outco
 from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import ranges
-from analyses.figures.style import GREY, INK, SOFT, head_name, legend, panels, styled
+from analyses.figures.style import GREY, INK, SOFT, legend, panels, styled
+from analyses.head_names import head_name
 from interp import InputError, Model, Pairs
 from interp.attribution import direct_logit_attribution
 

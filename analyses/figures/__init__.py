@@ -12,7 +12,7 @@ from analyses.figures.label_map import attention_against_effect, label_map
 from analyses.figures.lens_figures import lens_line, lens_map, token_bars
 from analyses.figures.model_comparison import compared_gains, gains_by_depth
 from analyses.figures.probe_curves import probes_by_layer
-from analyses.figures.style import Drawn, Page, head_name, measure_name, page
+from analyses.figures.style import Drawn, Page, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,
     cell_name,
@@ -45,7 +45,6 @@ __all__ = [
     "gain_intervals",
     "gains_by_depth",
     "head_grid",
-    "head_name",
     "label_map",
     "lens_line",
     "lens_map",

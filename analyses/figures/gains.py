@@ -8,7 +8,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analyses.figures.style import GREY, INK, Page, caption, colour_of, head_name, legend, measure_name, single, styled
+from analyses.figures.style import GREY, INK, Page, caption, colour_of, legend, measure_name, single, styled
+from analyses.head_names import head_name
 
 Sink = Literal["kept", "removed"]
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"

@@ -18,7 +18,6 @@ from analyses.figures.style import (
     along,
     caption,
     families,
-    head_name,
     keys,
     measure_name,
     panels,
@@ -26,6 +25,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.head_names import head_name
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}

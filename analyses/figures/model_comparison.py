@@ -17,7 +17,6 @@ from analyses.figures.style import (
     Page,
     begin,
     caption,
-    head_name,
     keys,
     leftmost,
     measure_name,
@@ -25,6 +24,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.head_names import head_name
 
 _MARKERS = "oDs^vPX"  # of models; colour is for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")

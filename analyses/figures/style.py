@@ -335,8 +335,3 @@ def colour_of(rows: Any) -> str:
 def measure_name(measure: str) -> str:
     """The name of a measure or baseline as a reader sees it: with an arrow and a minus instead of their ASCII."""
     return re.sub(r"(?<=[ :])-(?=\d)", "−", measure.replace("->", "→"))
-
-
-def head_name(layer: int, head: int) -> str:
-    """How a head is called everywhere: layer and head, both from 0."""
-    return f"L{layer}.H{head}"

@@ -20,7 +20,6 @@ from analyses.figures.style import (
     along,
     caption,
     colour_bar,
-    head_name,
     heat_map,
     is_ours,
     keys,
@@ -31,6 +30,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
 _MARKS: dict[str, dict[str, Any]] = {  # by shape: full and round, or hollow

@@ -22,11 +22,11 @@ from analyses.figures.style import (
     Page,
     begin,
     caption,
-    head_name,
     keys,
     sized,
     styled,
 )
+from analyses.head_names import Place
 from analyses.numerals import number
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -147,8 +147,7 @@ def _measure(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
 
 
 def _called(row: Mapping[str, Any], *, several: bool) -> str:
-    where = "cross" if row["attention"] == "cross" else row["stack"]
-    return f"{where} " * several + head_name(row["layer"], row["head"])
+    return Place.of(row).named(several=several)
 
 
 def _mark(ax: Axes, change: tuple[int, int] | None, boundaries: Sequence[int]) -> None:

@@ -11,15 +11,15 @@ Labels of near tokens (fixed offsets, the token itself) are one fact of a head. 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from analyses import plain_words
 from analyses.behaviours import ACROSS
-from analyses.figures import head_name
 from analyses.findings import DISCOVERY, NOTABLE, notable
+from analyses.head_names import Place, places
 from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
 
@@ -29,20 +29,6 @@ _KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "neede
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
 _FIRST = "first-token"
 MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
-
-
-class Place(NamedTuple):
-    """A head of a model."""
-
-    stack: str
-    attention: str
-    layer: int
-    head: int
-
-    def named(self, *, several: bool) -> str:
-        """`L3.H4`; `encoder.L3.H4` and `cross.L3.H4` where a model has several kinds of attention."""
-        kind = "cross" if self.attention == "cross" else self.stack
-        return f"{kind}.{head_name(self.layer, self.head)}" if several else head_name(self.layer, self.head)
 
 
 @dataclass(frozen=True)
@@ -146,19 +132,8 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
     return {place: _with_one_local(own) for place, own in found.items()}
 
 
-def places(rows: pd.DataFrame) -> list[Place]:
-    """The heads that a table has rows of, in its order."""
-    named = rows[[*Place._fields]].drop_duplicates().itertuples(index=False, name=None)
-    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
-
-
-def place_of(row: Mapping[str, Any]) -> Place:
-    """The head that a row is of."""
-    return Place(str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"]))
-
-
 def _row(table: str, row: Mapping[str, Any], *columns: str) -> Row:
-    return Row(table, (*place_of(row)._asdict().items(), *((column, row[column]) for column in columns)))
+    return Row(table, (*Place.of(row)._asdict().items(), *((column, row[column]) for column in columns)))
 
 
 def head_row(row: Mapping[str, Any]) -> Row:
@@ -173,7 +148,7 @@ def rule_row(row: Mapping[str, Any]) -> Row:
 
 def _indexed(rows: pd.DataFrame, *more: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The rows of a table by head and some more columns."""
-    return {(*place_of(row), *(row[name] for name in more)): row for row in rows.to_dict("records")}
+    return {(*Place.of(row), *(row[name] for name in more)): row for row in rows.to_dict("records")}
 
 
 def titles(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
@@ -205,7 +180,7 @@ def _labelled(
 ) -> Iterable[tuple[Place, Fact]]:
     titled = titles(behaviours)
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
-        place, label, kind = place_of(row), str(row["label"]), _KINDS[row["evidence"]]
+        place, label, kind = Place.of(row), str(row["label"]), _KINDS[row["evidence"]]
         cell, rule = values.get((*place, row["measure"]), {}), rules.get((*place, row["measure"]))
         rows = [_row("labels", row, "behaviour", "label")]
         rows += [head_row(cell)] if cell else []
@@ -276,7 +251,7 @@ def _measured(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterable[t
             continue
         gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row))
         yield (
-            place_of(row),
+            Place.of(row),
             Fact(
                 plain_words.label(label, titled.get(label, "")),
                 str(row["behaviour"]),
@@ -306,7 +281,7 @@ def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
     clear = (effects["effect"] >= NOTABLE) & (effects["ci_low"] > 0) & (effects["q"] < DISCOVERY)
     ways = _indexed(effects, "behaviour", "task", "intervention")
     for row in effects.loc[clear & (effects["intervention"] == "noise")].to_dict("records"):
-        place, task = place_of(row), str(row["task"])
+        place, task = Place.of(row), str(row["task"])
         both = [row, *(other for other in [ways.get((*place, row["behaviour"], task, "denoise"))] if other is not None)]
         answer = carried.get(task) or task
         yield (

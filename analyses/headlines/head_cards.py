@@ -9,14 +9,14 @@ import pandas as pd
 
 from analyses import plain_words
 from analyses.figures import measure_name
+from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Place, Size, Tables, answers, facts, places
+from analyses.headlines.facts import Fact, Size, Tables, answers, facts
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number, percent
 from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Section, Step, Table
-from analyses.viewer import Passage, Viewer
-from analyses.viewer import Said as HeadWords
+from analyses.viewer import Called, Passage, Viewer
 from analyses.viewer.naming import HeadName
 
 _ROOM = 9  # layers or heads beside each other that have room for words
@@ -59,8 +59,8 @@ def overview(
 
 def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
     """The passages, if any, with heads called by the first of their facts, the strongest head first."""
-    called: dict[HeadName, HeadWords] = {
-        place: HeadWords(own[0].words.short, own[0].behaviour) for place, own in found.items() if own
+    called: dict[HeadName, Called] = {
+        place: Called(own[0].words.short, own[0].behaviour) for place, own in found.items() if own
     }
     blocks: list[Block] = []
     if passages:

@@ -15,7 +15,8 @@ lower end of the interval), then by what hiding its keys costs, then as their fi
 
 from collections.abc import Mapping, Sequence
 
-from analyses.headlines.facts import Fact, Place
+from analyses.head_names import Place
+from analyses.headlines.facts import Fact
 
 Rank = tuple[bool, int, int, bool, bool, float]
 

@@ -14,8 +14,9 @@ import pandas as pd
 
 from analyses import plain_words
 from analyses.findings import FEW_ITEMS
+from analyses.head_names import Place
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Place, Row, Tables, answers, head_row, place_of, rule_row, titles
+from analyses.headlines.facts import Fact, Row, Tables, answers, head_row, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 
@@ -187,7 +188,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def _named(row: Mapping[str, Any], several: bool) -> str:
-    return place_of(row).named(several=several)
+    return Place.of(row).named(several=several)
 
 
 def _label(rows: Rows, titled: Mapping[str, str]) -> plain_words.Words:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.figures import head_name
+from analyses.head_names import Place, head_name
 from analyses.numerals import number
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
@@ -197,11 +197,11 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _row(row: Mapping[str, Any]) -> list[Text]:
-    where = "" if pd.isna(row["stack"]) else "cross " if row["attention"] == "cross" else f"{row['stack']} "
+    several = not pd.isna(row["stack"])  # else the run has heads of one kind
     half_way, start, end = (None if pd.isna(row[at]) else int(row[at]) for at in ("half_way", "rise_from", "rise_to"))
     return [
         _name(row),
-        bold(where + head_name(row["layer"], row["head"])),
+        bold(Place.of(row).named(several=several)),
         number(row["value"]),
         number(row["baseline"]),
         number(row["gain"], sign=True),

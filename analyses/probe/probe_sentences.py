@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.figures.style import head_name
+from analyses.head_names import head_name
 from analyses.numerals import counted, interval, number
 from analyses.probe.probe_runs import Probed
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside

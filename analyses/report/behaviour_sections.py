@@ -8,8 +8,9 @@ import pandas as pd
 
 from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
-from analyses.figures import head_name, measure_name
+from analyses.figures import measure_name
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, notable
+from analyses.head_names import head_name
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number, whole

@@ -7,8 +7,9 @@ import pandas as pd
 
 from analyses import figures
 from analyses.explanations import ALL, AS_UNIFORM, UNIFORM, Explained, explain
-from analyses.figures import head_name, measure_name
+from analyses.figures import measure_name
 from analyses.findings import NOTABLE
+from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.numerals import counted, interval, number
 from analyses.report.behaviour_sections import Result

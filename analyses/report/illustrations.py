@@ -12,6 +12,7 @@ import pandas as pd
 
 from analyses import figures, position
 from analyses.findings import notable, varied
+from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.measures import UNITS, Behaviour
 from analyses.numerals import counted
@@ -170,7 +171,7 @@ def _grids(
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
     """The heads of some rows by their name in a figure."""
     return {
-        f"{figures.head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
+        f"{head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
             row["stack"], int(row["layer"]), int(row["head"])
         )
         for row in rows.to_dict("records")

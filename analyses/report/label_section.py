@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures
-from analyses.figures import head_name, measure_name
+from analyses.figures import measure_name
+from analyses.head_names import Place, kinds
 from analyses.head_tables import Heads
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
@@ -182,10 +183,7 @@ def _rule(row: Mapping[str, Any]) -> str:
 
 def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
     """A head, with its kind of attention where there are several."""
-    head = head_name(row["layer"], row["head"])
-    if len(labels[["stack", "attention"]].drop_duplicates()) < 2:
-        return head
-    return f"{'cross' if row['attention'] == 'cross' else row['stack']} {head}"
+    return Place.of(row).named(several=kinds(labels) > 1)
 
 
 def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:

@@ -4,19 +4,18 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, TemplateNotFound
+from jinja2 import Environment, TemplateNotFound
 
-from analyses.sections import Block, Definitions, Details, Figure, Overview, Piece, Section
+from analyses.page_safety import environment, policy
+from analyses.sections import Block, Definitions, Details, Figure, Overview, Piece, Section, is_text
 from analyses.viewer import FILTERS
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
 TEMPLATES = Path(__file__).parent / "templates"
-_HEAD = re.compile(r"(?:(?:encoder|decoder|cross)[ .])?L\d+\.H\d+")
 
 
 @dataclass(frozen=True)
@@ -46,51 +45,34 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     kinds = list(dict.fromkeys(kind(block) for block in blocks))
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
     terms = {name for block in blocks if isinstance(block, Definitions) for name in _defined(block)}
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("analyses.report", "templates"), PackageLoader("analyses.viewer", ".")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= FILTERS | {
+    own = {
         "kind": kind,
         "pieces": pieces,
         "definition": definition,
-        "head": lambda text: _head(text, heads),
+        "head": lambda text: text if text in heads else "",
         "defined": lambda text: _definition_of(text, terms),
     }
-    environment.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
-    style = "\n".join(_sources(environment, ["style.css", *(f"{each}.css" for each in kinds)]))
-    scripts = _sources(environment, ["page.js", *(f"{each}.js" for each in kinds)])
-    return environment.get_template("shell.html.jinja").render(
+    made = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | own)
+    made.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
+    style = "\n".join(_sources(made, ["style.css", *(f"{each}.css" for each in kinds)]))
+    scripts = _sources(made, ["page.js", *(f"{each}.js" for each in kinds)])
+    return made.get_template("shell.html.jinja").render(
         title=title,
         lead=lead,
         sections=sections,
-        policy=_policy([style], scripts),
+        policy=policy([style], scripts),
         style=style,
         scripts=scripts,
     )
 
 
-def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """A Content-Security-Policy under which nothing is fetched, and only these styles and scripts count."""
-
-    def hashes(sources: Sequence[str]) -> str:
-        digests = [base64.b64encode(sha256(each.encode()).digest()).decode() for each in sources]
-        return " ".join(f"'sha256-{each}'" for each in digests)
-
-    only = f"style-src {hashes(styles)}; script-src {hashes(scripts)}"
-    return f"default-src 'none'; img-src data:; {only}; base-uri 'none'; form-action 'none'"
-
-
-def _sources(environment: Environment, names: Sequence[str]) -> list[str]:
+def _sources(templates: Environment, names: Sequence[str]) -> list[str]:
     """The files among our templates that exist, as they are."""
     found = []
     for name in names:
         try:
-            assert environment.loader is not None
-            found.append(environment.loader.get_source(environment, name)[0])
+            assert templates.loader is not None
+            found.append(templates.loader.get_source(templates, name)[0])
         except TemplateNotFound:
             continue
     return found
@@ -107,7 +89,7 @@ def _image(svg: bytes) -> Image:
 
 def kind(block: Any) -> str:
     """Which macro shows a block: `text` for what stands alone as a paragraph."""
-    return "text" if isinstance(block, Piece | list | tuple) else type(block).__name__.lower()
+    return "text" if is_text(block) else type(block).__name__.lower()
 
 
 def pieces(text: Any) -> Sequence[Piece]:
@@ -123,12 +105,6 @@ def definition(name: str) -> str:
 def slug(words: str) -> str:
     """Words as an id."""
     return re.sub(r"[^\w]+", "-", words.lower()).strip("-") or "section"
-
-
-def _head(text: str, heads: set[str]) -> str:
-    """The id of the card of the head that a text names, and nothing where it names none that the page has."""
-    found = text.replace(" ", ".") if _HEAD.fullmatch(text) else ""
-    return found if found in heads else ""
 
 
 def _definition_of(measure: str, terms: set[str]) -> str:

@@ -1,14 +1,14 @@
 """Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
 
-from analyses.viewer.naming import Said, address, head_named, labelled
+from analyses.viewer.naming import Called, address, head_named, labelled
 from analyses.viewer.passages import Attention, Passage, Viewer, passage, read
 from analyses.viewer.viewer_page import FILTERS, frame, page, write
 
 __all__ = [
     "FILTERS",
     "Attention",
+    "Called",
     "Passage",
-    "Said",
     "Viewer",
     "address",
     "frame",

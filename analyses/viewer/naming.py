@@ -5,24 +5,25 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analyses.head_names import Place
 from analyses.head_tables import Heads
 from interp import InputError, Model
 
-HeadName = tuple[str, str, int, int]  # stack, attention, layer, head
+HeadName = tuple[str, str, int, int]  # what a `Place` holds
 
 _STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
 _COLUMNS = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
 
 
 @dataclass(frozen=True)
-class Said:
+class Called:
     """What a head is called, and the behaviour whose colour it has; "" for none."""
 
     words: str
     behaviour: str = ""
 
 
-def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
+def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
     """What heads are called by a table of labels, heads with the best evidence and the largest gain first.
 
     A head is called by its first label.
@@ -34,18 +35,16 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Said]:
         raise InputError(f"expected a table of labels (`tables/labels`), got one without {', '.join(lacking)}")
     ranks = [_STRENGTH.get(str(each), len(_STRENGTH)) for each in labels["evidence"]]
     rows = labels.assign(rank=ranks).sort_values(["rank", "gain"], ascending=[True, False], kind="stable")
-    found: dict[HeadName, Said] = {}
+    found: dict[HeadName, Called] = {}
     for row in rows.to_dict("records"):
         name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
-        found.setdefault(name, Said(str(row["label"]), str(row["behaviour"])))
+        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"])))
     return found
 
 
 def address(model: Model, name: HeadName) -> str:
     """A head as links name it: `L2.H5` where there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
-    kinds = Heads.every(model)
-    (called,) = (each.called for each in kinds if (each.stack, each.attention) == name[:2])
-    return f"{'' if len(kinds) == 1 else f'{called}.'}L{name[2]}.H{name[3]}"
+    return Place(*name).named(several=len(Heads.every(model)) > 1)
 
 
 def head_named(model: Model, name: str) -> HeadName:

@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from analyses.head_tables import Heads
-from analyses.viewer.naming import HeadName, Said
+from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
 from interp.showing import so_many
 
@@ -92,7 +92,7 @@ class Viewer:
     """
 
     passages: tuple[Passage, ...]
-    called: Mapping[HeadName, Said]
+    called: Mapping[HeadName, Called]
     heads: bool = True
     linked: bool = False
     first: HeadName | None = None

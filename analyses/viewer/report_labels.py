@@ -4,11 +4,11 @@ from pathlib import Path
 
 from analyses import runs
 from analyses.provenance import model_facts
-from analyses.viewer.naming import HeadName, Said, labelled
+from analyses.viewer.naming import Called, HeadName, labelled
 from interp import InputError, Model
 
 
-def labelled_by(report: str | Path, model: Model) -> dict[HeadName, Said]:
+def labelled_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
     """What heads are called by the labels in the directory of a report.
 
     Raises:

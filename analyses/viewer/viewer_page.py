@@ -1,14 +1,13 @@
 """How does a viewer become HTML: among other blocks, as a page of its own, in a notebook's frame?"""
 
-import base64
-import hashlib
 import json
 from functools import cache
 from html import escape
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
+from analyses.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from analyses.viewer.still import still
 from interp import InputError
@@ -24,7 +23,6 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
     """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
     script = (_ROOM / "viewer.js").read_text("utf-8")
     style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
-    only = f"script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'"
     return (
         _environment()
         .get_template("viewer_page.html.jinja")
@@ -35,7 +33,7 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
             block=viewer,
             style=style,
             script=script,
-            policy=f"default-src 'none'; {only}; base-uri 'none'; form-action 'none'",
+            policy=policy([style], [script]),
         )
     )
 
@@ -78,18 +76,6 @@ def packed(viewer: Viewer) -> str:
 FILTERS = {"still": still, "packed": packed}  # which the template of viewers needs
 
 
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("analyses.viewer", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= FILTERS
-    return environment
+    return environment({"analyses.viewer": "."}, FILTERS)

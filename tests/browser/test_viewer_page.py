@@ -7,13 +7,13 @@ from jaxtyping import UInt8
 from analyses.head_tables import Heads
 from analyses.report.renderer import render
 from analyses.sections import Section
-from analyses.viewer import Attention, Passage, Said, Viewer, frame, write
+from analyses.viewer import Attention, Called, Passage, Viewer, frame, write
 
 HOSTILE = ["<script>document.title='taken'</script>", "\"'><img src=x onerror=alert(1)>", "שלום", "👩‍👧", "w" * 10_000]
 WORDS = ["<s>", " Amy", " saw", " the", " dog", " and", " it", " ran", "."]
 CALLED = {
-    ("decoder", "self", 1, 2): Said("previous token", "position"),
-    ("decoder", "self", 0, 1): Said("object to verb", "part-of-speech"),
+    ("decoder", "self", 1, 2): Called("previous token", "position"),
+    ("decoder", "self", 0, 1): Called("object to verb", "part-of-speech"),
 }
 BEFORE, HALVES = (1, 2), (0, 1)  # layer and head
 
@@ -153,7 +153,7 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path, width, dark):
     words = [*HOSTILE, *WORDS]
-    called = {**CALLED, ("decoder", "self", 0, 0): Said(HOSTILE[0], "position")}
+    called = {**CALLED, ("decoder", "self", 0, 0): Called(HOSTILE[0], "position")}
     first = ("decoder", "self", 0, 0)
     write(Viewer((one_stack(words),), called, first=first), tmp_path / "v.html", HOSTILE[1], HOSTILE[4])
     shown = browse(tmp_path / "v.html", width=width, dark=dark)

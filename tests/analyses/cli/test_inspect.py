@@ -134,6 +134,17 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
 
 
+def test_a_terminal_is_told_three_sentences_and_how_many_more_there_are(tmp_path):
+    folder = left(tmp_path / "long", pairs=[{"clean": "a"}])
+    record = json.loads((folder / "run.json").read_text())
+    record["sentences"] = {name: f"{name} {'holds ' * 20}" for name in "abcde"}
+    (folder / "run.json").write_text(json.dumps(record))
+    told = inspection.said(runs.read(folder))
+    assert [line[0] for line in told if not line.startswith("holds")] == ["a", "b", "c", "2"]
+    assert told[-1] == "2 more on the page."
+    assert all(len(line) <= inspection.COLUMNS for line in told)
+
+
 def test_shells_can_complete_it(capsys, monkeypatch):
     assert "--install-completion" in typed(capsys, "--help")[1]
     monkeypatch.setenv("_INTERP_COMPLETE", "complete_bash")

@@ -6,7 +6,7 @@ from worded import worded
 
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import overview
-from analyses.viewer import Said, Viewer, corpus_passages
+from analyses.viewer import Called, Viewer, corpus_passages
 from interp import AnnotatedText, InputError
 from tests.analyses.headlines.hand_made_tables import hand_made
 
@@ -48,5 +48,5 @@ def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_
     assert isinstance(viewer, Viewer)
     assert not viewer.heads  # the atlas has them
     assert viewer.start == ("decoder", "self", 0, 1)
-    assert viewer.called["decoder", "self", 1, 0] == Said("induction", "position")
+    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position")
     assert overview(hand_made(), OURS)[1].below == []

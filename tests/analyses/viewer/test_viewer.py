@@ -17,7 +17,7 @@ from worded import worded
 from analyses import viewer
 from analyses.cli import app as cli
 from analyses.head_tables import Heads
-from analyses.viewer import Attention, Passage, Said, Viewer
+from analyses.viewer import Attention, Called, Passage, Viewer
 from interp import InputError, StackConfig, Transformer, TransformerConfig, run
 from interp.config import LayerNorm
 
@@ -111,7 +111,7 @@ def planted(n_tokens: int = 6) -> Attention:
 
 
 def test_heads_that_are_called_something_come_first_then_the_firmest():
-    seen = Viewer((Passage((planted(),)),), {("decoder", "self", 1, 2): Said("induction", "position")})
+    seen = Viewer((Passage((planted(),)),), {("decoder", "self", 1, 2): Called("induction", "position")})
     assert seen.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
     assert {name[2:] for name in seen.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself tell least
     assert seen.start == ("decoder", "self", 1, 2)
@@ -121,7 +121,7 @@ def test_what_a_page_has_no_room_for_is_left_out_last_first_and_said():
     random = np.random.default_rng(0).integers(3, 255, (2, 3, 40, 40), dtype=np.uint8)
     attention = Attention(Heads("decoder", 2, 3), ("x",) * 40, ("x",) * 40, random)
     one = len(attention.packed(0, 0))
-    called = {("decoder", "self", 1, 1): Said("induction"), ("decoder", "self", 0, 2): Said("self")}
+    called = {("decoder", "self", 1, 1): Called("induction"), ("decoder", "self", 0, 2): Called("self")}
     seen = Viewer((Passage((attention,)),), called, budget=int(2.5 * one))
     page = viewer.page(seen, "?")
     (found,) = data_of(page)["passages"][0]["attentions"]
@@ -138,7 +138,7 @@ def test_texts_show_as_text_whatever_they_hold(tmp_path):
     read = viewer.read(model, " ".join(words))
     assert len(read.attentions[0].queries) == len(words)
     for page in (
-        viewer.page(Viewer((read,), {("decoder", "self", 0, 0): Said(HOSTILE[0])}), HOSTILE[0], HOSTILE[0]),
+        viewer.page(Viewer((read,), {("decoder", "self", 0, 0): Called(HOSTILE[0])}), HOSTILE[0], HOSTILE[0]),
         viewer.frame(Viewer((read,), {})),
     ):
         tags = [tag for tag, _ in Page(page).tags]
@@ -159,7 +159,7 @@ def test_nothing_on_the_page_needs_what_its_policy_forbids():
         (Path(viewer.__file__).parent / "viewer.js").read_text(),
     )
     (policy,) = (str(attrs["content"]) for tag, attrs in Page(page).tags if "http-equiv" in attrs)
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "unsafe" not in policy
 
 
@@ -176,7 +176,7 @@ def test_a_head_is_called_by_its_best_label():
         [("decoder", "self", 1, 2, label, evidence, gain, behaviour) for evidence, gain, label, behaviour in rows],
         columns=["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"],
     )
-    assert viewer.labelled(table) == {("decoder", "self", 1, 2): Said("induction", "position")}
+    assert viewer.labelled(table) == {("decoder", "self", 1, 2): Called("induction", "position")}
     with pytest.raises(InputError, match="without evidence"):
         viewer.labelled(table.drop(columns="evidence"))
 

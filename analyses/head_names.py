@@ -1,0 +1,46 @@
+"""What is a head called? By its place: `L3.H4`, and `cross.L3.H4` where a model has several kinds of heads."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+
+def head_name(layer: int, head: int) -> str:
+    """How a head is called everywhere: layer and head, both from 0."""
+    return f"L{layer}.H{head}"
+
+
+class Place(NamedTuple):
+    """A head of a model."""
+
+    stack: str
+    attention: str
+    layer: int
+    head: int
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> "Place":
+        """The head that a table's row is of."""
+        return Place(str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"]))
+
+    @property
+    def kind(self) -> str:
+        """What tells it from heads of other kinds: its stack, or `cross`."""
+        return "cross" if self.attention == "cross" else self.stack
+
+    def named(self, *, several: bool) -> str:
+        """`L3.H4`; `encoder.L3.H4` and `cross.L3.H4` where there are `several` kinds, as links name it too."""
+        name = head_name(self.layer, self.head)
+        return f"{self.kind}.{name}" if several else name
+
+
+def places(rows: pd.DataFrame) -> list[Place]:
+    """The heads that a table has rows of, in its order."""
+    named = rows[[*Place._fields]].drop_duplicates().itertuples(index=False, name=None)
+    return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
+
+
+def kinds(rows: pd.DataFrame) -> int:
+    """How many kinds of heads a table has rows of."""
+    return len(rows[["stack", "attention"]].drop_duplicates())
