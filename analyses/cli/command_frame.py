@@ -77,7 +77,7 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
                 with progressing(silent=quiet or json) as progress:
                     folder = out or _unused(default_out)
                     lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
-                said = [*(lines or ()), *([] if quiet else _sentences(folder))]
+                said = [] if quiet and not json else _sentences(lines or (), folder)
             kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
             written = f"wrote {folder / 'report.html'}{kept}; beside it run.json, tables/ and figures/"
             if json:
@@ -112,11 +112,11 @@ def _shared(
     """The options of every command that leaves a directory; --out is described where its default is known."""
 
 
-def _sentences(folder: Path) -> list[str]:
-    """What a report that was left says first, in lines."""
+def _sentences(first: Iterable[str], folder: Path) -> list[str]:
+    """What is to be said first, and what a report that was left says first, in lines."""
     from analyses import inspection, runs
 
-    return inspection.said(runs.read(folder))
+    return [*inspection.in_columns(first), *inspection.said(runs.read(folder))]
 
 
 def as_json(value: Mapping[str, Any]) -> str:

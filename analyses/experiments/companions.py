@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, said
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, rounded, said
 from analyses.experiments.prompts import readable, streams, tokenizer_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
@@ -95,9 +95,9 @@ def sentence(where: str, rows: pd.DataFrame) -> str:
     begin = "in the embedding" if first["layer"] == 0 else f"after layer {first['layer']}"
     return (
         f"{where} ({first['n']} frames), the cosine of “{first['word']}” with “{first['near']}” and with "
-        f"“{first['far']}” is {first['near_cosine']:.2f} against {first['far_cosine']:.2f} {begin} and "
-        f"{last['near_cosine']:.2f} against {last['far_cosine']:.2f} after layer {last['layer']}, there a gap of "
-        f"{said(last, 'gap')}"
+        f"“{first['far']}” is {rounded(first['near_cosine'])} against {rounded(first['far_cosine'])} {begin} and "
+        f"{rounded(last['near_cosine'])} against {rounded(last['far_cosine'])} after layer "
+        f"{last['layer']}, there a gap of {said(last, 'gap')}"
     )
 
 

@@ -38,7 +38,7 @@ class Answers:
         whole = float((clean - corrupt).mean())
         refused = unreliable(clean - corrupt) or (guessed(clean) if len(clean) >= _ENOUGH else None)
         if not refused and whole < 0:
-            refused = f"the sign is wrong: clean less corrupted, the logit difference is {whole:+.3g}"
+            refused = f"the sign is wrong: clean less corrupted, the logit difference is {_signed(whole)}"
         return Answers(len(clean), int((clean > 0).sum()), int((corrupt < 0).sum()), whole, refused)
 
     @property
@@ -53,8 +53,12 @@ class Answers:
         return (
             f"The model prefers the right answer on {self.right} of {counted(self.n, 'clean prompt')} "
             f"({self.share:.0%}) and the wrong one on {self.wrong} of the corrupted; "
-            f"clean less corrupted, the logit difference is {self.difference:+.3g}, of the {sign} sign."
+            f"clean less corrupted, the logit difference is {_signed(self.difference)}, of the {sign} sign."
         )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−")
 
 
 def refusal(found: Sweep, metric: str, answers: Answers | None) -> str | None:

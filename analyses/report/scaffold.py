@@ -11,7 +11,21 @@ from analyses.numerals import counted, number
 from analyses.provenance import corpus_facts, model_facts, recorded, versions
 from analyses.report import output
 from analyses.report.renderer import figures, render
-from analyses.sections import Block, Definitions, Page, Section, Table, Terms, bold, caveat, code, remark
+from analyses.sections import (
+    Block,
+    Bullets,
+    Definitions,
+    Page,
+    Section,
+    Table,
+    Terms,
+    bold,
+    caveat,
+    code,
+    is_text,
+    plain,
+    remark,
+)
 from analyses.shards import Shards
 from interp import InputError, Model
 from interp.errors import inside
@@ -156,7 +170,21 @@ def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
         about = {"name": more[0]["name"], "model": {key: value for key, value in more[0].items() if key != "name"}}
     read = [{**corpus_facts(each.corpus), **each.facts} for each in page.corpora]
     to_come = {output.UNFINISHED: page.unfinished} if page.unfinished else {}
-    return {**about, "corpora": read, **page.facts, **to_come}
+    return {**about, "corpora": read, "sentences": _sentences(page.summary), **page.facts, **to_come}
+
+
+def _sentences(summary: Sequence[Block]) -> dict[str, str]:
+    """What a page says in short, by what it is about: a terminal says it after the command."""
+    terms = [term for block in summary if isinstance(block, Definitions) for term in block.terms]
+    told = {plain(name): [text for each in said for text in _texts(each)] for name, *said in terms if is_text(name)}
+    return {name: f"{name}: {' '.join(texts)}" for name, texts in told.items() if texts}
+
+
+def _texts(block: Block) -> list[str]:
+    """The words of a paragraph or a list; nothing of others."""
+    if is_text(block):
+        return [plain(block)]
+    return [plain(item) for item in block.items] if isinstance(block, Bullets) else []
 
 
 def _to_come(page: Page) -> list[Block]:

@@ -252,7 +252,9 @@ class TestTheCommand:
         with pytest.raises(SystemExit) as end:
             cli.main(["report", "--over-training", str(steps), "--out", str(out)])
         assert not end.value.code
-        assert capsys.readouterr().out.startswith(f"wrote {out / 'report.html'}")
+        said, wrote = capsys.readouterr().out.splitlines()
+        assert said.endswith("2 looks are too few to tell a phase change: expected at least 4.")
+        assert wrote.startswith(f"wrote {out / 'report.html'}")
         assert contents(steps) == before
         names = {f"tables/{name}.{kind}" for name in ("forming", "formed") for kind in ("csv", "parquet")}
         names |= {f"figures/forming.{kind}" for kind in ("svg", "png")}

@@ -421,9 +421,10 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(here, capsy
     failing = (right, wrong) if clean[good] < 0 else (wrong, right)
     typed = ["--clean", a, "--corrupt", b, "--answer", failing[0], "--wrong", failing[1]]
     assert not command(*typed)
-    first, second, *_ = capsys.readouterr().out.splitlines()
-    assert "of the wrong sign" in first
-    assert second.startswith("no shares: the sign is wrong")
+    lines = capsys.readouterr().out.splitlines()
+    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "no shares:")))
+    assert "of the wrong sign" in " ".join(lines[answered:refused])
+    assert lines[refused].startswith("no shares: the sign is wrong")
     facts = json.loads((here / "patch/run.json").read_text())
     assert facts["answers"]["sign"] == "wrong"
     assert pd.read_parquet(here / "patch/tables/cells.parquet")["share"].isna().all()

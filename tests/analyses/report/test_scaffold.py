@@ -39,7 +39,7 @@ from interp import Transformer, TransformerConfig
 
 HOSTILE = "<script>alert(1)</script> & co"
 RUN = {"made_by", "schema", "command", "seed", "versions", "processor", "seconds", "stages"}
-RECORDED = RUN | {"corpora", "files", "tables_sha256"}
+RECORDED = RUN | {"corpora", "files", "sentences", "tables_sha256"}
 TABLE = pd.DataFrame({"layer": [0, 1]})
 
 
@@ -89,6 +89,15 @@ def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
     assert [each["name"] for each in two["models"]] == ["a", "b"]
     assert two["models"][1]["more"] == 2
     assert two["models"][0] == {"name": "a", **one["model"]}
+
+
+def test_a_record_has_what_the_page_says_in_short_as_words(tmp_path):
+    said = [
+        (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), Bullets(["and", code("there")])),
+        ("Second", remark("Not a sentence.")),
+    ]
+    made = written(tmp_path / "out", replace(page(), summary=["Before.", Definitions(said)]))
+    assert made["sentences"] == {"First": "First: Seen in L1.H3. and there"}
 
 
 def test_what_is_measured_is_told_of_models_and_seed(model, tmp_path):
