@@ -1,7 +1,9 @@
 """Honest texts of which little can be measured: what cannot be drawn or measured is left out, and the rest stands."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +13,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from analyses import corpora, report
+from analyses import corpora, report, runs
 from analyses.figures.attention_lines import best_heads
-from interp import Tokenizer, Transformer, TransformerConfig
+from interp import InputError, Tokenizer, Transformer, TransformerConfig
+from models import load
 
 
 def test_no_common_pair_of_kinds_makes_no_scale() -> None:
@@ -53,3 +56,25 @@ def test_a_page_stands_where_no_usual_tag_or_relation_occurs(
     assert not heads.measure.str.startswith("relation:nsubj").any()
     assert np.isfinite(heads.value).all()
     assert (tmp_path / "out/report.html").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_gum_through_a_model_of_characters(names: Path, shared_file: Callable[..., Path], tmp_path: Path) -> None:
+    """Its context is 16 letters, so a document is read in windows; a name longer than one, and reference, are not."""
+    court = corpora.read(f"gum:{shared_file('data', 'gum', 'GUM_court_loan.conllu')}")
+    model = load(names)
+    quick: Any = {"pairs": 2, "labels": False, "probes": False}
+    report.build(model, [court], tmp_path / "out", behaviours=["part-of-speech"], **quick)
+    record = runs.read(tmp_path / "out").facts
+    (counts,) = record["left_out"].values()
+    assert counts["texts longer than the context, read in windows"] == 1
+    assert counts["unknown tokens"] > 0
+    (absent,) = record["measures_without_items"].values()
+    assert "relation:nsubj:dependent->head" in absent
+    heads = runs.read(tmp_path / "out").table("heads")
+    assert len(heads)
+    assert not {*heads.measure} & {*absent}
+    assert np.isfinite(heads.value).all()
+    with pytest.raises(InputError, match=r"no pronoun with both .* in one window of the model's context \(16 tokens\)"):
+        report.build(model, [court], tmp_path / "none", behaviours=["coreference"], **quick)
+    assert not (tmp_path / "none").exists()
