@@ -37,7 +37,9 @@ def false_discovery_rate(q: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with two digits; of what is there and rounds to nothing, that it is less."""
+    """A share with two digits; of what rounds to nothing or all and is neither, that it is more or less."""
     if 0 < share < 0.005:
         return "under 1%"
+    if 0.995 <= share < 1:
+        return "over 99%"
     return f"{100 * share:.0f}%".replace("-0%", "0%").replace("-", "−")

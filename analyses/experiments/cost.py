@@ -18,6 +18,7 @@ from scipy import stats
 
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import GREY, INK, SOFT, legend, panels, styled
+from analyses.numerals import number
 from interp import Model, StackConfig, TokenBatch
 from interp.config import Gated, NoMLP
 from interp.sight import Sight
@@ -122,7 +123,8 @@ def sentence(found: Outcome) -> str:
         f"{_growth(row['exponent'], row['exponent_error'])}"
         for row in longest
     ]
-    return f"At {longest[0]['tokens']} tokens one block spends {'; '.join(said)} (standard errors; 2 is quadratic)."
+    length = number(longest[0]["tokens"])
+    return f"At {length} tokens one block spends {'; '.join(said)} (standard errors; 2 is quadratic)."
 
 
 def _growth(power: float, error: float) -> str:

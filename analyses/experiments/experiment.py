@@ -1,5 +1,6 @@
 """What is an experiment? A question to a model, how it is measured, said and drawn; and what came of it."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from interp import InputError
 from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
-_SAYS = {ARTICLES: "on the articles' own prompts", STORIES: "on prompts in the stories' words"}
+_SAYS = {ARTICLES: "on the articles’ own prompts", STORIES: "on prompts in the stories’ words"}
 Row = Mapping[str, Any]
 
 
@@ -118,6 +119,12 @@ def said(row: Row, value: str = "share", low: str = "ci_low", high: str = "ci_hi
 def with_interval(value: float, low: float, high: float) -> str:
     """A number and its 95% interval as text."""
     return rounded(value) if isnan(low) else f"{rounded(value)} (95% {rounded(low)} to {rounded(high)})"
+
+
+def briefly(sentence: str) -> str:
+    """A sentence without its intervals and examples; what else stands in brackets with them stays."""
+    bare = re.sub(r" \(95% [^;()]*\)| such as “[^”]*”", "", sentence)
+    return re.sub(r"\(95% [^;()]*; ", "(", bare)
 
 
 def rounded(value: float) -> str:

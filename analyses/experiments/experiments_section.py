@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from analyses.experiments import EXPERIMENTS
+from analyses.experiments.experiment import briefly
 from analyses.sections import Figure, Part, Section, caveat, link, soft
 from interp import InputError, Model
 
@@ -43,7 +44,7 @@ def section(
         said = [sentence, " ", soft(found.remark)] if found.remark else sentence
         figure = Figure(name, each.draw(found.table, each.question), each.caption, f"{each.question} {sentence}")
         sections.append(Section(each.title, [said, figure], anchor))
-        short.append((link(each.title, anchor), sentence))
+        short.append((link(each.title, anchor), briefly(sentence)))
     none = "None of the articles’ experiments can be asked of this model: "
     said = [f"Not asked of this model: {'; '.join(titles)}: {reason}." for reason, titles in refused.items()]
     return Part(

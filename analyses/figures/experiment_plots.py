@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.style import heat_map, legend, signed_scale
 
-_SOURCES = {"articles": "the articles' prompts", "stories": "prompts in the stories' words"}
+_SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
 Columns = tuple[str, str, str]  # of a value and of its interval's bounds
 
 

@@ -220,7 +220,7 @@ def _by_distance(by_name: pd.DataFrame) -> tuple[list[Step], Step | None]:
     values = {name: float(by_name.loc[name, "value"]) for name in known}
     top = max(_LOWEST_TOP, *(value for value in values.values() if np.isfinite(value)), 0.0)
     steps = {
-        name: Step(_at(name), percent(value).replace("under ", "<"), max(value, 0.0) / top)
+        name: Step(_at(name), percent(value).replace("under ", "<").replace("over ", ">"), max(value, 0.0) / top)
         for name, value in values.items()
     }
     sink = steps.pop(_FIRST, None)

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.head_names import head_name
-from analyses.numerals import counted, interval, number
+from analyses.numerals import counted, interval, number, percent
 from analyses.probe.probe_runs import Probed
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, EXPECTED, GRAVITY, RULE, UNTRAINED, Beside
 from analyses.probe.probe_tasks import TASKS, Task
@@ -28,20 +28,31 @@ def best_stream(rows: pd.DataFrame) -> Row:
 
 
 def in_short(probed: Probed, task: Task) -> str:
-    """One task in one breath: where it is read best, what that is more than, how deep it lies."""
+    """One task in one breath: where it is read best, how well, and what the simplest rivals get."""
     rows, deepest = probed.layers.loc[probed.layers["task"] == task.name], probed.config.n_layers
     best = best_stream(rows)
-    rule = f"{_difference(best, RULE)} over {_BESIDE[RULE]} ({best['baseline_name']})"
-    untrained = f"{_difference(best, UNTRAINED)} over {_BESIDE[UNTRAINED]}"
-    return f"{read_best(rows, deepest)}: {rule}, {untrained}. {depth(probed.depths, task.name, deepest)}"
+    rivals = ", ".join(f"{_BESIDE[each]} gets {_right(best, each)}" for each in (RULE, UNTRAINED))
+    return (
+        f"Read best {_where(best, deepest)}: {percent(best['accuracy'])} of {number(best['n'])} {task.items} right; "
+        f"{rivals}."
+    )
+
+
+def _right(best: Row, rival: Beside) -> str:
+    """What a rival gets, and whether a probe may be no better."""
+    nothing = "" if told(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
+    return percent(best[rival.beside]) + nothing
 
 
 def read_best(rows: pd.DataFrame, deepest: int) -> str:
     """Where one task is read best, and how well."""
     best = best_stream(rows)
-    where = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     items = TASKS[best["task"]].items
-    return f"Read best {where}, {number(best['accuracy'])} of {number(best['n'])} {items} right"
+    return f"Read best {_where(best, deepest)}, {number(best['accuracy'])} of {number(best['n'])} {items} right"
+
+
+def _where(best: Row, deepest: int) -> str:
+    return f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
 
 
 def told(low: float, high: float) -> str | None:

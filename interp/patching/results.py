@@ -173,8 +173,9 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
     mean = float(whole.mean())
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
+        shown = f"{mean:.3g}".replace("-", "−")
         return (
-            f"clean and corrupted prompts differ by {mean:.3g} ± {error:.2g} (mean and standard error over "
+            f"clean and corrupted prompts differ by {shown} ± {error:.2g} (mean and standard error over "
             f"{len(whole)} prompts): too little for a share of it to mean anything"
         )
     return None

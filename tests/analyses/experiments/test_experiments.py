@@ -19,7 +19,7 @@ from analyses.experiments import (
     shares,
     word_sense,
 )
-from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, rounded, with_interval
+from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, rounded, with_interval
 from analyses.report import builders
 from interp import InputError, Transformer
 from models import load
@@ -335,3 +335,9 @@ class TestCommand:
         with pytest.raises(InputError, match="tokenizer"):
             builders.experiments(model, tmp_path / "out", ["word-sense"])
         assert not (tmp_path / "out").exists()
+
+
+def test_a_sentence_in_short_keeps_what_weakens_it_and_loses_its_intervals():
+    long = "On prompts (8 pairs such as “a (b) / c”, 50% right), L3.H1 has 0.47 (95% 0.37 to 0.78; may be nothing)."
+    assert briefly(long) == "On prompts (8 pairs, 50% right), L3.H1 has 0.47 (may be nothing)."
+    assert briefly("It is 0.1 (95% −0.2 to 0.3), no more.") == "It is 0.1, no more."
