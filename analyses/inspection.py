@@ -273,6 +273,17 @@ SHOWN: Mapping[str, Shown] = {
         _largest("gain", 8),
         {"model": _text("model"), "measure": _text("measure"), "gain": _number("gain", sign=True), "q": _q()},
     ),
+    "when_formed": Shown(
+        "When it formed, while the model was trained",
+        lambda rows: _largest("gain", 4)(rows.dropna(subset=["formed_at"])),
+        {
+            "measure": _text("measure"),
+            **{"at the end": _number("value"), "baseline": _number("baseline")},
+            "by step": lambda row: number(int(row["formed_at"])),
+            "not yet at": lambda row: "–" if pd.isna(row["before"]) else number(int(row["before"])),
+            "of": lambda row: number(int(row["step"])),
+        },
+    ),
     "formed": Shown(
         "The head with most of a measure, at the last look",
         _largest("gain", 8),

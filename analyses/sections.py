@@ -254,6 +254,24 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """How a score went while the model was trained: in words, and as a line.
+
+    text      when the head formed
+    note      what is to be seen
+    points    step and score, both as fractions of the way
+    formed    the step by which it had formed, and `baseline` the score that is none, as such fractions
+    """
+
+    text: str
+    note: str
+    behaviour: str
+    points: Sequence[tuple[float, float]]
+    formed: float
+    baseline: float | None
+
+
+@dataclass(frozen=True)
 class Card:
     """All that is known of one head.
 
@@ -265,6 +283,7 @@ class Card:
     tasks     its share in each causal task
     rest      everything else that was measured
     rows      its rows, to copy
+    formed    when it formed, where the run that trained the model is known
     """
 
     id: str
@@ -279,6 +298,7 @@ class Card:
     tasks: "Table | None"
     rest: "Table"
     rows: str
+    formed: Curve | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from analyses.cli.options import (
     Pairs,
     Probes,
     Texts,
+    Training,
 )
 
 
@@ -40,12 +41,14 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         experiments: Experiments = behaviours is None,
         measures: Measures = None,
         text: Texts = None,
+        training: Training = None,
     ) -> None:
         from analyses import report
+        from analyses.over_training import when_formed
 
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
-            given |= {"measures": bool(measures), "text": bool(text)}
+            given |= {"measures": bool(measures), "text": bool(text), "training": training is not None}
             given |= {
                 "no-labels": not labels,
                 "exact": exact,
@@ -55,16 +58,26 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
             _refuse([name for name, is_given in given.items() if is_given])
             report.over_training(over_training, asked.out, asked.load, **asked.record)
             return
-        what = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes, "experiments": experiments}
+        what: dict[str, Any] = {
+            "pairs": pairs,
+            "labels": labels,
+            "exact": exact,
+            "probes": probes,
+            "experiments": experiments,
+        }
         wanted = behaviours
         if measures:
             from analyses.behaviours import OURS
             from analyses.own_measures import read_file
 
             wanted = [*OURS, *(each for path in measures for each in read_file(path))]
-        report.build(
-            asked.load(), corpora(corpus), asked.out, behaviours=wanted, texts=text or (), **what, **asked.named
-        )
+        model = asked.load()
+        if training is None:
+            run = when_formed.known(asked.model, model)
+        else:
+            run = when_formed.given(training, asked.load, seed=asked.seed, progress=asked.progress)
+        what |= {"behaviours": wanted, "texts": text or (), "training": run}
+        report.build(model, corpora(corpus), asked.out, **what, **asked.named)
 
     return leaving(default_out, without=() if behaviours is None else {"over_training", "measures"})(command)
 

@@ -88,6 +88,14 @@ Texts = Annotated[
         show_default="beginnings of the texts that were read",
     ),
 ]
+Training = Annotated[
+    Path | None,
+    typer.Option(
+        help="The run that trained the model, by the directory that `interp train` wrote: cards then say when a head "
+        "formed.",
+        show_default="what stands with the model",
+    ),
+]
 OverTraining = Annotated[
     list[Path] | None,
     typer.Option(

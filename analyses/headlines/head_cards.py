@@ -12,6 +12,7 @@ from analyses.figures import measure_name
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
 from analyses.headlines.facts import Fact, Size, Tables, answers, facts
+from analyses.headlines.formation_curves import formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
 from analyses.numerals import false_discovery_rate, interval, number, percent
@@ -38,7 +39,8 @@ def overview(
     """The headline, what stands first, and the sentences with the rows that they come from.
 
     Args:
-        tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read.
+        tables: of a report, by name: `heads` at least; `example_sentences`, where sentences were read; `when_formed`
+            and `forming`, where the run that trained the model is known.
         behaviours: by name, those that were measured.
         passages: what stands under the atlas, for the head that is chosen there.
     """
@@ -107,6 +109,9 @@ class _Cards:
         by_name = measured.drop_duplicates("measure").set_index("measure")
         examples = self.examples.get(place)
         distance, sink = _by_distance(by_name)
+        formed = formation(self.tables, place, own)
+        cited = [_cited(fact) for fact in own]
+        cited += [f"{formed[0].text}\n    tables/{formed[1]}"] if formed else []
         return Card(
             id,
             id.replace(".", " ", 1) if self.several else id,
@@ -119,7 +124,8 @@ class _Cards:
             self._alike(place),
             self._carried(self.effects.get(place)),
             _rest(measured),
-            "\n".join(_cited(fact) for fact in own),
+            "\n".join(cited),
+            formed[0] if formed else None,
         )
 
     def _groups(self, own: Sequence[Fact]) -> list[tuple[str, list[Known]]]:

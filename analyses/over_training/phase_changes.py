@@ -68,6 +68,23 @@ def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
     return Rise(int(at[first]), int(at[last]), float(seen[first]), float(seen[last]), times)
 
 
+def formed_at(steps: Sequence[int], values: Sequence[float], baseline: float) -> int | None:
+    """The look from which on a curve keeps half of its last gain over a baseline; None where that is under 0.05.
+
+    Half of it at one look, and less of it later, is no beginning: what counts is that it stays.
+
+    Args:
+        steps: of the looks, rising.
+        values: what was seen there.
+        baseline: what has no gain.
+    """
+    gains = np.asarray(values, dtype=float) - baseline
+    if not len(gains) or gains[-1] < NOTABLE:
+        return None
+    short = np.flatnonzero(gains < gains[-1] / 2)
+    return int(steps[short[-1] + 1 if len(short) else 0])
+
+
 def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
     """Of every look the row of the head that has most; `heads` are rows of one run, kind and measure."""
     return heads.loc[heads.groupby("step")["value"].idxmax()].sort_values("step")
@@ -76,9 +93,9 @@ def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
 def formed(run: Run) -> pd.DataFrame:
     """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
 
-    `half_way` is the first look at which that head had half of its final gain over the baseline; missing where the
-    gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of shares
-    whose gain is that much: what stays with its baseline has not formed, however it jumps.
+    `half_way` is the look from which on that head keeps half of its final gain over the baseline (`formed_at`); missing
+    where the gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of
+    shares whose gain is that much: what stays with its baseline has not formed, however it jumps.
     """
     rows = []
     for key, heads in run.heads.groupby(["measure", *KIND], sort=False, dropna=False):
@@ -88,7 +105,6 @@ def formed(run: Run) -> pd.DataFrame:
         baseline = 0.0 if np.isnan(end["baseline"]) else end["baseline"]
         gain = end["value"] - baseline
         own = heads.loc[(heads["layer"] == end["layer"]) & (heads["head"] == end["head"])].sort_values("step")
-        half = own.loc[own["value"] >= baseline + gain / 2, "step"]
         formed_at_all = measure in SHARES and gain >= NOTABLE
         change = phase_change(best["step"].tolist(), best["value"].tolist()) if formed_at_all else None
         rows.append(
@@ -98,7 +114,7 @@ def formed(run: Run) -> pd.DataFrame:
                 "run": run.name,
                 "measure": measure,
                 "gain": gain,
-                "half_way": int(half.iloc[0]) if gain >= NOTABLE and len(half) else None,
+                "half_way": formed_at(own["step"].tolist(), own["value"].tolist(), baseline),
                 **(dict(zip(_RISE, astuple(change), strict=True)) if change else {}),
             }
         )

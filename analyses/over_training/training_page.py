@@ -22,8 +22,8 @@ _CAPTION = (
     "axes."
 )
 _BEST = (
-    "The head that has most of each measure at the last look. Half-way is the first look at which it had half of this "
-    "gain; the phase change is that of whichever head is best."
+    "The head that has most of each measure at the last look. Half-way is the look from which on it keeps half of "
+    "this gain; the phase change is that of whichever head is best."
 )
 _WHOLE = "The whole model, at the first and at the last look; losses in nats a token."
 DEFINITIONS: dict[str, Text] = {

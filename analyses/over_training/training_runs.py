@@ -48,7 +48,7 @@ class Run:
         return self.table.loc[self.table["layer"].notna()]
 
 
-def read_run(folder: Path, name: str, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
+def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progress: Say | None = None) -> Run:
     """A run's losses and the measures of its heads: those that it recorded, else those of its snapshots now.
 
     Nothing is written into `folder`.
@@ -56,7 +56,7 @@ def read_run(folder: Path, name: str, load: Load, *, seed: int = 0, progress: Sa
     Args:
         folder: what `interp train` wrote: `metrics.jsonl`, `steps/NNNNNN/`, or both.
         name: what to call it.
-        load: opens a snapshot.
+        load: opens a snapshot; None has none measured.
         seed: of what snapshots are measured on.
         progress: called with what is being done and how many snapshots were measured.
 
@@ -74,7 +74,7 @@ def read_run(folder: Path, name: str, load: Load, *, seed: int = 0, progress: Sa
     left_out: dict[str, str] = {}
     if any(by_kind(line, "heads") for line in lines):
         source = "recorded while it was trained"
-    elif snapshots:
+    elif snapshots and load is not None:
         measured = list(_measured(snapshots, name, load, seed, progress or (lambda stage, count: None), left_out))
         source = f"measured on {len(measured)} of its snapshots, seed {seed}"
         if not measured and not lines:

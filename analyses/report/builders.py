@@ -19,6 +19,7 @@ from analyses.experiments import EXPERIMENTS, experiments_section
 from analyses.measures import Behaviour, Measure
 from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
+from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.report import full_report
 from analyses.report.scaffold import Run, Say, write
 from analyses.sections import Definitions, Page, Section, Source, remark
@@ -60,6 +61,7 @@ def build(
     probes: bool = True,
     experiments: bool | None = None,
     texts: Sequence[str] = (),
+    training: TrainingRun | None = None,
     name: str = "",
     **record: Unpack[Record],
 ) -> Path:
@@ -78,16 +80,18 @@ def build(
             behaviours are chosen.
         texts: passages in which one can point at tokens to see where they look; by default beginnings of texts that
             were read.
+        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
+            they formed.
         name: the model's, for the record.
         record: as of all.
 
     Raises:
-        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, or nothing that
-            can be measured with this model.
+        InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
+            another model, or nothing that can be measured with this model.
     """
     name = name or UNNAMED
     what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
-    what["texts"] = texts
+    what |= {"texts": texts, "training": training}
     what["experiments"] = behaviours is None if experiments is None else experiments
 
     def measure(run: Run) -> Page:

@@ -18,6 +18,9 @@ from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.head_cards import overview
 from analyses.labels import label
 from analyses.measures import Behaviour, Measure
+from analyses.numerals import counted
+from analyses.over_training.training_runs import Run as TrainingRun
+from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
@@ -35,6 +38,7 @@ from analyses.sections import (
     Section,
     Source,
     caveat,
+    code,
     counts_table,
     joined,
     link,
@@ -119,6 +123,7 @@ def find(
     probes: bool,
     experiments: bool,
     texts: Sequence[str] = (),
+    training: TrainingRun | None = None,
 ) -> Page:
     """Measure, test, label, probe and draw; arguments, and what is raised, as of `report.build`."""
     known = chosen(as_behaviours(behaviours) if behaviours else None)
@@ -126,15 +131,16 @@ def find(
     if model.tokenizer is None:
         known, model, corpora = _without_words(known, model, corpora, run.seed)
     passages = corpus_passages.asked(given, texts)  # before the long work: a text may be too long
+    trained = Part() if training is None else _trained(training, given)
     measured = _measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
     results = [_draw(run, model, result) for result in _corrected(measured)]
-    read = _sentences(run, model, results)
+    beside = _with_sentences(run, model, results, trained)
     passages = passages or corpus_passages.found(given, next(each.corpus for each in results if not each.left_out))
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
-        first = _page(run, model, corpora, results, known, read, passages, None, Part(), Part(), None, None, pairs)
+        first = _page(run, model, corpora, results, known, beside, passages, None, Part(), Part(), None, None, pairs)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
@@ -142,10 +148,12 @@ def find(
         **({"probes": partial(_probes, given, corpora)} if probes else {}),
         **({"scores": partial(_scores, given, corpora)} if coreference.BEHAVIOUR.name in known else {}),
     }
-    beside = _side_by_side(run, told)
-    explained, probed, scored = beside["explanations"], beside.get("probes"), beside.get("scores", Part())
+    more = _side_by_side(run, told)
+    explained, probed, scored = more["explanations"], more.get("probes"), more.get("scores", Part())
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
-    return _page(run, model, corpora, results, known, read, passages, labelled, scored, explained, probed, asked, pairs)
+    return _page(
+        run, model, corpora, results, known, beside, passages, labelled, scored, explained, probed, asked, pairs
+    )
 
 
 def _without_words(
@@ -296,11 +304,20 @@ def _scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
     return coreference_section.told(run, model, corpora)
 
 
-def _sentences(run: Run, model: Model, results: Sequence[Result]) -> pd.DataFrame:
-    """Where each head looks in sentences of the first text that was read."""
+def _trained(training: TrainingRun, model: Model) -> Part:
+    """When heads formed, by the run that trained the model."""
+    curves = forming(training, model)
+    about = {"directory": str(training.folder), "sha256": training.digest, "heads": training.source}
+    about |= {"looks": training.looks, "left_out": dict(training.left_out)}
+    return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
+
+
+def _with_sentences(run: Run, model: Model, results: Sequence[Result], trained: Part) -> Part:
+    """What cards say beside facts: when heads formed, and where each looks in sentences of the first text."""
     corpus = next(result.corpus for result in results if not result.left_out)
     run.say("reading sentences", 0)
-    return example_sentences(model, corpus, corpus_name=corpus.name, seed=run.seed)
+    read = example_sentences(model, corpus, corpus_name=corpus.name, seed=run.seed)
+    return replace(trained, tables={**trained.tables, **({"example_sentences": read} if len(read) else {})})
 
 
 def _draw(run: Run, model: Model, result: Result) -> Result:
@@ -327,7 +344,7 @@ def _page(
     corpora: Sequence[Corpus],
     results: Sequence[Result],
     behaviours: Mapping[str, Behaviour],
-    read: pd.DataFrame,
+    beside: Part,
     passages: Sequence[Passage],
     labelled: Part | None,
     scored: Part,
@@ -346,7 +363,7 @@ def _page(
     asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
     sections = [section for part in (labelled or Part(), *told, scored, explained, layers) for section in part.sections]
-    tables = _tables(results) | ({"example_sentences": read} if len(read) else {})
+    tables = _tables(results) | {**beside.tables}
     for part in [*parts, asked or Part()]:
         tables |= part.tables
     line, first, said = overview(tables, behaviours, passages)
@@ -370,7 +387,7 @@ def _page(
             ),
         ],
         corpora=_sources(corpora, results, {*scored.facts.get("scored", ())}),
-        made=[("minimal pairs", f"{pairs} a task")],
+        made=[("minimal pairs", f"{pairs} a task"), *_training_lines(beside)],
         definitions=[*DEFINITIONS.items(), *(term for part in parts for term in part.definitions)],
         tables=tables,
         facts={
@@ -378,12 +395,21 @@ def _page(
             "sentences": {each.behaviour: each.text for each in said},
             "pairs": pairs,
             **_facts(model, results),
+            **beside.facts,
             "labels_left_out": None,
             **(labelled.facts if labelled else {}),
             "probes": layers.facts or {"left_out": probed},
             **(asked.facts if asked else {}),
         },
     )
+
+
+def _training_lines(beside: Part) -> list[tuple[Block, ...]]:
+    """Which run tells when heads formed."""
+    if (about := beside.facts.get("training")) is None:
+        return []
+    looks = counted(about["looks"], "look")
+    return [("training", (code(about["directory"]), f": {looks} at heads, {about['heads']}"))]
 
 
 def _experiments_short(asked: Part) -> tuple[Block, ...]:

@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from analyses.behaviours import OURS
+from analyses.head_names import Place
 from analyses.headlines import ranking
-from analyses.headlines.facts import Place, facts
+from analyses.headlines.facts import facts
 from analyses.headlines.sentences import again, headline, sentences
 from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
 

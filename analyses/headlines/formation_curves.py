@@ -1,0 +1,77 @@
+"""When did a head form, by the tables of the run that trained it? In words, and as a line over the steps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analyses import plain_words
+from analyses.head_names import Place
+from analyses.headlines.facts import Fact, Row, Tables
+from analyses.numerals import number
+from analyses.over_training.look import RECORDED
+from analyses.sections import Curve
+
+
+def formation(tables: Tables, place: Place, own: Sequence[Fact]) -> tuple[Curve, Row] | None:
+    """Of a head's facts the first that was followed while the model was trained: when it formed, and the row that says.
+
+    None where no run is known, where none of the facts was followed, and where the last look showed less than 0.05 of
+    it over the baseline.
+
+    Args:
+        tables: of a report; `when_formed` and `forming`, where the run that trained the model is known.
+        place: the head.
+        own: its facts, the first to be told first.
+    """
+    if "when_formed" not in tables:
+        return None
+    for fact in own:
+        for measure in _followed(fact):
+            key = (*place._asdict().items(), ("measure", RECORDED[measure]))
+            rows, points = (_rows(tables[name], key) for name in ("when_formed", "forming"))
+            if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
+                told = {str(name): value for name, value in rows.iloc[0].items()}
+                return _curve(plain_words.label(measure).said, fact.behaviour, told, points), Row("when_formed", key)
+    return None
+
+
+def said(row: Mapping[str, Any]) -> str:
+    """From a row of `when_formed` with a `formed_at`: by which step the head had formed."""
+    at, last = number(int(row["formed_at"])), number(int(row["step"]))
+    if pd.isna(row["before"]):
+        return f"there from the first look on, step {at} of {last}"
+    return f"formed by step {at} of {last}, not yet at {number(int(row['before']))}"
+
+
+def _followed(fact: Fact) -> list[str]:
+    """The measures of a fact, and of what stands beside it, that the record of a run has."""
+    measures = [dict(row.key).get("measure") for row in fact.rows if row.table == "heads"]
+    return [str(each) for each in measures if each in RECORDED]
+
+
+def _rows(table: pd.DataFrame, key: Sequence[tuple[str, Any]]) -> pd.DataFrame:
+    for column, value in key:
+        table = table.loc[table[column] == value]
+    return table
+
+
+def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Curve:
+    points = points.sort_values("step")
+    steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
+    low, high = min(0.0, *values), max(1.0, *values)
+
+    def height(value: float) -> float:
+        return (value - low) / (high - low)
+
+    told = [f"{number(values[0])} at step {number(steps[0])}, {number(values[-1])} at step {number(steps[-1])}"]
+    has_baseline = pd.notna(row["baseline"])
+    told += [f"the strictest baseline (grey) has {number(row['baseline'])}"] * has_baseline
+    return Curve(
+        f"{does[0].upper()}{does[1:]}: {said(row)}.",
+        f"{'; '.join(told)}.",
+        behaviour,
+        [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],
+        int(row["formed_at"]) / steps[-1],
+        height(float(row["baseline"])) if has_baseline else None,
+    )

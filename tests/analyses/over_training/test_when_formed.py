@@ -1,0 +1,178 @@
+"""When a head formed: by which look, in words and as a curve, and of which run a report knows."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+
+from analyses import report, runs
+from analyses.behaviours import OURS
+from analyses.cli import app as cli
+from analyses.headlines.formation_curves import said
+from analyses.headlines.head_cards import overview
+from analyses.over_training.phase_changes import formed_at
+from analyses.over_training.training_runs import read_run
+from analyses.over_training.when_formed import given, known, when_formed
+from analyses.report.renderer import render
+from analyses.sections import Section
+from interp import InputError, Transformer
+from models import load, save
+from tests.analyses.headlines.hand_made_tables import hand_made
+from tests.pages import Page, page_of
+
+
+def line(step: int, heads: int = 2, layers: int = 2, **values: float) -> dict:
+    """A look at induction: every head has .02, but for those that are named."""
+    every = {f"L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
+    found = {f"heads/induction/{name}": value for name, value in (every | values).items()}
+    return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **found}
+
+
+def record(folder: Path, *lines: dict) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return folder
+
+
+def curves(*values: float, baseline: float = 0.02) -> pd.DataFrame:
+    """One head's looks, at steps 100, 200, ..."""
+    about = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "measure": "induction", "run": "r"}
+    rows = [about | {"step": 100 * at, "value": value} for at, value in enumerate(values, 1)]
+    return pd.DataFrame(rows).assign(baseline=baseline)
+
+
+def row(*values: float, **more: float) -> dict:
+    (found,) = when_formed(curves(*values, **more)).to_dict("records")
+    return found
+
+
+class TestTheRule:
+    def test_it_had_formed_by_the_look_from_which_on_it_keeps_half(self):
+        found = row(0.02, 0.02, 0.6, 0.9)
+        assert (found["formed_at"], found["before"], found["step"]) == (300, 200, 400)
+        assert found["gain"] == pytest.approx(0.88)
+        assert said(found) == "formed by step 300 of 400, not yet at 200"
+
+    def test_half_of_it_once_is_no_beginning(self):
+        assert row(0.02, 0.9, 0.1, 0.5, 0.9)["formed_at"] == 400
+
+    def test_a_head_that_was_there_from_the_start_did_not_form(self):
+        found = row(0.8, 0.85, 0.9)
+        assert (found["formed_at"], pd.isna(found["before"])) == (100, True)
+        assert said(found) == "there from the first look on, step 100 of 300"
+
+    def test_what_stays_with_its_baseline_formed_never(self):
+        assert pd.isna(row(0.02, 0.3, 0.06)["formed_at"])
+        assert pd.isna(row(0.5, 0.6, 0.6, baseline=0.58)["formed_at"])  # a rule does as well
+        assert pd.isna(row(0.9, 0.9, 0.02)["formed_at"])  # and one that was lost is gone
+
+    def test_half_is_of_what_is_over_the_baseline(self):
+        assert row(0.5, 0.75, 0.9, baseline=0.5)["formed_at"] == 200
+        assert row(0.5, 0.7, 0.9, baseline=float("nan"))["formed_at"] == 100
+
+    def test_one_look_tells_nothing(self):
+        assert when_formed(curves(0.9)).empty
+        assert formed_at([], [], 0.0) is None
+
+
+class TestTheCard:
+    def page(self, *values: float) -> Page:
+        tables = {**hand_made(), "forming": curves(*values), "when_formed": when_formed(curves(*values))}
+        line, first, _ = overview(tables, OURS)
+        return Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+
+    def test_it_says_when_shows_the_curve_and_cites_the_row(self):
+        page = self.page(0.02, 0.02, 0.62, 0.92)
+        assert page.text.count("When did it form?") == 1  # of the other heads nothing was seen
+        does = "Looks at what followed this token before (induction)"
+        assert f"{does}: formed by step 300 of 400, not yet at 200." in page.text
+        assert "0.020 at step 100, 0.920 at step 400; the strictest baseline (grey) has 0.020." in page.text
+        assert "tables/when_formed: stack decoder, attention self, layer 1, head 0, measure induction" in page.text
+        (drawn,) = [attrs["d"] for tag, attrs in page.tags if tag == "path" and attrs.get("class") == "line"]
+        points = np.array([each.split() for each in re.split("[ML]", drawn)[1:]], dtype=float)
+        np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
+        np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
+
+    def test_nothing_is_said_of_a_fact_that_no_run_follows_nor_where_none_is_known(self):
+        assert "When did it form?" not in self.page(0.02, 0.02).text  # followed, and never formed
+        line, first, _ = overview(hand_made(), OURS)
+        assert "When did it form?" not in Page(render(line, [first], [Section("In short", ["None."])], {})).text
+
+
+class TestWhichRun:
+    @pytest.fixture
+    def model(self) -> Transformer:
+        return tiny.model("gpt2")
+
+    def shape(self, model: Transformer) -> dict[str, int]:
+        return {"layers": model.config.last.n_layers, "heads": model.config.last.n_heads}
+
+    def test_it_stands_with_the_model_or_in_training_or_above_a_snapshot(self, model, tmp_path):
+        out = tmp_path / "mine"
+        save(model, out)
+        assert known(str(out), model) is None
+        looks = [line(step, **self.shape(model)) for step in (100, 200, 300)]
+        beside = record(out / "training" / "mine", *looks)
+        found = known(str(out), model)
+        assert found is not None
+        assert (found.folder, found.looks) == (beside, 3)
+        record(out, *looks[:2])
+        assert known(str(out), model).folder == out  # type: ignore[union-attr]
+        save(model, out / "steps" / "000100")
+        found = known(str(out / "steps" / "000100"), model)
+        assert found is not None
+        assert (found.folder, found.looks) == (out, 1)
+
+    def test_the_default_has_its_own(self):
+        found = known("default", load("default"))
+        assert found is not None
+        assert (found.looks, found.folder.name) == (68, "default")
+        assert known("minilm", tiny.model("gpt2")) is None
+
+    def test_one_that_is_damaged_or_of_other_heads_or_tells_of_none_is_passed_over(self, model, tmp_path):
+        save(model, tmp_path / "m")
+        (tmp_path / "m" / "metrics.jsonl").write_bytes(b"\xff\x00{")
+        with pytest.raises(InputError):
+            read_run(tmp_path / "m", "m", None)
+        assert known(str(tmp_path / "m"), model) is None
+        for other in (line(1, layers=1, heads=1), {"step": 1, "loss": 2.0}):
+            record(tmp_path / "m", other, {**other, "step": 2})
+            assert known(str(tmp_path / "m"), model) is None
+
+    def test_one_that_is_named_must_be_of_the_model_and_tell_of_heads(self, model, tmp_path):
+        of_another = given(record(tmp_path / "other", line(1, layers=1), line(2, layers=1)), load)
+        with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 2 heads, this"):
+            report.build(model, [], tmp_path / "out", behaviours=["position"], training=of_another)
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(InputError, match="tells nothing of heads: expected heads/"):
+            given(record(tmp_path / "silent", {"step": 1, "loss": 2.0}), load)
+
+    def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path):
+        run = given(record(tmp_path / "run", *(line(step, **self.shape(model)) for step in (1, 2))), load)
+        settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
+        out = report.build(model, [], tmp_path / "out", training=run, **settled)
+        left = runs.read(out)
+        assert left.facts["training"]["looks"] == 2
+        assert left.facts["training"]["directory"] == str(tmp_path / "run")
+        places = left.table("heads")[["stack", "attention", "layer", "head"]].drop_duplicates()
+        for name in ("forming", "when_formed"):
+            assert len(places.merge(left.table(name))) == len(left.table(name)) > 0
+        assert "2 looks at heads, recorded while it was trained" in page_of(out).text
+
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [(["--training", "nowhere"], 'no directory "nowhere"'), (["--training", "."], "is no training run")],
+    )
+    def test_what_is_no_run_is_refused_in_a_line(self, more, says, model, tmp_path, capsys, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        save(model, tmp_path / "m")
+        with pytest.raises(SystemExit) as end:
+            cli.main(["position", "--model", "m", "--out", "out", *more])
+        error = capsys.readouterr().err
+        assert (end.value.code, error.count("\n")) == (2, 1)
+        assert says in error
+        assert not (tmp_path / "out").exists()
