@@ -15,9 +15,12 @@ from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
 from analyses.figures.style import (
+    COREFERENCE,
     GREY,
     INK,
     PALE,
+    POSITION,
+    SYNTAX,
     WIDTH,
     Page,
     begin,
@@ -42,6 +45,8 @@ _AXES = {
     "antecedent": "antecedent",
     "tag": "tag lift,\nnoun → adjective",
 }
+_COLOURS = dict.fromkeys(("previous-token", "induction", "monotonicity"), POSITION)  # those of their behaviours
+_COLOURS |= {"antecedent": COREFERENCE, "tag": SYNTAX}
 _SHARES = ("copying", "previous-token", "induction", "antecedent")
 _PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
 _TEXT = 8  # points
@@ -82,7 +87,7 @@ def forming(
     for column, run in enumerate(runs):
         for ax, measure in zip(axes[:, column], measures, strict=True):
             own = table.loc[(table["run"] == run) & (known == measure)]
-            names[ax] = _losses(ax, own) if measure == "loss" else _measure(ax, own)
+            names[ax] = _losses(ax, own) if measure == "loss" else _measure(ax, own, _COLOURS.get(measure, INK))
             _mark(ax, changes.get(run), (boundaries or {}).get(run, ()))
         axes[0, column].set_title(literal(run, 40), fontweight="bold")
         axes[-1, column].set_xlabel("step")
@@ -118,8 +123,8 @@ def _losses(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
     return names
 
 
-def _measure(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
-    """A line a head, the best in colour; or one line, of what was measured of the whole model."""
+def _measure(ax: Axes, rows: pd.DataFrame, colour: str) -> list[_Name]:
+    """A line a head, the best in the colour of what they do; or one line, of what was measured of the whole model."""
     whole = rows.loc[rows["layer"].isna()]
     if len(whole):
         ax.plot(whole["step"], whole["value"], color="0.2", lw=1.6)
@@ -139,8 +144,8 @@ def _measure(ax: Axes, rows: pd.DataFrame) -> list[_Name]:
         end: dict[str, Any] = own.iloc[-1].to_dict()
         gained = end["value"] - np.nan_to_num(end["baseline"]) >= _CLEAR
         if at < len(_BEST) and gained:
-            ax.plot(own["step"], own["value"], color=INK, ls=_BEST[at], lw=1.6, zorder=4 - 0.1 * at)
-            names.append(_Name(float(end["value"]), _called(end, several=several), INK))
+            ax.plot(own["step"], own["value"], color=colour, ls=_BEST[at], lw=1.6, zorder=4 - 0.1 * at)
+            names.append(_Name(float(end["value"]), _called(end, several=several), colour))
         else:
             ax.plot(own["step"], own["value"], color="0.7", lw=0.6, alpha=0.7, zorder=1.5)
     return names

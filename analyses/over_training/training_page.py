@@ -16,10 +16,10 @@ NAMES = {"previous-token": "previous token", "antecedent": "antecedent selection
 _BESIDE = 3  # runs side by side in one figure
 _CAPTION = (
     "On top the losses, that of training over whatever mix is learnt from. Below, the whole model’s in-context "
-    "score and the share of random repeats that it copies, then a line a head for each measure: in colour the three "
-    "that have most of it at the last look, where they are at least 0.05 above the strictest baseline (dashed). The "
-    "band is the phase change of induction, a dotted line the end of a phase of training. All columns have the same "
-    "axes."
+    "score and the share of random repeats that it copies, then a line a head for each measure: in its behaviour’s "
+    "colour the three that have most of it at the last look, where they are at least 0.05 above the strictest baseline "
+    "(thick and grey). The band is the phase change of induction, a dotted line the end of a phase of training. All "
+    "columns have the same axes."
 )
 _BEST = (
     "The head that has most of each measure at the last look. Half-way is the look from which on it keeps half of "

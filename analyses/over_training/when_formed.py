@@ -89,7 +89,8 @@ def _shapes(run: Run) -> dict[tuple[str | None, str], tuple[int, int]]:
     found = {}
     for key, rows in run.heads.groupby(["stack", "attention"], dropna=False):
         stack, attention = cast(tuple[Any, ...], key)
-        found[None if pd.isna(stack) else stack, attention] = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
+        layer, head = rows["layer"].to_numpy().max(), rows["head"].to_numpy().max()
+        found[None if pd.isna(stack) else stack, attention] = int(layer) + 1, int(head) + 1
     return found
 
 

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import figures, report
 from analyses.cli import app as cli
-from analyses.figures.style import INK
+from analyses.figures.style import POSITION
 from analyses.figures.training_curves import _apart
 from analyses.over_training import measures
 from analyses.over_training.look import in_context
@@ -338,7 +338,7 @@ class TestTheFigure:
         figure = figures.forming(self.table(tmp_path), {})
         ax = figure.axes[-1]
         assert [text.get_text() for text in ax.texts] == ["L1.H1"]
-        (best,) = [line for line in ax.lines if to_hex(line.get_color()) == INK]
+        (best,) = [line for line in ax.lines if to_hex(line.get_color()) == POSITION]
         assert np.max(best.get_ydata()) == 0.8
 
     def test_heads_that_crowd_at_the_top_are_all_named_in_sight(self, tmp_path):

@@ -92,7 +92,7 @@ class TestTheCard:
         assert f"{does}: formed by step 300 of 400, not yet at 200." in page.text
         assert "0.020 at step 100, 0.920 at step 400; the strictest baseline (grey) has 0.020." in page.text
         assert "tables/when_formed: stack decoder, attention self, layer 1, head 0, measure induction" in page.text
-        (drawn,) = [attrs["d"] for tag, attrs in page.tags if tag == "path" and attrs.get("class") == "line"]
+        (drawn,) = [str(attrs["d"]) for tag, attrs in page.tags if tag == "path" and attrs.get("class") == "line"]
         points = np.array([each.split() for each in re.split("[ML]", drawn)[1:]], dtype=float)
         np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
