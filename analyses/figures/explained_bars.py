@@ -46,7 +46,7 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
             ax.bar(own.index, own, bottom=below, color=colour, width=0.85, label=group, linewidth=0)
             below = below + own
         ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, shape[1] - 0.4), ylabel=f"layer {layer}")
-        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=sized(7))
+        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=sized(8))
         ax.tick_params(axis="x", length=0)
     legend(figure, axes, columns=3)
     caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")

@@ -1,8 +1,9 @@
 """Which head is called what, and do heads that attend also matter?"""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from textwrap import fill
+from itertools import accumulate
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.textpath import TextPath
 
 from analyses.figures.style import (
     GREY,
@@ -18,6 +20,7 @@ from analyses.figures.style import (
     along,
     caption,
     families,
+    is_ours,
     keys,
     measure_name,
     panels,
@@ -29,8 +32,9 @@ from analyses.head_names import head_name
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
-_SHOWN = 3  # labels that fit into a cell
-_CELL = 0.7  # inches: a cell is not made narrower, where the text has 9 points
+_LINES = 5  # of text that fit into a cell
+_CELL, _HIGH = 0.7, 0.76  # inches: a cell is not made narrower, where the text has 9 points, and is so high
+_SIDE = 0.5  # inches beside the cells
 _HEAD = ["stack", "attention", "layer", "head"]
 
 
@@ -54,12 +58,14 @@ def label_map(
     """
     family = families(labels["behaviour"], colours)
     question = "What may each head be called?"
-    least = sized(0.5 + _CELL * n_heads)
-    figure, ax = single(question, 1.1 + 0.62 * n_layers, max(WIDTH, 0.5 + 1.05 * n_heads), page, least=least)
+    least = sized(_SIDE + _CELL * n_heads)
+    figure, ax = single(question, 1.1 + _HIGH * n_layers, max(WIDTH, _SIDE + 1.05 * n_heads), page, least=least)
+    across = figure.get_figwidth() - _SIDE if is_ours(figure) else ax.get_position().width * figure.get_figwidth()
+    room = across / n_heads * 72 - sized(6)
     for (layer, head), rows in _by_head(labels).items():
         face: Any = (*_rgb(family[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
         ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))
-        ax.text(head, layer, _cell([row["label"] for row in rows]), ha="center", va="center", fontsize=sized(6))
+        ax.text(head, layer, _cell([row["label"] for row in rows], room), ha="center", va="center", fontsize=sized(8))
     ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
     ax.set_yticks(range(n_layers), [f"L{layer}" for layer in range(n_layers)])
     ax.set_xticks(np.arange(n_heads + 1) - 0.5, minor=True)
@@ -85,9 +91,31 @@ def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]
     return found
 
 
-def _cell(names: Sequence[str]) -> str:
-    shown = [fill(_short(name), 18) for name in names[:_SHOWN]]
-    return "\n".join(shown + ([f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []))
+def _cell(names: Sequence[str], room: float) -> str:
+    """As many labels as there are lines for, at least the first, and how many more there are."""
+    told = [_broken(_short(name), room) for name in names]
+    shown = max(1, sum(total <= _LINES for total in accumulate(map(len, told))))
+    if 1 < shown < len(told) and sum(map(len, told[:shown])) == _LINES:
+        shown -= 1  # the last line says that there are more
+    lines = [line for each in told[:shown] for line in each]
+    return "\n".join(lines + ([f"and {len(told) - shown} more"] if shown < len(told) else []))
+
+
+def _broken(name: str, room: float) -> list[str]:
+    """A name in lines of so many points, broken at blanks, hyphens and slashes, and where one word alone is longer."""
+    lines = [""]
+    for word in re.findall(r"[^ /-]*[ /-]|[^ /-]+", name):
+        if not _fits(lines[-1] + word, room):
+            lines.append("")
+        for part in [word] if _fits(word, room) else word:  # letter by letter what is longer than a line
+            lines += [] if _fits(lines[-1] + part, room) else [""]
+            lines[-1] += part
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _fits(text: str, room: float) -> bool:
+    drawn = TextPath((0, 0), text.rstrip(), size=sized(8))
+    return not text.strip() or bool(drawn.get_extents().width <= room)
 
 
 def _short(name: str) -> str:
@@ -154,7 +182,7 @@ def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) 
             textcoords="offset points",
             xytext=(-4, 3),
             ha="right",
-            fontsize=sized(7),
+            fontsize=sized(8),
         )
     ax.axhline(0, color=GREY, lw=0.6)
     ax.axvline(0, color=GREY, lw=0.6)

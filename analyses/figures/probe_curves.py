@@ -109,7 +109,7 @@ def _intervals(ax: Axes, depths: pd.DataFrame, tasks: list[str]) -> None:
                 at,
                 _ABSENT[measure],
                 color=colour,
-                fontsize=sized(7),
+                fontsize=sized(8),
                 va="center",
                 transform=ax.get_yaxis_transform(),
             )

@@ -1,6 +1,7 @@
 """Figures draw what their table says, ask a question, and compute nothing."""
 
 import ast
+import re
 from pathlib import Path
 
 import matplotlib
@@ -245,6 +246,35 @@ def test_a_label_map_says_every_label_the_surest_first():
     assert said == {(1, 0): "obj dep→head\nself", (4, 2): "antecedent"}
     assert figure.get_suptitle().endswith("?")
     assert not len(figures.label_map(labels_table().iloc[:0], LAYERS, HEADS).axes[0].texts)
+
+
+@pytest.mark.parametrize("width", [None, 6.9])
+def test_a_label_map_is_readable_on_a_page_and_its_words_stay_in_their_cells(width):
+    """Of 8 points, which a page shows in 12 pixels; what does not fit is counted."""
+    names = ["rule:last NOUN/PROPN/PRON", "antecedent-predicting", "relation:nmod:poss:dependent->head", "offset:-2"]
+    names += ["a_measure_of_somebody_who_likes_long_names"]
+    base = labels_table().iloc[0].to_dict()
+    rows = [base | {"head": head, "label": name, "gain": -at} for head in range(8) for at, name in enumerate(names)]
+    figure = figures.label_map(pd.DataFrame(rows), 4, 8, **({"width": width} if width else {}))
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    assert [text.get_fontsize() for text in ax.texts] == [8] * 8
+    assert all(re.search(r"\nand [1-4] more$", text.get_text()) for text in ax.texts)
+    for text in ax.texts:
+        box = text.get_window_extent().transformed(ax.transData.inverted())
+        (x, y), names_in = text.get_position(), text.get_text()
+        assert max(x - box.x0, box.x1 - x, y - box.y0, box.y1 - y) <= 0.5, names_in
+
+
+def test_no_figure_of_a_page_has_text_below_8_points():
+    """8 points are 12 pixels there; what a lens reads is drawn in notebooks alone, as large as there is room for."""
+    files = [each for each in Path(figures.__file__).parent.glob("*.py") if each.stem != "lens_figures"]
+    asked = {
+        each.stem: [float(size) for size in re.findall(r"fontsize=sized\((\d[\d.]*)\)", each.read_text())]
+        for each in files
+    }
+    assert len(asked["label_map"]) >= 3
+    assert min(size for sizes in asked.values() for size in sizes) >= 8
 
 
 def test_attention_is_drawn_against_effect_for_every_head_and_labelled_ones_are_named():
