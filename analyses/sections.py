@@ -136,22 +136,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, written as `figures/NAME.svg` and `.png`. `alt` is for one who cannot see it: its title by default."""
+    """A figure, written as `figures/NAME.svg` and `.png`. `alt` says what is to be seen, to one who cannot see it."""
 
     name: str
     figure: matplotlib.figure.Figure
     caption: str
-    alt: str = ""
+    alt: str
 
     @property
     def title(self) -> str:
         """What the figure itself says above its panels."""
         return self.figure.get_suptitle().replace("\n", " ")
-
-    @property
-    def described(self) -> str:
-        """What its `alt` text says."""
-        return self.alt or self.title
 
 
 @dataclass(frozen=True)

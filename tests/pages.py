@@ -74,3 +74,14 @@ def slips(page: str) -> list[str]:
         for what, slip in _SLIPS.items()
         for found in re.finditer(slip, text)
     ]
+
+
+def retold(page: str) -> list[str]:
+    """Text alternatives of figures that say nothing, or no more than the title or the caption does."""
+    found = []
+    for figure in re.findall(r"<figure>.*?</figure>", page, flags=re.DOTALL):
+        (title,), (alt,) = re.findall(r'aria-label="Figure: (.*?)"', figure), re.findall(r' alt="(.*?)"', figure)
+        (caption,) = re.findall(r"<figcaption>(.*?)</figcaption>", figure, flags=re.DOTALL)
+        if not alt.strip() or alt.startswith(title) or alt in caption:
+            found.append(alt)
+    return found

@@ -332,7 +332,7 @@ def _metric(found: Found, metric: str) -> Section:
             f"{kind}-{metric}",
             figure,
             _CAPTIONS[kind].format(scale=_WHOLE if shares else "").strip(),
-            f"{figure.get_suptitle().replace(chr(10), ' ')} {alt}",
+            alt,
         )
         for kind, figure in figures.sweep_figures(cells, metric, place=place).items()
     ]

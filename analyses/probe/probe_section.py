@@ -152,8 +152,13 @@ def section(
         short.append((link(question, "probes-depths"), said))
     shown: list[Block] = [
         _INTRODUCTION,
-        Figure("probes_by_layer", probes_by_layer(whole.layers), _BY_LAYER),
-        Figure("probe_depths", probe_depths(whole.depths, whole.config.n_layers, title=question), _DEPTHS),
+        Figure("probes_by_layer", probes_by_layer(whole.layers), _BY_LAYER, sentences.by_layer(whole.layers)),
+        Figure(
+            "probe_depths",
+            probe_depths(whole.depths, whole.config.n_layers, title=question),
+            _DEPTHS,
+            sentences.depths(whole.depths),
+        ),
         _depths(whole.depths, apart=len(probed) > 1),
     ]
     for task, source in order.items():

@@ -55,6 +55,26 @@ def _where(best: Row, deepest: int) -> str:
     return f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
 
 
+def by_layer(layers: pd.DataFrame) -> str:
+    """What the curves of all tasks show, for one who cannot see them: each layer's probe, and the best control."""
+    said = []
+    for task, rows in layers.loc[layers["head"].isna()].groupby("task", sort=False):
+        ordered = rows.sort_values("depth")
+        each = [f"{depth} {number(right)}" for depth, right in zip(ordered["depth"], ordered["accuracy"], strict=True)]
+        said.append(f"{task}: {', '.join(each)}; its control at most {number(ordered['control_accuracy'].max())}")
+    return f"Accuracy after each number of blocks. {'. '.join(said)}."
+
+
+def depths(table: pd.DataFrame) -> str:
+    """What the dots of all tasks show, for one who cannot see them."""
+    said = []
+    for task, rows in table.groupby("task", sort=False):
+        known = rows.dropna(subset=["value"]).to_dict("records")
+        each = [f"{row['measure']} {number(row['value'])}" for row in known]
+        said.append(f"{task}: {', '.join(each) or 'neither measured'}")
+    return f"{'; '.join(said)}."
+
+
 def told(low: float, high: float) -> str | None:
     """What an interval tells of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None

@@ -12,6 +12,7 @@ from analyses.findings import NOTABLE
 from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.numerals import counted, interval, number
+from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run
 from analyses.rivals.named_keys import END, FIRST, GROUPS
@@ -81,7 +82,7 @@ def _blocks(found: Explained, name: str) -> list[Block]:
     read = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
     return [
         f"{_METHOD} {read}",
-        Figure(name, figures.explained_bars(by_group(table)), _BARS),
+        Figure(name, figures.explained_bars(by_group(table)), _BARS, text_alternatives.shares(by_group(table))),
         Details("Head by head", [Table(columns, rows, "lrrrrrrw", _CAPTION)]),
     ]
 

@@ -19,6 +19,7 @@ from analyses.numerals import counted
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
+from analyses.report import text_alternatives
 from analyses.rivals.antecedents import antecedent_items
 from analyses.sections import Figure
 from interp import AnnotatedText, Model
@@ -32,15 +33,17 @@ _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
 class Drawing(NamedTuple):
-    """A figure that a table is enough for: its name, how it is drawn (`draw(**page)`), and what the page says below."""
+    """A figure that a table is enough for: its name, how it is drawn (`draw(**page)`), what the page says below, and to
+    one who cannot see it."""
 
     name: str
     draw: Callable[..., matplotlib.figure.Figure]
     caption: str = ""
+    alt: str = ""
 
     def drawn(self) -> Figure:
         """As the page shows it."""
-        return Figure(self.name, self.draw(), self.caption)
+        return Figure(self.name, self.draw(), self.caption, self.alt)
 
 
 def illustrate(
@@ -70,10 +73,12 @@ def measured(
     if len(chosen):
         leading = chosen["measure"].iloc[0]
         caption = f"The heads with the largest gains in {figures.measure_name(leading)}; bars are 95% intervals."
-        yield Drawing(f"{behaviour}-gains", partial(figures.gain_intervals, heads, leading), caption)
+        alt = text_alternatives.gains(heads, leading)
+        yield Drawing(f"{behaviour}-gains", partial(figures.gain_intervals, heads, leading), caption, alt)
     if behaviour == position.BEHAVIOUR.name and "distance" in names:
         caption = "A head that looks at all visible tokens alike would lie on the dashed line."
-        yield Drawing("position-distance", partial(figures.distance_by_layer, heads), caption)
+        alt = text_alternatives.distance(heads)
+        yield Drawing("position-distance", partial(figures.distance_by_layer, heads), caption, alt)
 
 
 def _leading(heads: pd.DataFrame, headline: Sequence[str]) -> tuple[pd.DataFrame, str]:
@@ -100,6 +105,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
             f"{behaviour}-effects-{_slug(task)}",
             partial(figures.effect_grid, effects, task, title=questions.get(task, "?")),
             caption,
+            text_alternatives.effects(effects.loc[effects["task"] == task]),
         )
         for task in effects["task"].unique()
     }
@@ -133,15 +139,17 @@ def _along(
             asks, answers = _tokens_shown(model, kind, window)
             number = chosen["layer"] * kind.n_heads + chosen["head"]
             shown = batch.pattern[row, number.to_list(), : len(asks), : len(answers)].double().cpu().numpy()
+            patterns = dict(zip(_named(chosen), shown, strict=True))
             figure = figures.best_heads(
-                dict(zip(_named(chosen), shown, strict=True)),
+                patterns,
                 title=f"Where does {kind.title} look while writing?",
-                queries=asks,
-                keys=answers,
+                queries=[*map(figures.literal, asks)],
+                keys=[*map(figures.literal, answers)],
                 axes_labels=("having read", "in the source" if kind.attention == "cross" else "to the target's"),
             )
             caption = f"From {window.text.document}: a row is a token of the target, and what is written next."
-            yield Figure(f"{behaviour.name}-along", figure, caption)
+            alt = text_alternatives.cells(patterns, asks, answers)
+            yield Figure(f"{behaviour.name}-along", figure, caption, alt)
             return
 
 
@@ -150,8 +158,8 @@ def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str],
     source, target = model.tokenizer, model.target_tokenizer
     assert source is not None
     assert target is not None
-    asks = [figures.literal(target.label(id)) for id in window.ids]
-    keys = [figures.literal(source.label(id)) for id in window.source or ()]
+    asks = [target.label(id) for id in window.ids]
+    keys = [source.label(id) for id in window.source or ()]
     return asks, keys if kind.attention == "cross" else asks
 
 
@@ -165,7 +173,8 @@ def _grids(
         name, unit = f"{behaviour}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
         draw = partial(figures.head_grid, heads, group, title=questions.get(each, "?"), quantity=unit.drawn)
         read = [unit.caption, _DOTS if unit.ranked else ""]
-        yield Drawing(name, draw, " ".join(each for each in read if each))
+        alt = text_alternatives.grid(heads, group, unit.drawn)
+        yield Drawing(name, draw, " ".join(each for each in read if each), alt)
 
 
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
@@ -208,7 +217,7 @@ def _on_repeats(asked: _Picture) -> Iterator[Figure]:
         f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
         f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
     )
-    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption)
+    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption, text_alternatives.stripes(patterns))
 
 
 def _between_tags(asked: _Picture) -> Iterator[Figure]:
@@ -227,7 +236,7 @@ def _between_tags(asked: _Picture) -> Iterator[Figure]:
         axes_labels=("from a word tagged", "to words tagged"),
     )
     caption = f"Mean share of a word's attention, over {counted(len(texts), 'sentence')}."
-    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption)
+    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
 
 
 def _over_words(asked: _Picture) -> Iterator[Figure]:
@@ -253,7 +262,8 @@ def _over_words(asked: _Picture) -> Iterator[Figure]:
         )
         if about_pronouns:
             caption += " Coloured on the left the pronoun, on the right the mentions that it stands for."
-        yield Figure(f"{asked.behaviour.name}-words", figure, caption)
+        alt = text_alternatives.lines(patterns, passage.words, pronoun)
+        yield Figure(f"{asked.behaviour.name}-words", figure, caption, alt)
 
 
 _PICTURES: dict[str, Callable[[_Picture], Iterator[Figure]]] = {

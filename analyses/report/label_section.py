@@ -16,6 +16,7 @@ from analyses.labels.null_bars import N_COPIES
 from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number
+from analyses.report import text_alternatives
 from analyses.rivals.rules import NO_RULE, RELATION
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, link, soft
 from interp import Model, Transformer
@@ -118,10 +119,12 @@ def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> li
         if len(own):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
             caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
-            drawn.append(Figure(name, figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours), caption))
+            figure = figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours)
+            drawn.append(Figure(name, figure, caption, text_alternatives.label_map(own, kind.count)))
     if bool(labelled.evidence["effect"].notna().any()):
         figure = figures.attention_against_effect(labelled.evidence, labels, colours=colours)
-        drawn.append(Figure("agreement", figure, _AGREEMENT))
+        alt = text_alternatives.agreement(labelled.evidence, labels)
+        drawn.append(Figure("agreement", figure, _AGREEMENT, alt))
     return drawn
 
 

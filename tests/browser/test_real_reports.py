@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pages import slips
+from pages import retold, slips
 
 from analyses import report
 from analyses.corpora import read
@@ -92,6 +92,7 @@ def test_it_opens_without_a_fault(browse, file, width, dark):
 def test_it_is_small_and_has_no_slips(file):
     assert file.stat().st_size < 10_000_000
     assert slips(file.read_text("utf-8")) == []
+    assert retold(file.read_text("utf-8")) == []
 
 
 def test_heads_answer_to_address_key_and_hand(browse, file):

@@ -72,7 +72,7 @@ def file(tmp_path_factory):
         Tokens([(each, at % 2 == 0) for at, each in enumerate(HOSTILE)]),
         ["see ", link("the other", "other")],
         *tables,
-        Figure("drawn", drawing(), HOSTILE[1]),
+        Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
         Details(HOSTILE[0], [Section("Inside a fold", [HOSTILE[0]], "folded")]),
     ]
     page = Page(

@@ -58,7 +58,7 @@ def page(**more) -> Page:
         caveat("beware"),
         Bullets([HOSTILE, joined(["x", bold("y")], "; ")]),
         Definitions([("term", "said", Bullets(["more"]))]),
-        Section("Below", [marked, Figure("drawn", drawing(), HOSTILE)], "here"),
+        Section("Below", [marked, Figure("drawn", drawing(), HOSTILE, f"Two dots. {HOSTILE}")], "here"),
         Details("Folded", counts_table([{"texts": 3, "nothing": 0}], ["read"])),
     ]
     return Page(f"What of {HOSTILE}?", ["short"], [Section("One", blocks, "one")], tables={"layers": TABLE}, **more)
@@ -122,7 +122,7 @@ def test_every_kind_of_value_is_on_the_page_escaped_and_nothing_is_from_outside(
         assert said in text, said
     assert "nothing" not in text
     (image,) = [attrs for tag, attrs in shown.tags if tag == "img"]
-    assert image["alt"] == "Is it drawn?"
+    assert image["alt"] == f"Two dots. {HOSTILE}"
     assert {"one", "here", "made"} <= {attrs.get("id") for _, attrs in shown.tags}
     classes = [attrs.get("class") for tag, attrs in shown.tags if tag in {"td", "th"}]
     assert classes.count("number") == 5

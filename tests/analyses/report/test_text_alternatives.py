@@ -1,0 +1,120 @@
+"""What a figure shows is told to those who cannot see it: by rule, from what is drawn, never its title again."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analyses import report
+from analyses.report import text_alternatives as told
+from tests.analyses.headlines.hand_made_tables import at, heads_row, label_row
+from tests.pages import page_of, retold
+from tests.tiny import model
+
+HEADS = pd.DataFrame(
+    [
+        heads_row(1, 0, "position", "induction", 0.9, 0.02),
+        heads_row(0, 1, "position", "induction", 0.3, 0.02, q=0.5),
+        heads_row(0, 0, "position", "induction", float("nan"), 0.02),
+        heads_row(0, 0, "position", "distance", 4.0, 6.0),
+        heads_row(1, 0, "position", "distance", 2.0, 6.0),
+    ]
+)
+
+
+def test_a_grid_names_the_heads_with_most_and_counts_its_dots():
+    said = "induction: most in L1.H0 0.880, L0.H1 0.280 (1 of 3 heads marked)."
+    assert told.grid(HEADS, ["induction"], "gain") == f"Gains over the baseline. {said}"
+    assert told.grid(HEADS, ["distance"], "value") == "distance: most in L0.H0 4.000, L1.H0 2.000."
+    unmarked = HEADS.assign(q=1.0)
+    assert "(none of 3 heads marked)" in told.grid(unmarked, ["induction"], "gain")
+    assert told.grid(HEADS.iloc[2:3], ["induction"], "gain").endswith("induction: undefined.")
+
+
+def test_heads_of_several_kinds_are_told_apart():
+    both = pd.concat([HEADS.iloc[:1], HEADS.iloc[:1].assign(attention="cross")])
+    assert "decoder L1.H0 0.880, cross L1.H0 0.880" in told.grid(both, ["induction"], "gain")
+
+
+def test_gains_and_distances_are_told_from_end_to_end():
+    assert told.gains(HEADS, "induction") == (
+        "Gains in induction from L1.H0 0.880 down to L0.H1 0.280; 2 of 2 intervals above the baseline."
+    )
+    assert told.gains(HEADS.iloc[:0], "induction") == "No head has a gain in induction."
+    assert told.distance(HEADS) == "Mean distance in tokens: layer 0 4.0, layer 1 2.0; uniform attention 6.0."
+
+
+def test_effects_name_the_largest_of_each_intervention():
+    rows = pd.DataFrame(
+        [
+            at(layer, 0) | {"intervention": way, "effect": effect, "ci_low": 0.0, "q": 0.1}
+            for layer, way, effect in [(0, "denoise", 0.1), (1, "denoise", 0.4), (0, "noise", 0.2), (1, "noise", -0.3)]
+        ]
+    )
+    assert told.effects(rows) == (
+        "restored by one head alone: most in L1.H0 0.400, L0.H0 0.100; "
+        "removed by one head alone: most in L0.H0 0.200, L1.H0 −0.300."
+    )
+
+
+def test_a_stripe_is_told_by_its_distance():
+    before, corner = 0.9 * np.eye(5, k=-1) + 0.02, np.full((5, 5), 0.02)
+    corner[4, 0] = 1.0  # one cell, as large as it may be, is no stripe
+    patterns = {"L0.H0\nprevious-token": before, "L0.H1": np.eye(5), "L1.H0": corner[::-1].T * 0.0 + 0.01}
+    assert told.stripes(patterns) == (
+        "L0.H0 previous-token: a stripe 1 back, 0.920 of its attention; L0.H1: a stripe on the token itself, 1.000 of "
+        "its attention; L1.H0: no stripe."
+    )
+    first = np.zeros((5, 5))
+    first[:, 0] = 0.8
+    assert told.stripes({"a": first}) == "a: 0.800 of its attention on the first token."
+    assert "1 back" in told.stripes({"a": before + 0.5 * (corner > 0.5)})
+
+
+def test_patterns_between_words_name_their_widest_lines_and_leave_out_what_is_not_drawn():
+    pattern = np.array([[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [0.6, 0.04, np.nan]])
+    words = ["Anna", "slept", "she"]
+    assert (
+        told.lines({"L0.H0": pattern}, words) == "L0.H0: Anna to Anna 1.000, slept to slept 0.700, she to Anna 0.600."
+    )
+    assert told.lines({"L0.H0": pattern}, words, 2) == "L0.H0: from she to Anna 0.600."
+    assert told.cells({"a:x->y": pattern[:1] * 0}, ["NOUN"], words) == "a:x→y: nothing."
+
+
+def test_labels_are_told_with_their_heads():
+    rows = [label_row(0, head, "position", "induction", "both", 0.5, effect=head / 10) for head in range(8)]
+    rows += [label_row(0, 0, "part-of-speech", "tag:NOUN->VERB", "attention", 0.5)]
+    labels = pd.DataFrame(rows)
+    assert told.label_map(labels, 16) == (
+        "8 of 16 heads have a label. induction: L0.H0, L0.H1, L0.H2, L0.H3, L0.H4, L0.H5 and 2 more; "
+        "tag:NOUN→VERB: L0.H0."
+    )
+    said = told.agreement(labels, labels)
+    assert said.startswith("Gain across, effect in nats up, of 8 heads. Largest effects of heads with a label: ")
+    assert "induction: most in L0.H7 0.700, L0.H6 0.600, L0.H5 0.500; tag:NOUN→VERB: most in L0.H0 0.001." in said
+    assert told.agreement(labels, labels.iloc[:0]).endswith("None has a label.")
+
+
+def test_shares_name_the_head_with_most_of_each_group():
+    parts = {"position": pd.DataFrame([[0.2, 0.4], [0.6, np.nan]]), "nothing": pd.DataFrame([[np.nan, np.nan]])}
+    assert told.shares(parts) == "position: 0.400 on average, most in L1.H0."
+
+
+def test_a_page_that_tells_a_title_or_a_caption_again_is_found(tmp_path):
+    figure = '<figure><div aria-label="Figure: Is it so?"><img alt="{}"></div><figcaption>Dots.</figcaption></figure>'
+    assert retold(figure.format("Is it so?")) == ["Is it so?"]
+    assert retold(figure.format("Dots.")) == ["Dots."]
+    assert retold(figure.format("")) == [""]
+    assert retold(figure.format("Two of three heads.")) == []
+
+
+def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(tmp_path):
+    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
+    out = report.build(model("gpt2"), [], tmp_path / "out", **settled)
+    page = (out / "report.html").read_text("utf-8")
+    assert len([tag for tag, _ in page_of(out).tags if tag == "figure"]) >= 4
+    assert retold(page) == []
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_short_patterns_are_told_too(length):
+    assert told.stripes({"a": np.eye(length)}) == "a: a stripe on the token itself, 1.000 of its attention."
