@@ -6,8 +6,13 @@ from typing import Any
 import pandas as pd
 
 from analyses import plain_words
+<<<<<<< HEAD
 from analyses.head_names import Place
 from analyses.headlines.facts import Fact, Row, Tables
+=======
+from analyses.findings import NOTABLE
+from analyses.headlines.facts import Fact, Place, Row, Tables
+>>>>>>> 57acb56 (A card says what a head has lost again since it formed)
 from analyses.numerals import number
 from analyses.over_training.look import RECORDED
 from analyses.sections import Curve
@@ -59,12 +64,14 @@ def _rows(table: pd.DataFrame, key: Sequence[tuple[str, Any]]) -> pd.DataFrame:
 def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Curve:
     points = points.sort_values("step")
     steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
-    low, high = min(0.0, *values), max(1.0, *values)
+    low, high, highest = min(0.0, *values), max(1.0, *values), values.index(max(values))
 
     def height(value: float) -> float:
         return (value - low) / (high - low)
 
-    told = [f"{number(values[0])} at step {number(steps[0])}, {number(values[-1])} at step {number(steps[-1])}"]
+    looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # what was lost again is said
+    seen = [f"{number(values[at])} at step {number(steps[at])}" for at in dict.fromkeys(looks)]
+    told = [", ".join(seen)]
     has_baseline = pd.notna(row["baseline"])
     told += [f"the strictest baseline (grey) has {number(row['baseline'])}"] * has_baseline
     return Curve(

@@ -55,7 +55,11 @@ def ended(child: int) -> int:
 
 
 def training(out: Path, steps: int = 60) -> None:
-    """A short training into `out`, gone on with where there is a state."""
+    """A short training into `out`, gone on with where there is a state.
+
+    On one thread: a child that is forked after threads have worked waits for them for ever.
+    """
+    torch.set_num_threads(1)
     tokens = torch.randint(2, 22, (500,), generator=torch.Generator().manual_seed(0))
     plan = Plan((Phase(steps, 2, 9),), learning_rate=3e-3, warmup=3, save_every=1, snapshot_at=(5, 30))
     resume = (out / state.FILE).exists()

@@ -97,6 +97,11 @@ class TestTheCard:
         np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
 
+    def test_what_it_has_lost_again_is_said(self):
+        page = self.page(0.02, 0.62, 0.92, 0.3)
+        assert "formed by step 200 of 400, not yet at 100." in page.text
+        assert "0.020 at step 100, 0.920 at step 300, 0.300 at step 400; the strictest" in page.text
+
     def test_nothing_is_said_of_a_fact_that_no_run_follows_nor_where_none_is_known(self):
         assert "When did it form?" not in self.page(0.02, 0.02).text  # followed, and never formed
         line, first, _ = overview(hand_made(), OURS)
