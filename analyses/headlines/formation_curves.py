@@ -6,13 +6,9 @@ from typing import Any
 import pandas as pd
 
 from analyses import plain_words
-<<<<<<< HEAD
+from analyses.findings import NOTABLE
 from analyses.head_names import Place
 from analyses.headlines.facts import Fact, Row, Tables
-=======
-from analyses.findings import NOTABLE
-from analyses.headlines.facts import Fact, Place, Row, Tables
->>>>>>> 57acb56 (A card says what a head has lost again since it formed)
 from analyses.numerals import number
 from analyses.over_training.look import RECORDED
 from analyses.sections import Curve

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyses.figures import head_name, measure_name
+from analyses.figures import measure_name
 from analyses.figures.attention_lines import FAINTEST
 from analyses.findings import DISCOVERY, NOTABLE
+from analyses.head_names import head_name
 from analyses.numerals import counted, number
 
 _NAMED = 3  # heads, words or groups that are named of each thing
