@@ -1,5 +1,8 @@
 """What a figure shows is told to those who cannot see it: by rule, from what is drawn, never its title again."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,3 +121,13 @@ def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(tmp_p
 @pytest.mark.parametrize("length", [1, 2])
 def test_short_patterns_are_told_too(length):
     assert told.stripes({"a": np.eye(length)}) == "a: a stripe on the token itself, 1.000 of its attention."
+
+
+def test_pictures_of_the_documentation_say_what_is_to_be_seen():
+    root = Path(report.__file__).parents[2]
+    pages = [root / "README.md", root / "models/checkpoints/default/README.md", *sorted(root.glob("docs/**/*.md"))]
+    texts = [page.read_text("utf-8") for page in pages]
+    pictures = [found for text in texts for found in re.findall(r"!\[(.*?)\]\(\S*?(\w+)\.png\)", text)]
+    assert len(pictures) >= 15
+    assert [name for alt, name in pictures if len(alt.split()) < 12] == []
+    assert len({*pictures}) == len({name for _, name in pictures}), "one picture, one text"
