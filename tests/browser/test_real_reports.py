@@ -10,6 +10,7 @@ from pages import retold, slips
 
 from analyses import report
 from analyses.corpora import read
+from analyses.over_training.when_formed import known
 from interp import Model, Transformer
 from interp.initialisation import initialise
 from models import load
@@ -76,7 +77,8 @@ def file(request, tmp_path_factory, shared_file) -> Path:
         given = read(asked.text, asked.limit)
     out = tmp_path_factory.mktemp("real") / "out"
     # what the text does not annotate is measured on a few tales rather than on a hundred
-    report.build(model, [given, read("tales:4")], out, name=request.param, **asked.more)
+    training = known(request.param, model)  # the default's
+    report.build(model, [given, read("tales:4")], out, name=request.param, training=training, **asked.more)
     return out / "report.html"
 
 
