@@ -209,7 +209,7 @@ def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Draw
 
 
 def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "forming" not in tables:
+    if "formed" not in tables:  # a report's curves are without losses
         return
     changes = {str(name): change_steps(rows) for name, rows in tables["formed"].groupby("run")}
     ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}

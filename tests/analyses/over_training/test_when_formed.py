@@ -17,6 +17,7 @@ from analyses.headlines.head_cards import overview
 from analyses.over_training.phase_changes import formed_at
 from analyses.over_training.training_runs import read_run
 from analyses.over_training.when_formed import given, known, when_formed
+from analyses.paper_figures import drawings
 from analyses.report.renderer import render
 from analyses.sections import Section
 from interp import InputError, Transformer
@@ -167,6 +168,7 @@ class TestWhichRun:
         for name in ("forming", "when_formed"):
             assert len(places.merge(left.table(name))) == len(left.table(name)) > 0
         assert "2 looks at heads, recorded while it was trained" in page_of(out).text
+        assert {"position-heads", "position-gains"} <= {*drawings(left)}  # `interp figures` draws the report's own
 
     @pytest.mark.parametrize(
         ("more", "says"),
