@@ -45,7 +45,7 @@ _AXES = {
     "antecedent": "antecedent",
     "tag": "tag lift,\nnoun → adjective",
 }
-_COLOURS = dict.fromkeys(("previous-token", "induction", "monotonicity"), POSITION)  # those of their behaviours
+_COLOURS: dict[str, str] = dict.fromkeys(("previous-token", "induction", "monotonicity"), POSITION)
 _COLOURS |= {"antecedent": COREFERENCE, "tag": SYNTAX}
 _SHARES = ("copying", "previous-token", "induction", "antecedent")
 _PANEL, _KEY, _NARROW = 1.2, 1.0, 7.0  # inches
