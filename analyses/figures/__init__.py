@@ -25,6 +25,7 @@ from analyses.figures.sweep_maps import (
 )
 from analyses.figures.three_attentions import three_attentions
 from analyses.figures.training_curves import forming
+from analyses.head_names import head_name
 
 __all__ = [
     "Drawn",
@@ -45,6 +46,7 @@ __all__ = [
     "gain_intervals",
     "gains_by_depth",
     "head_grid",
+    "head_name",
     "label_map",
     "lens_line",
     "lens_map",
