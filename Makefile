@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: report test lint types notebooks check-notebooks docs setup clean
+.PHONY: report test lint types notebooks check-notebooks docs gallery setup clean
 
 report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
@@ -29,6 +29,16 @@ check-notebooks: $(READY)  ## run copies of them and leave the committed ones al
 
 docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+GALLERY := site/gallery
+gallery: docs  ## the same, with the live pages that docs/gallery.md leads to; some five minutes
+	$(BIN)/interp report --out $(GALLERY)/report
+	$(BIN)/interp view "The old lady shook her head, because she was tired." --labels $(GALLERY)/report --out $(GALLERY)/view.html
+	$(BIN)/interp patch --clean "Once upon a time, Tom went to the park. He played with" \
+	  --corrupt "Once upon a time, Amy went to the park. He played with" --answer his --wrong her --out $(GALLERY)/patch
+	$(BIN)/interp experiments --out $(GALLERY)/experiments
+	$(BIN)/interp probes --out $(GALLERY)/probes
+	$(BIN)/interp compare default minilm --out $(GALLERY)/compare
 
 setup: $(READY)
 

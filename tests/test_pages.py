@@ -29,6 +29,15 @@ def run_page(name: str) -> dict[str, Any]:
     return names
 
 
+def test_the_gallery_leads_to_what_make_builds():
+    makefile = (DOCS.parent / "Makefile").read_text()
+    made = re.findall(r"--out \$\(GALLERY\)/(\S+)", makefile)
+    pages = [name if name.endswith(".html") else f"{name}/report.html" for name in made]
+    text = (DOCS / "gallery.md").read_text()
+    assert re.findall(r'href="gallery/(.+?)"', text) == pages
+    assert len(pages) == text.count("| `interp ")
+
+
 def test_every_measure_has_an_anchor_and_a_line_in_the_index():
     """What `tables/heads` calls a measure is found in docs/measures; families of measures by what they begin with."""
     pages = {page.name: page.read_text() for page in (DOCS / "measures").glob("*.md")}
