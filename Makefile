@@ -31,9 +31,9 @@ docs: $(READY)  ## the documentation's pages, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 GALLERY := site/gallery
-gallery: docs  ## the same, with the live pages that docs/gallery.md leads to; some five minutes
+gallery: docs  ## the same, with the live pages that docs/gallery.md leads to; some six minutes
 	$(BIN)/interp report --out $(GALLERY)/report
-	$(BIN)/interp view "The old lady shook her head, because she was tired." --labels $(GALLERY)/report --out $(GALLERY)/view.html
+	$(BIN)/interp view "The boy met the old lady at the door, and the old lady met the dog." --labels $(GALLERY)/report --out $(GALLERY)/view.html
 	$(BIN)/interp patch --clean "Once upon a time, Tom went to the park. He played with" \
 	  --corrupt "Once upon a time, Amy went to the park. He played with" --answer his --wrong her --out $(GALLERY)/patch
 	$(BIN)/interp experiments --out $(GALLERY)/experiments
