@@ -32,7 +32,7 @@ DISCOVERY = 0.05  # the false discovery rate that a dot is held to
 _LONG = 20  # characters of a measure's name that fit above a panel in one line
 _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
-_LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16]  # where the colours of lifts are named
+_LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]  # where the colours of lifts are named
 _DOTS = f"A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}."
 _UNDEFINED = "Hatched: undefined."
 Quantity = Literal["gain", "value", "lift"]
@@ -121,7 +121,7 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
         return Normalize(min(0.0, float(values.min())), max(1.0, float(values.max())))
     if quantity == "lift":
         reach = np.abs(np.log2(values[values > 0])).max()
-        reach = float(np.clip(np.nan_to_num(reach, nan=0.5), 0.5, 4))  # a lift of 0 takes the last colour
+        reach = float(np.clip(np.nan_to_num(reach, nan=1.0), 1, 4))  # a lift of 0 takes the last colour
         return LogNorm(2**-reach, 2**reach)
     return Normalize(0, max(0.1, float(np.nan_to_num(values.max()))))  # below the baseline is as nothing
 

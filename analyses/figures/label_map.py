@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import TextPath
 
+from analyses import plain_words
 from analyses.figures.style import (
     GREY,
     WIDTH,
@@ -124,6 +125,8 @@ def _short(name: str) -> str:
     if kind == "relation":
         relation, _, way = rest.rpartition(":")
         return f"{relation} {way.replace('dependent', 'dep').replace('->', '→')}"
+    if kind == "rule" and not rest.startswith("any->"):
+        return plain_words.label(name).short
     return measure_name(rest if kind == "tag" else name)
 
 

@@ -174,6 +174,13 @@ def test_half_and_twice_the_attention_are_equally_far_from_none():
     assert norm(0.5) == pytest.approx(1 - norm(2.0))
 
 
+def test_lifts_that_hardly_differ_still_have_a_scale_with_names_apart():
+    drawn = figures.head_grid(heads_table("tag:NOUN->ADJ").assign(value=1.05), "tag:NOUN->ADJ", quantity="lift")
+    bar = drawn.axes[-1]
+    low, high = bar.get_ylim()
+    assert [at for at in bar.get_yticks() if low <= at <= high] == [0.5, 1, 2]
+
+
 def test_what_a_pronoun_stands_for_has_its_colour():
     words = ["Amy", "saw", "Sue", ".", "She"]
     figure = figures.attention_over_words(words, np.eye(5), title="Who?", emphasised={4}, sought={0})
