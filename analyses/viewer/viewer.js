@@ -325,6 +325,8 @@
       if (step) {
         const next = (layer * now().heads + head + step + count) % count;
         turnTo(kind, Math.floor(next / now().heads), next % now().heads);
+        const detail = { stack: now().stack, attention: now().attention, layer, head };
+        document.dispatchEvent(new CustomEvent("interp:turned", { detail })); // a page about heads follows
       }
     });
     document.addEventListener("interp:head", event => {

@@ -195,6 +195,10 @@ def test_heads_are_shown_by_their_address_by_click_and_by_key(browse, file):
     assert visible(page) == ["L0.H2"]
     page.go_back()
     assert visible(page) == ["L1.H0"]
+    detail = "{stack: 'decoder', attention: 'self', layer: 0, head: 1}"  # as the viewer says it of its keys j and k
+    page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:turned', {{detail: {detail}}}))")
+    assert visible(page) == ["L0.H1"]
+    assert page.url.endswith("#L0.H1")
     assert shown.errors == []
 
 

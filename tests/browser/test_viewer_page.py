@@ -146,6 +146,11 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
     says(shown, "In L0.H1 (object to verb)")
     assert shown.page.eval_on_selector(".viewer", "each => each.classList.contains('part-of-speech')")
     assert shown.page.evaluate("location.hash") == ""
+    shown.page.evaluate("document.addEventListener('interp:turned', event => { window.turned = event.detail; })")
+    shown.page.focus(".viewer .token >> nth=2")
+    shown.page.keyboard.press("j")
+    says(shown, "In L0.H2")
+    assert shown.page.evaluate("turned") == {"stack": "decoder", "attention": "self", "layer": 0, "head": 2}
     assert not shown.errors
 
 

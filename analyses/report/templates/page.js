@@ -39,6 +39,14 @@
     }[key];
   }
 
+  // The viewer turned to another head by itself: its card follows.
+  document.addEventListener("interp:turned", ({ detail: { stack, attention, layer, head } }) => {
+    const name = `L${layer}.H${head}`, id = at.has(name) ? name : `${attention === "cross" ? "cross" : stack}.${name}`;
+    if (!at.has(id)) return;
+    history.replaceState(null, "", "#" + id);
+    show(id);
+  });
+
   const asked = () => decodeURIComponent(location.hash.slice(1));
   const isHead = id => place(id) && (at.has(id) || cards.some(card => card.id === id));
   for (const atlas of all(".atlas")) {
