@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from analyses.corpora.mentions import PRONOUNS
 from analyses.reading.token_ids import TokenIds
 from analyses.viewer.passages import Passage, read
 from interp import AnnotatedText, InputError, Model
@@ -23,20 +24,29 @@ def asked(model: Model, texts: Sequence[str]) -> list[Passage]:
 
 
 def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
-    """Whole sentences with which the first texts of a corpus begin; none where the model reads no words."""
+    """Whole sentences with which texts of a corpus begin; none where the model reads no words.
+
+    Of the first texts those come first that have most different pronouns of the third person: heads of coreference have
+    nothing to do elsewhere.
+    """
     passages: list[Passage] = []
     if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
         return passages
     paired = len(model.config.stacks) > 1
-    for text in islice(corpus, _SEARCHED):
-        shown = text if text.target is not None else _beginning(text)
-        if shown is None or len(passages) == _COUNT:
-            continue
+    beginnings = [text if text.target is not None else _beginning(text) for text in islice(corpus, _SEARCHED)]
+    for shown in sorted(filter(None, beginnings), key=_pronouns, reverse=True):
+        if len(passages) == _COUNT:
+            break
         try:
             passages.append(read(model, shown.text, (shown.target or shown.text) if paired else None))
         except InputError:  # longer than the context, or nothing a decoder can read
             continue
     return passages
+
+
+def _pronouns(text: AnnotatedText) -> int:
+    """How many different pronouns of the third person it has."""
+    return len({word.lower() for word in text.words} & PRONOUNS.keys())
 
 
 def _beginning(text: AnnotatedText) -> AnnotatedText | None:

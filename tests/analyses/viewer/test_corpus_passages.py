@@ -32,6 +32,17 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
     assert lengths(corpus_passages.found(model, [too_short, text(3), text(1), text(2)])) == [24, 8]
 
 
+def test_texts_with_more_pronouns_come_first():
+    model = worded()
+    bare, some, more = (
+        text(1, "Tim saw the dog because Sue saw Tim"),
+        text(2),
+        text(1, "Tim saw Sue because He saw his dog"),
+    )
+    shown = corpus_passages.found(model, [bare, some, more])
+    assert lengths(shown) == [len(more.words), len(some.words)]
+
+
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
     (passage,) = corpus_passages.asked(worded(), ["Tim saw the dog"])
     assert lengths([passage]) == [4]
