@@ -6,12 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import figures
+from analyses import figures, plain_words
 from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.head_names import head_name
+from analyses.headlines.facts import titles
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.sections import (
     UNUSED,
@@ -214,12 +215,17 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(measure_name(row["measure"]) for row in rows)
+    return ", ".join(_words(row["measure"]) for row in rows)
+
+
+def _words(measure: str) -> str:
+    """A measure as the first sentences tell it, without notation."""
+    return plain_words.label(measure, titles(OURS).get(measure, "")).short
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
     ranked = sorted(rows, key=lambda row: -abs(row["difference"]))
-    some = [f"{measure_name(row['measure'])} {number(row['difference'], sign=True)}" for row in ranked[:_NAMED]]
+    some = [f"{_words(row['measure'])} {number(row['difference'], sign=True)}" for row in ranked[:_NAMED]]
     return ", ".join([*some, *(["…"] if len(ranked) > _NAMED else [])])
 
 

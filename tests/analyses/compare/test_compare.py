@@ -326,7 +326,7 @@ def test_the_page_says_which_heads_one_model_lacks_and_holds_nothing_from_outsid
     text = " ".join(page.text.split())
     gain = pd.read_parquet(written / "tables" / "compare.parquet").set_index(["measure", "model"])["gain"]
     copies = gain["induction", f"{HOSTILE} & one"]
-    assert f"None of its heads shows what some of {HOSTILE} & one’s do: duplicate-token, induction." in text
+    assert f"None of its heads shows what some of {HOSTILE} & one’s do: same token, induction." in text
     assert f"{HOSTILE} & one: its best head, L1.H0, gains {copies:.3f} over uniform (95%" in text
     assert "1 of its 4 heads shows it." in text
     assert "none of its 6 heads shows it." in text
@@ -368,7 +368,7 @@ def test_what_one_model_lacks_is_said_only_of_a_difference_that_was_tested_and_f
     for table in (chance, found.table.assign(q=np.nan)):
         sentences = " ".join(summary(table, "forgetful"))
         assert "None of its heads" not in sentences
-        assert "duplicate-token, induction; their best heads cannot be told apart." in sentences
+        assert "same token, induction; their best heads cannot be told apart." in sentences
 
 
 def test_what_models_do_not_share_is_said():
