@@ -27,16 +27,17 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from scipy.stats import beta
 from torch import Tensor, nn
 
 from analyses import corpora
 from analyses.behaviours import chosen
 from analyses.corpora.serving import serving
+from analyses.figures.style import GREY, INK, PALE, SOFT, legend, panels, styled
 from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable
 from analyses.labels.screen import Screen
@@ -131,22 +132,24 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def figure(found: dict[str, pd.DataFrame], path: str) -> None:
+@styled
+def figure(found: dict[str, pd.DataFrame], path: str) -> Figure:
     """Estimates beside what was measured on the same documents, a panel a model, both ends on a logarithmic scale."""
-    plot, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 4.2), squeeze=False, layout="constrained")
-    for axis, (name, drawn) in zip(axes[0], found.items(), strict=True):
-        for out, color, says in ((True, "#0067a3", "screened out"), (False, "#b34700", "measured by a report")):
+    plot, axes = panels("How near are estimates to what is measured?", len(found), height=4, columns=2, square=True)
+    for axis, (name, drawn) in zip(axes, found.items(), strict=True):
+        for out, how, says in ((True, {"mfc": PALE, "mec": SOFT}, "screened out"), (False, {"color": INK}, "measured")):
             own = drawn.loc[drawn["measured"].astype(bool) != out]
-            axis.plot(own["estimate"], own["same"], "o", ms=4, alpha=0.7, mew=0, color=color, label=says)
+            axis.plot(own["estimate"], own["same"], "o", ms=4, mew=0.5, label=says, **how)
         for line in (axis.axhline, axis.axvline):
-            line(NOTABLE_EFFECT, color="#888888", lw=0.8, ls=":")
+            line(NOTABLE_EFFECT, color=GREY, lw=0.8, ls=":")
         for scale, limit in ((axis.set_xscale, axis.set_xlim), (axis.set_yscale, axis.set_ylim)):
             scale("symlog", linthresh=NOTABLE_EFFECT)
             limit(-0.3, 1.0)
-        axis.plot([-0.3, 1], [-0.3, 1], color="#888888", lw=0.8)
+        axis.plot([-0.3, 1], [-0.3, 1], color=GREY, lw=0.8)
         axis.set(title=name, xlabel="estimated effect (nats a row)", ylabel="measured on the same documents")
-    axes[0][0].legend(frameon=False, loc="upper left")
+    legend(plot, axes)
     plot.savefig(path, dpi=150)
+    return plot
 
 
 def main() -> None:
