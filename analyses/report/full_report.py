@@ -1,7 +1,7 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -111,6 +111,28 @@ DEFINITIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is known so far: behaviours first, the rest as it is done.
+
+    results    every behaviour in every kind of attention
+    beside     when heads formed, and sentences that they look around in
+    passages   texts to look at, word by word
+    labelled   the labels, `scored` the papers' scores and `explained` what explains attention
+    probed     what probes read, or why they could not
+    asked      the experiments
+    """
+
+    results: Sequence[Result]
+    beside: Part
+    passages: Sequence[Passage]
+    labelled: Part | None = None
+    scored: Part = Part()  # noqa: RUF009 (it is frozen)
+    explained: Part = Part()  # noqa: RUF009
+    probed: Part | str | None = None
+    asked: Part | None = None
+
+
 def find(
     run: Run,
     model: Model,
@@ -138,9 +160,10 @@ def find(
     results = [_draw(run, model, result) for result in _corrected(measured)]
     beside = _with_sentences(run, model, results, trained)
     passages = passages or corpus_passages.found(given, next(each.corpus for each in results if not each.left_out))
+    found = Found(results, beside, passages)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
-        first = _page(run, model, corpora, results, known, beside, passages, None, Part(), Part(), None, None, pairs)
+        first = _page(run, model, corpora, known, pairs, found)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
     labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
@@ -149,11 +172,9 @@ def find(
         **({"scores": partial(_scores, given, corpora)} if coreference.BEHAVIOUR.name in known else {}),
     }
     more = _side_by_side(run, told)
-    explained, probed, scored = more["explanations"], more.get("probes"), more.get("scores", Part())
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
-    return _page(
-        run, model, corpora, results, known, beside, passages, labelled, scored, explained, probed, asked, pairs
-    )
+    found = replace(found, labelled=labelled, explained=more["explanations"], probed=more.get("probes"), asked=asked)
+    return _page(run, model, corpora, known, pairs, replace(found, scored=more.get("scores", Part())))
 
 
 def _without_words(
@@ -342,18 +363,13 @@ def _page(
     run: Run,
     model: Model,
     corpora: Sequence[Corpus],
-    results: Sequence[Result],
     behaviours: Mapping[str, Behaviour],
-    beside: Part,
-    passages: Sequence[Passage],
-    labelled: Part | None,
-    scored: Part,
-    explained: Part,
-    probed: Part | str | None,
-    asked: Part | None,
     pairs: int,
+    found: Found,
 ) -> Page:
     several = len(model.config.stacks) > 1
+    results, beside, labelled, asked = found.results, found.beside, found.labelled, found.asked
+    scored, explained, probed = found.scored, found.explained, found.probed
     told = [behaviour_sections.told(result, several=several) for result in results]
     layers = probed if isinstance(probed, Part) else Part()
     parts = [*([labelled] if labelled else []), scored, explained, layers]
@@ -366,7 +382,7 @@ def _page(
     tables = _tables(results) | {**beside.tables}
     for part in [*parts, asked or Part()]:
         tables |= part.tables
-    line, first, said = overview(tables, behaviours, passages)
+    line, first, said = overview(tables, behaviours, found.passages)
     return Page(
         title=f"{line}: {run.models[0]['name']}",
         overview=[first],
