@@ -148,6 +148,25 @@ def rule(name: str, of: str = "word") -> str:
     return f"“{name}”"
 
 
+def taking(name: str) -> str:
+    """A simple rule as what one would do who follows it: `taking the last verb`; uniform attention is no choice."""
+    said = rule(name)
+    return f"taking {said}" if said.startswith(("the last", "the next", "the first", "the nearest", "any")) else said
+
+
+def answer(carried: str) -> str:
+    """What minimal pairs decide: `the choice of he or she` where it is one between two words."""
+    one, slash, other = carried.partition("/")
+    return f"the choice of {one} or {other}" if slash else carried
+
+
+def needed_alone(words: Words) -> Words:
+    """What is told where hiding a head's keys has an effect, and its attention is not shown to prefer them."""
+    return Words(
+        words.short, f"{words.short}: the model needs what it sees there, but attention is not shown to seek it"
+    )
+
+
 def label(name: str, title: str = "") -> Words:
     """What a label says of a head, or a measure; its title where it is somebody's own."""
     kind, _, rest = name.partition(":")

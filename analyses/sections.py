@@ -209,13 +209,13 @@ class Atlas:
 
 @dataclass(frozen=True)
 class Bar:
-    """A number with its interval, in words and as fractions of the way along a line; `zero` is where 0 stands."""
+    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name."""
 
     text: str
     at: float
     low: float
     high: float
-    zero: float
+    ticks: Sequence[tuple[str, float]]
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,7 @@ def _labelled(
     titled = titles(behaviours)
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
         place, label, kind = Place.of(row), str(row["label"]), _KINDS[row["evidence"]]
+        words = plain_words.label(label, titled.get(label, ""))
         cell, rule = values.get((*place, row["measure"]), {}), rules.get((*place, row["measure"]))
         rows = [_row("labels", row, "behaviour", "label")]
         rows += [head_row(cell)] if cell else []
@@ -192,7 +193,7 @@ def _labelled(
         yield (
             place,
             Fact(
-                plain_words.label(label, titled.get(label, "")),
+                plain_words.needed_alone(words) if kind == "needed" else words,
                 "position" if label.startswith(_LOCAL) else str(row["behaviour"]),
                 kind,
                 label,
@@ -287,7 +288,7 @@ def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
         yield (
             place,
             Fact(
-                Words(answer, f"carries {answer}"),
+                Words(answer, f"carries {plain_words.answer(answer)}"),
                 str(row["behaviour"]),
                 "needed",
                 task,

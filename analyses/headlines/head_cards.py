@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,11 @@ _OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token"
 _AHEAD = ("next-token", "offset:2", "offset:3")
 _FIRST = "first-token"
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
+_FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
+_TICKS: dict[str, list[tuple[str, float]]] = {
+    **{"share": [("0", 0.0), ("100%", 1.0)], "lift": [("1×", 0.0)], "nats": [("0", 0.0)]},
+}
+_LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
 _NEEDED = "Looks there, and the model needs it"
 _PAIRS = "The model needs it"
@@ -86,8 +92,15 @@ def _cell(place: Place, own: Sequence[Fact], several: bool) -> Cell:
     if not own:
         return Cell(id, name, "quiet")
     words = [plain_words.breakable(fact.words.short) for fact in own[:2]]
+    if sum(map(_lines, words)) > _LINES:
+        words = words[:1]
     stands = "needed" if any(fact.needed for fact in own) else "looks"
     return Cell(id, name, stands, own[0].behaviour, words[0], "".join(words[1:]))
+
+
+def _lines(words: str) -> int:
+    """How many lines of a cell a fact takes."""
+    return len(wrap(words.replace("\u00ad", "-"), _LETTERS))
 
 
 class _Cards:
@@ -143,10 +156,12 @@ class _Cards:
     def _bar(self, size: Size) -> Bar:
         """A size on the line that all of its unit share."""
         low, high = self.ends[size.unit]
-        at, start, end, zero = (
-            float(np.clip((each - low) / (high - low), 0, 1)) for each in (size.value, size.low, size.high, 0)
-        )
-        return Bar(_told(size), at, start, end, zero)
+
+        def along(value: float) -> float:
+            return float(np.clip((value - low) / (high - low), 0, 1))
+
+        ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
+        return Bar(_told(size), along(size.value), along(size.low), along(size.high), ticks)
 
     def _alike(self, place: Place) -> list[str]:
         """Heads of which the same is told first, the strongest first."""
@@ -188,12 +203,13 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
 
 
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
-    """Where the line of each unit begins and ends: a share's at 1, the others' at the largest of all heads."""
+    """Where the line of each unit begins and ends: at the largest of all heads, a share's at 1 to 1.5."""
     found = {}
     for unit in ("share", "lift", "nats"):
         own = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
-        top = 1.0 if unit == "share" else max((size.high for size in own), default=1.0)
-        found[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in own), 0.0), max(top, 1e-6)
+        top = max((size.high for size in own), default=1.0)
+        top = float(np.clip(top, 1, _FARTHEST)) if unit == "share" else max(top, 1e-6)
+        found[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in own), 0.0), top
     return found
 
 
@@ -204,8 +220,9 @@ def _told(size: Size) -> str:
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"
-    nats = " nats a token" if size.unit == "nats" else ""
-    return f"{size.what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
+    what = "gain over its rule" if size.what == "gain" else size.what
+    nats = " nats of log probability a token" if size.unit == "nats" else ""
+    return f"{what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
 
 
 def _note(fact: Fact) -> str:
@@ -214,7 +231,7 @@ def _note(fact: Fact) -> str:
     if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
         rival = plain_words.rule(fact.baseline_name, "token")
         beside = f"{percent(fact.value)}, {rival} {percent(fact.baseline)}; "
-    q = f"q {false_discovery_rate(fact.q)}"
+    q = f"false discovery rate {false_discovery_rate(fact.q)}"
     if np.isfinite(fact.q_effect):
         return f"{beside}{q} of attention, {false_discovery_rate(fact.q_effect)} of effect"
     return beside + q

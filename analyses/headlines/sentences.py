@@ -27,7 +27,7 @@ _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "found": ("is found", "found"),
     "part": ("is found in part", "in part"),
     "attention": ("shows in attention only", "in attention only"),
-    "effect": ("shows in its effect only", "in its effect only"),
+    "effect": ("shows only when heads are changed", "only when heads are changed"),
     "rules": ("is no more than simple rules", "simple rules"),
     "untested": ("shows in attention (effect untested)", "in attention (effect untested)"),
     "none": ("is not found", "not found"),
@@ -179,6 +179,7 @@ def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row,
         (heads["behaviour"] == behaviour.name) & (heads["sink"] == "kept") & heads["measure"].isin(called)
     ]
     asked = asked.dropna(subset=["gain"])
+    asked = asked.loc[asked["n"] >= FEW_ITEMS] if (asked["n"] >= FEW_ITEMS).any() else asked
     return [("closest", (head_row(asked.nlargest(1, "gain").iloc[0].to_dict()),))] if len(asked) else []
 
 
@@ -216,19 +217,19 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     head = f"{_named(label, several)} {_label(rows, titled).said}"
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
-    best = f"{plain_words.rule(str(rule['rival']))} gets {percent(rule['rival_value'])}"
-    errs = f", but where that errs the head gets {percent(rule['target_share'])}"
+    best = f"{plain_words.taking(str(rule['rival']))} gets {percent(rule['rival_value'])}"
+    missed = f", but the head finds {percent(rule['target_share'])} of those it misses"
     known = rule["rival_value"] >= rule["value"] and math.isfinite(rule["target_share"])
-    return f"{head} in {percent(rule['value'])} of cases; {best}{errs if known else ''}"
+    return f"{head} in {percent(rule['value'])} of cases; {best}{missed if known else ''}"
 
 
 def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of effects, and one of tasks where there is one."""
     effect, task = rows[0], {"carried": "", "accuracy": 1.0, **rows[-1]}
-    answer = task["carried"] or task["task"]
+    answer = plain_words.answer(task["carried"] or task["task"])
     said = f"Replacing {_named(effect, several)} alone removes {percent(effect['effect'])} of {answer}"
     if task["accuracy"] < _SURE:
-        said += f"; the whole model gets {percent(task['accuracy'])} right"
+        said += f"; the model itself is right in {percent(task['accuracy'])}"
     return said
 
 
@@ -242,9 +243,10 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules or of heads that shows nothing."""
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
-    said = f"No head is shown to {plain_words.infinitive(_label(rows, titled).said)}"
-    gets = f"{_named(row, several)} gets {percent(row['value'])}"
-    return f"{said}: {gets}, {plain_words.rule(str(rule))} {percent(share)}"
+    said = f"No head’s attention is shown to {plain_words.infinitive(_label(rows, titled).said)}"
+    best = f"the best, {_named(row, several)}, gets {percent(row['value'])}"
+    best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
+    return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

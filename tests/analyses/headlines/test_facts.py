@@ -84,8 +84,9 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert [each.text for each in said] == [
         "L1.H0 looks at what followed this token before (induction) with 90% of its attention; uniform attention gets "
         "2%. Replacing L1.H0 alone removes 15% of copying.",
-        "L1.H1 goes from an object to its verb in 70% of cases; the last verb gets 80%, but where that errs the head "
-        "gets 55%. Replacing L0.H1 alone removes 35% of was/were; the whole model gets 65% right.",
+        "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 80%, but the head finds 55% "
+        "of those it misses. Replacing L0.H1 alone removes 35% of the choice of was or were; the model itself is right "
+        "in 65%.",
     ]
 
 
@@ -94,14 +95,31 @@ def test_a_sentence_is_made_again_from_its_rows_and_follows_them(tables):
     for clause in (clause for each in said for clause in each.clauses):
         assert again(clause, tables, OURS) == clause.text
     changed = {**tables, "rules": tables["rules"].assign(value=0.95)}
-    assert "95% of cases; the last verb gets 80%" in again(said[1].clauses[0], changed, OURS)
+    assert "95% of cases; taking the last verb gets 80%" in again(said[1].clauses[0], changed, OURS)
 
 
 def test_what_no_head_shows_is_said_beside_the_head_that_comes_closest(tables):
     rest = {**tables, "labels": tables["labels"].iloc[:1], "effects": tables["effects"].iloc[:2]}
     said = sentences(rest, facts(rest, OURS), OURS)
     assert said[1].verdict == "none"
-    assert said[1].text == ("No head is shown to go from an object to its verb: L1.H1 gets 70%, the last verb 80%.")
+    assert said[1].text == (
+        "No head’s attention is shown to go from an object to its verb: the best, L1.H1, gets 70%, taking the last "
+        "verb 80%."
+    )
+
+
+def test_what_no_head_shows_is_read_off_many_items_or_how_few_is_said(tables):
+    rest = {name: rows.iloc[:0] for name, rows in tables.items() if name != "heads"}
+    few = heads_row(0, 0, "part-of-speech", "relation:obj:dependent->head", 1.0, 0.1, n=3, q=0.9)
+    heads = tables["heads"].assign(q=0.9)
+
+    def told(*rows) -> str:
+        own = {**rest, "heads": pd.DataFrame(rows)}
+        return sentences(own, facts(own, OURS), OURS)[-1].text
+
+    assert "gets 100% of only 3, " in told(few)
+    (many,) = heads.loc[heads["measure"] == "relation:obj:dependent->head"].to_dict("records")
+    assert "the best, L1.H1, gets 70%, " in told(few, many)
 
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):

@@ -20,7 +20,7 @@ def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monk
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     exec(compile(block, "docs/headlines.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
-        "carries was/were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "
+        "carries the choice of was or were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "
         "behaviour part-of-speech, task agreement, intervention noise",
         "Position is found, syntax in part",
     ]

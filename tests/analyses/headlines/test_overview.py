@@ -69,10 +69,10 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
         "The model needs it",
         "Attention holds; effect not established",
     ]
-    assert "70%, the last verb 80%; q 0.001 of attention, 0.400 of effect" in page.text
+    assert "70%, the last verb 80%; false discovery rate 0.001 of attention, 0.400 of effect" in page.text
     assert "35% removed by replacing it (25% to 100%)" in page.text
     assert "3.0 times what distance explains (3.0 to 3.0)" in page.text
-    assert "hiding it costs 0.050 nats a token (0.049 to 0.051)" in page.text
+    assert "hiding it costs 0.050 nats of log probability a token (0.049 to 0.051)" in page.text
     assert "Nothing stands out." in page.text
 
 
@@ -83,6 +83,32 @@ def test_a_card_shows_what_is_not_needed_too_and_its_rows_to_cite(page):
     assert "Mean attention by distance in tokens: −2 20%, −1 30%" in [
         attrs.get("aria-label") for tag, attrs in page.tags if attrs.get("class") == "steps"
     ]
+
+
+def test_an_interval_beyond_the_whole_answer_lies_on_the_line_with_a_mark_at_the_whole():
+    tables = hand_made()
+    tables["effects"].loc[tables["effects"]["task"] == "agreement", "ci_high"] = 1.25
+    card = next(each for each in overview(tables, OURS)[1].cards if each.id == "L0.H1")
+    removed = card.groups[0][1][0].bars[0]
+    assert removed.text == "35% removed by replacing it (25% to 125%)"
+    assert removed.high == 1
+    assert dict(removed.ticks)["100%"] == pytest.approx(1 / 1.25)
+    assert removed.at == pytest.approx(0.35 / 1.25)
+
+
+def test_a_cell_leaves_out_what_it_has_no_room_for():
+    tables = hand_made()
+    renamed = {"relation:obj:dependent->head": "rule:last VERB/AUX", "tag:NOUN->VERB": "rule:last NOUN/PROPN/PRON"}
+    tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
+    page = shown(tables)
+    assert "L1.H1: □last verb or auxil\u00adiary; attention alone" in page.text
+
+
+def test_an_effect_without_attention_is_not_told_as_if_the_head_looked_there():
+    tables = hand_made()
+    tables["labels"].loc[0, "evidence"] = "effect"
+    text = shown(tables).text
+    assert "induction: the model needs what it sees there, but attention is not shown to seek it" in text
 
 
 def test_the_first_screen_has_at_most_120_words_and_12_numbers():
