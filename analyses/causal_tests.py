@@ -12,11 +12,12 @@ from torch import Tensor
 
 from analyses.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch
-from interp.patching import Pairs, Sweep, logit_difference, sweep, unreliable
+from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched, unreliable
 from interp.patching.metrics import last_logits
 from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
+_BUDGET = 512 << 20  # bytes that a sweep may take: with more a report of GPT-2's size is no faster
 _SURE = 0.05  # the chance that a coin does as well
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
@@ -97,8 +98,7 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, []
-    sweeps = [sweep(model, task.pairs, logit_difference(), "z", direction=way) for way in DIRECTIONS]
-    clean, corrupt = sweeps[0].clean["logit_difference"], sweeps[0].corrupt["logit_difference"]
+    clean, corrupt = (each["logit_difference"] for each in unpatched(model, task.pairs, logit_difference()))
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
     facts |= {
         "difference": float((clean - corrupt).mean()),
@@ -109,7 +109,8 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
     if reason := guessed(clean) or unreliable(clean - corrupt):
-        return facts | {"refused": reason}, []
+        return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
+    sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     return facts, [_effect_rows(model, sweep, [*task.clusters.values()], seed) for sweep in sweeps]
 
 

@@ -23,7 +23,7 @@ from interp.patching.plain_sweep import sweep_by_forward
 from interp.patching.replacements import mean_activation
 from interp.patching.results import Sweep, unreliable
 from interp.patching.search import TopCells, top_cells
-from interp.patching.sweeps import sweep
+from interp.patching.sweeps import sweep, unpatched
 
 __all__ = [
     "Ablation",
@@ -63,5 +63,6 @@ __all__ = [
     "sweep",
     "sweep_by_forward",
     "top_cells",
+    "unpatched",
     "unreliable",
 ]

@@ -54,12 +54,19 @@ def sweep_by_forward(
         real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
-    plain = [
-        [{r.name: r.of_logits(run_inputs(model, inputs).logits).cpu()} for r in readouts] for inputs in pairs.inputs
-    ]
-    clean, corrupt = ({name: value for each in found for name, value in each.items()} for found in plain)
+    clean, corrupt = unpatched_by_forward(model, pairs, metrics)
     where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, values, clean, corrupt, *where)
+
+
+def unpatched_by_forward(
+    model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The metrics of the clean and of the corrupted prompts as they are, by name, one number a prompt."""
+    readouts = prepared(model, pairs, metrics)
+    runs = [run_inputs(model, inputs).logits for inputs in pairs.inputs]
+    clean, corrupt = ({each.name: each.of_logits(logits).cpu() for each in readouts} for logits in runs)
+    return clean, corrupt
 
 
 def patched(value: Tensor, site: Site, part: Mapping[str, int]) -> Edit:

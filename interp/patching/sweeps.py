@@ -15,12 +15,12 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
-from interp.patching.metrics import Metric, Readout
+from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
-from interp.patching.plain_sweep import sweep_by_forward
+from interp.patching.plain_sweep import sweep_by_forward, unpatched_by_forward
 from interp.patching.results import Direction, Sweep
 from interp.patching.resumption import sweep_by_resuming
 from interp.transformer import Transformer
@@ -67,7 +67,7 @@ def sweep(
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(model, pairs, patch_site)
-    readouts = [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
+    readouts = prepared(model, pairs, metrics)
     swept_parts, ends = [], []
     at_once, left = shares(model, pairs, budget, patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
@@ -81,6 +81,33 @@ def sweep(
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
     where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
+
+
+@torch.no_grad()
+def unpatched(
+    model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric], *, budget: int = BUDGET
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The metrics of the clean and of the corrupted prompts as they are: is there a difference that patching can move?
+
+    What a `Sweep` has as `clean` and `corrupt`, for two forwards instead of all its cells.
+
+    Args:
+        model, pairs, metrics, budget: as of `sweep`.
+
+    Returns:
+        by name of the metric, one number a prompt: of the clean prompts, and of the corrupted ones.
+
+    Raises:
+        InputError: a metric that returns no finite number a prompt, a budget too small for one prompt.
+    """
+    if not isinstance(model, Transformer):
+        return unpatched_by_forward(model, pairs, metrics)
+    readouts, parts = prepared(model, pairs, metrics), []
+    for prompts in torch.arange(len(pairs), device=pairs.last.device).split(shares(model, pairs, budget)[0]):
+        read = [readout.take(prompts) for readout in readouts]
+        parts.append([read_values(model, each, read) for each in PlainRun.of_both(model, *pairs.take(prompts).inputs)])
+    clean, corrupt = (_joined(each) for each in zip(*parts, strict=True))
+    return clean, corrupt
 
 
 def swept(

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from analyses import gender_pairs
+from analyses import causal_tests, gender_pairs
 from analyses.gender_pairs import effects
 from interp.initialisation import initialise
 from interp.statistics import shares
@@ -47,9 +47,10 @@ def test_the_default_is_right_about_one_person_and_more_often_than_a_coin_about_
     assert 0.6 < two_people["accuracy"] < 0.9
 
 
-def test_a_model_that_guesses_has_no_shares():
+def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
     model = load("default")
     initialise(model, 0)
+    monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
     found = effects(model)
     assert all("a coin would do as well" in task["refused"] for task in found.tasks)
     assert found.table.empty
