@@ -1,5 +1,6 @@
 """Where in the model are the heads that matter? Layer x head heat maps, layer 0 at the bottom."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
@@ -111,8 +112,12 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
 def _panel_title(rows: pd.DataFrame, key: tuple[str, ...]) -> str:
     measure, *where = key
     several = len(rows[["stack", "attention"]].drop_duplicates()) > 1
-    kind, colon, rest = measure.rpartition(":")
-    name = measure_name(f"{kind}{colon}\n{rest}" if len(measure) > _LONG else measure)
+    lines = [""]
+    for part in re.findall(r"[^:]+:?", measure):
+        if lines[-1] and len(lines[-1] + part) > _LONG:
+            lines.append("")
+        lines[-1] += part
+    name = measure_name("\n".join(lines))
     return f"{name} ({' '.join(where)})" if several else name
 
 

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const SAID = 0.05, MOST = 3; // of what a head looks at, what is said in words
+  const PRONOUN = /^(he|him|his|himself|she|her|hers|herself)$/i;
   const make = (tag, set = {}, ...inside) => {
     const { role, label, ...rest } = set, made = Object.assign(document.createElement(tag), rest);
     if (role) made.setAttribute("role", role);
@@ -68,13 +69,17 @@
       return found;
     }
 
-    // The word that looks hardest at another one: what a head does is seen there first. Else the token before the last.
+    // The word that looks hardest at another one: what a head does is seen there first. A head of coreference is seen at
+    // a pronoun, or right before one, where it has to be chosen. Else the token before the last.
     function telling(pattern) {
       const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
+      const near = each => [each, each + 1].some(place => PRONOUN.test((names[place] ?? "").trim()));
+      const refers = about(layer, head)?.behaviour === "coreference" && names.some((_, each) => near(each));
+      const asks = refers ? near : word;
       let best = 0.1, found = at;
       for (let query = 0; query < names.length; query++) {
         for (let key = 0; key < names.length; key++) {
-          const level = query !== key && word(query) && word(key) ? share(pattern, query, key) : 0;
+          const level = query !== key && asks(query) && word(key) ? share(pattern, query, key) : 0;
           if (level >= best) { best = level; found = query; }
         }
       }

@@ -174,6 +174,12 @@ def test_half_and_twice_the_attention_are_equally_far_from_none():
     assert norm(0.5) == pytest.approx(1 - norm(2.0))
 
 
+def test_a_long_name_of_a_measure_stands_in_lines_that_fit_above_its_panel():
+    name = "relation:nmod:poss:head->dependent:transposed"
+    (panel, *_) = figures.head_grid(heads_table(name), name).axes
+    assert panel.get_title().splitlines() == ["relation:nmod:poss:", "head→dependent:", "transposed"]
+
+
 def test_lifts_that_hardly_differ_still_have_a_scale_with_names_apart():
     drawn = figures.head_grid(heads_table("tag:NOUN->ADJ").assign(value=1.05), "tag:NOUN->ADJ", quantity="lift")
     bar = drawn.axes[-1]
