@@ -34,10 +34,23 @@ class Shuffled(OneAttention):
     as in the model.
     """
 
-    def __init__(self, model: Transformer, copies: int, seed: int, stack: str | None = None, attention: str = "self"):
-        """Copies of the attention of `stack` (by default the last), within it or to its source (`cross`)."""
+    def __init__(
+        self,
+        model: Transformer,
+        copies: int,
+        seed: int,
+        stack: str | None = None,
+        attention: str = "self",
+        *,
+        together: int | None = None,
+    ):
+        """Copies of the attention of `stack` (by default the last), within it or to its source (`cross`).
+
+        So many as `together` are drawn from one seed, by default all: copies 0 to 3 with `together=2` are those of two
+        calls of two copies each, with `seed` and `seed + 2`.
+        """
         super().__init__(model, stack, attention)
-        self.copies, self.seed = copies, seed
+        self.copies, self.seed, self.together = copies, seed, together or copies
         of = model.config.stacks[self.stack]
         own = replace(of, n_layers=of.n_layers * copies, local=None)  # as many layers as there are copies of layers
         self.config = replace(model.config, **{self.stack: own})
@@ -70,21 +83,23 @@ class Shuffled(OneAttention):
     @cached_property
     def weights(self) -> list[_QK]:
         """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
-        generator, found = torch.Generator().manual_seed(self.seed), []
+        drawn = [
+            self._drawn(torch.Generator().manual_seed(self.seed + first), min(self.together, self.copies - first))
+            for first in range(0, self.copies, self.together)
+        ]
+        return [
+            tuple(None if parts[0] is None else torch.cat(parts) for parts in zip(*of_layer, strict=True))
+            for of_layer in zip(*drawn, strict=True)
+        ]
+
+    def _drawn(self, generator: torch.Generator, copies: int) -> list[_QK]:
+        """The weights of every layer of some copies."""
+        found = []
         for sublayer in self.sublayers():
             assert isinstance(sublayer.layer, Attention)
             own = _weights(sublayer.layer)
-            found.append(tuple(None if each is None else self._shuffled(each[0], generator) for each in own))
+            found.append(tuple(None if each is None else _shuffled(each[0], copies, generator) for each in own))
         return found
-
-    def _shuffled(self, weight: Float[Tensor, "kv_head ..."], generator: torch.Generator) -> Tensor:
-        """The entries of each head's weight in another order, a copy at a time."""
-        flat = weight.flatten(1)
-        orders = [
-            torch.stack([torch.randperm(flat.shape[1], generator=generator) for _ in flat]).to(flat.device)
-            for _ in range(self.copies)
-        ]
-        return torch.stack([flat.gather(1, order).view_as(weight) for order in orders])
 
     def _content(
         self, attn: Attention, weights: _QK, x: Tensor, keys: Tensor, sight: Sight
@@ -102,6 +117,16 @@ class Shuffled(OneAttention):
         scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return scores.unflatten(0, (copies, prompts)).transpose(0, 1).flatten(1, 2)
+
+
+def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torch.Generator) -> Tensor:
+    """The entries of each head's weight in another order, a copy at a time."""
+    flat = weight.flatten(1)
+    orders = [
+        torch.stack([torch.randperm(flat.shape[1], generator=generator) for _ in flat]).to(flat.device)
+        for _ in range(copies)
+    ]
+    return torch.stack([flat.gather(1, order).view_as(weight) for order in orders])
 
 
 def _weights(attn: Attention) -> _QK:

@@ -4,8 +4,28 @@ import pytest
 import torch
 
 from analyses.head_tables import Collected, Heads, Scored
+from analyses.behaviours import OURS
+from analyses.corpora import read
+from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
 from interp.patterns import Totals
+from models import load
+
+
+def test_a_pass_that_copies_share_moves_no_bar(monkeypatch):
+    model, texts = load("default"), [*read("tales:3")]
+    kind = Heads.every(model)[0]
+
+    def bars(shared: int) -> dict[str, float]:
+        monkeypatch.setattr(null_bars, "_PASSES_SHARED", shared)
+        copies = [each for each in null_bars._nulls(model, kind, 0) if each.name == null_bars.COPIES]
+        assert sum(each.heads.n_layers for each in copies) == null_bars.N_COPIES * kind.n_layers
+        read = [null_bars._reached(each, [OURS["position"]], texts, 0) for each in copies]
+        return {key: max(float(each[key]) for each in read) for key in read[0]}
+
+    one, several = bars(1), bars(4)
+    assert several == pytest.approx(one, abs=1e-5)
+    assert max(one.values()) > 0.02  # not of heads that attend to everything alike
 
 
 @pytest.mark.parametrize(

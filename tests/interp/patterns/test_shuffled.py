@@ -55,6 +55,18 @@ def test_every_weight_keeps_its_numbers_within_its_head():
                 assert not torch.equal(own[0], trained)
 
 
+def test_copies_of_several_seeds_share_one_pass_and_are_those_of_a_call_each():
+    model, batch = made(n_kv_heads=2, positions=Rotary()), ids()
+    shared = run(Shuffled(model, 5, seed=7, together=2), batch, until="decoder.*.attn.pattern")
+    calls = [(7, (0, 1)), (9, (2, 3)), (11, (4,))]
+    for seed, copies in calls:
+        alone = run(Shuffled(model, len(copies), seed), batch, until="decoder.*.attn.pattern")
+        for layer in range(2):
+            for number, copy in enumerate(copies):
+                own = alone[f"decoder.{layer * len(copies) + number}.attn.pattern"]
+                torch.testing.assert_close(shared[f"decoder.{layer * 5 + copy}.attn.pattern"], own)
+
+
 @pytest.mark.parametrize(
     "more",
     [
