@@ -5,6 +5,7 @@ head that prefers anything beats them. Here each head's own W_Q and W_K lose the
 they read is the trained model's stream, and their scores spread over a row as far as the trained head's do.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -87,10 +88,7 @@ class Shuffled(OneAttention):
             self._drawn(torch.Generator().manual_seed(self.seed + first), min(self.together, self.copies - first))
             for first in range(0, self.copies, self.together)
         ]
-        return [
-            tuple(None if parts[0] is None else torch.cat(parts) for parts in zip(*of_layer, strict=True))
-            for of_layer in zip(*drawn, strict=True)
-        ]
+        return [_joined(of_layer) for of_layer in zip(*drawn, strict=True)]
 
     def _drawn(self, generator: torch.Generator, copies: int) -> list[_QK]:
         """The weights of every layer of some copies."""
@@ -117,6 +115,14 @@ class Shuffled(OneAttention):
         scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return scores.unflatten(0, (copies, prompts)).transpose(0, 1).flatten(1, 2)
+
+
+def _joined(several: Sequence[_QK]) -> _QK:
+    """The weights of one layer of copies that were drawn apart."""
+    w_q, b_q, w_k, b_k = (None if each[0] is None else torch.cat(each) for each in zip(*several, strict=True))
+    assert w_q is not None
+    assert w_k is not None
+    return w_q, b_q, w_k, b_k
 
 
 def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torch.Generator) -> Tensor:

@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from analyses.head_tables import Collected, Heads, Scored
 from analyses.behaviours import OURS
 from analyses.corpora import read
+from analyses.head_tables import Collected, Heads, Scored
 from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
 from interp.patterns import Totals
 from models import load
 
 
+@pytest.mark.slow
 def test_a_pass_that_copies_share_moves_no_bar(monkeypatch):
     model, texts = load("default"), [*read("tales:3")]
     kind = Heads.every(model)[0]
