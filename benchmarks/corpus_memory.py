@@ -15,6 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STORIES = (300, 1_500, 5_000, 18_500)  # some 16,000 tokens to a million
 
@@ -66,17 +70,20 @@ def measure(model_name: str, count: int) -> None:
 
 def draw(lines: list[dict[str, float]], path: Path) -> None:
     """Peak memory against tokens read."""
-    from analyses.figures.style import begin
+    from analyses.figures.style import GREY, INK, legend, single, styled
 
-    figure = begin("Peak memory of reading a corpus for position, part of speech and coreference at once", 3.2)
-    axes = figure.subplots()
-    tokens = [line["tokens"] for line in lines]
-    axes.plot(tokens, [line["peak_mb"] for line in lines], "o-", label="peak")
-    axes.plot(tokens, [line["loaded_mb"] for line in lines], "o--", label="before the first text")
-    axes.set(xscale="log", xlabel="tokens in the corpus", ylabel="resident memory (MB)")
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="center right")
-    figure.savefig(path)
+    @styled
+    def figure() -> "Figure":
+        drawn, axes = single("How much memory does it take to read a corpus for all three behaviours at once?", 3.2)
+        tokens = [line["tokens"] for line in lines]
+        axes.plot(tokens, [line["peak_mb"] for line in lines], "o-", color=INK, label="peak")
+        axes.plot(tokens, [line["loaded_mb"] for line in lines], "o--", color=GREY, label="before the first text")
+        axes.set(xscale="log", xlabel="tokens in the corpus", ylabel="resident memory (MB)")
+        axes.set_ylim(bottom=0)
+        legend(drawn, [axes])
+        return drawn
+
+    figure().savefig(path, dpi=110)
 
 
 def main() -> None:
