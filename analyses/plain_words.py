@@ -56,6 +56,7 @@ _RULES = {
     "same role": "the last mention in the same role",
     "uniform": "uniform attention",
     "no preference": "no preference",
+    "no order": "no order",
     "the relation itself": "the relation itself",
     "the antecedent itself": "the antecedent itself",
 }

@@ -24,6 +24,7 @@ from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
+Unit = Literal["share", "lift", "correlation", "nats"]
 Tables = Mapping[str, pd.DataFrame]
 _KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
@@ -57,13 +58,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, or nats a row."""
+    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row."""
 
     what: str
     value: float
     low: float
     high: float
-    unit: Literal["share", "lift", "nats"]
+    unit: Unit
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Fact:
     def mainly(self) -> bool:
         """Whether it is most of what the head does, or most of what an answer rests on."""
         value = self.value if np.isfinite(self.value) else self.sizes[0].value
-        return self.sizes[0].unit == "share" and value >= MOST
+        return self.sizes[0].unit in {"share", "correlation"} and value >= MOST
 
 
 def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
@@ -208,8 +209,9 @@ def _labelled(
         )
 
 
-def _unit(cell: Mapping[str, Any]) -> Literal["share", "lift"]:
-    return "lift" if cell.get("unit") == "lift" else "share"
+def _unit(cell: Mapping[str, Any]) -> Unit:
+    units: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}
+    return units.get(cell.get("unit"), "share")
 
 
 def _of_rest(gain: Size, cell: Mapping[str, Any]) -> float:

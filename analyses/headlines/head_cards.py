@@ -29,7 +29,12 @@ _FIRST = "first-token"
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
 _FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
 _TICKS: dict[str, list[tuple[str, float]]] = {
-    **{"share": [("0", 0.0), ("100%", 1.0)], "lift": [("1×", 0.0)], "nats": [("0", 0.0)]},
+    **{
+        "share": [("0", 0.0), ("100%", 1.0)],
+        "lift": [("1×", 0.0)],
+        "correlation": [("0", 0.0), ("1", 1.0)],
+        "nats": [("0", 0.0)],
+    },
 }
 _LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
@@ -205,10 +210,10 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
     """Where the line of each unit begins and ends: at the largest of all heads, a share's at 1 to 1.5."""
     found = {}
-    for unit in ("share", "lift", "nats"):
+    for unit in _TICKS:
         own = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
         top = max((size.high for size in own), default=1.0)
-        top = float(np.clip(top, 1, _FARTHEST)) if unit == "share" else max(top, 1e-6)
+        top = float(np.clip(top, 1, _FARTHEST)) if unit in {"share", "correlation"} else max(top, 1e-6)
         found[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in own), 0.0), top
     return found
 
@@ -231,6 +236,8 @@ def _note(fact: Fact) -> str:
     if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
         rival = plain_words.rule(fact.baseline_name, "token")
         beside = f"{percent(fact.value)}, {rival} {percent(fact.baseline)}; "
+    if fact.sizes[0].unit == "correlation":
+        beside = f"rank correlation {number(fact.value)}, {plain_words.rule(fact.baseline_name)} 0; "
     q = f"false discovery rate {false_discovery_rate(fact.q)}"
     if np.isfinite(fact.q_effect):
         return f"{beside}{q} of attention, {false_discovery_rate(fact.q_effect)} of effect"
