@@ -414,6 +414,7 @@ BEHAVIOUR = Behaviour(
     effects=effects,
     bare={"rules": False},
     cost=6,
+    words=40,  # a pronoun comes after another mention
     probe="antecedent",
     pictures=("pronoun",),
 )

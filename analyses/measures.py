@@ -212,6 +212,7 @@ class Behaviour:
     attention     the kind of attention that it is about
     bare          what the collector is told where only gains over the baseline count
     cost          claims with their controls that one text has, about: what knock-outs of it cost
+    words         of a document that they read at least, however large the model: fewer would hold no item
     probe         what reads a model without output layer: the word's tag, or whether two words are of one chain
     pictures      which of the report's pictures show its heads
     """
@@ -229,6 +230,7 @@ class Behaviour:
     attention: Literal["self", "cross"] = "self"
     bare: Mapping[str, Any] = field(default_factory=dict)
     cost: int = 20
+    words: int = 10
     probe: Literal["tag", "antecedent"] = "tag"
     pictures: Collection[str] = ("sentence",)
     noun: str = ""

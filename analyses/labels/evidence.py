@@ -24,7 +24,7 @@ from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model, Transformer
 
 _MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
-_WORDS = (10, 60)  # of a document, that knock-outs read at least and at most
+_WORDS = 60  # of a document, that knock-outs read at most
 _DOCUMENTS = (24, 40)  # of each half, likewise
 _BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
@@ -106,7 +106,7 @@ def gather(
             knocked = _effects(model, behaviour, corpus, size, heads[0], choose, exact, seed, kept, say)
             effects, screened = [each.table for each in knocked], _with_missed(knocked[0])
         except InputError as error:
-            effects, reason = [pd.DataFrame(columns=knockouts.KNOCKOUT_COLUMNS)] * 2, str(error)
+            effects, reason = [knockouts.NOTHING] * 2, str(error)
         choosing, reporting = map(Half, heads, effects)
         found.append(Evidence(behaviour, choosing, reporting, bar, reason, size, screened))
     return found
@@ -117,9 +117,8 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     weights = sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name)
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
     words = _BUDGET / (cells * max(weights, 1) / 2)  # a cell passes through half of the blocks, on average
-    fewest, most = _WORDS
-    documents = int(min(max(words / fewest, _DOCUMENTS[0]), _DOCUMENTS[1]))
-    return documents, int(min(max(words / documents, fewest), most))
+    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), _DOCUMENTS[1]))
+    return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
 def _effects(

@@ -172,6 +172,8 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     assert {*table["behaviour"]} == {"position"}  # nothing else is annotated
     assert {*table["readout"]} == {"next token"}
     assert [*table.columns] == knockouts.KNOCKOUT_COLUMNS
+    beside_nothing = pd.concat([knockouts.NOTHING, table])
+    assert {*table.select_dtypes(float)} <= {*beside_nothing.select_dtypes(float)}
     counts = found.counts
     assert counts["texts"] == counts["texts without tags"] == counts["texts without chains"] == 12
     n = table.set_index(["measure", "layer", "head"])["n"]

@@ -1,6 +1,7 @@
 """A treebank without the dependencies that a report leads with: what never occurs is left out and said."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -8,10 +9,14 @@ import pytest
 from pages import page_of
 from worded import worded
 
-from analyses import coreference, part_of_speech, position, report
+from analyses import coreference, part_of_speech, position, report, runs
 from analyses.cli import app as cli
 from analyses.corpora import read
 from analyses.head_tables import NO_ITEMS
+from analyses.labels import evidence
+from interp import Transformer
+from interp.initialisation import initialise
+from models import load
 
 ROWS = ("1\tTim\t_\tPROPN\t_\t_\t2\tdep", "2\tsaw\t_\tVERB\t_\t_\t0\troot", "3\tSue\t_\tPROPN\t_\t_\t2\tconj")
 SENTENCE = "".join(f"{row}\t_\t_\n" for row in ROWS)
@@ -57,3 +62,21 @@ def test_in_python(treebank):
     assert "relation:det:head->dependent" not in set(part_of_speech.measure(model, corpus)["measure"])
     with pytest.raises(ValueError, match="pronoun with both"):
         coreference.measure(model, corpus)
+
+
+@pytest.mark.slow
+def test_a_report_stands_where_some_effects_were_measured_and_others_had_nothing_to_hide(tmp_path, monkeypatch):
+    """A large model reads so few words of a document that no pronoun has a mention before it."""
+    default = load("default")
+    stack = replace(default.config.last, n_layers=1, n_heads=2, n_kv_heads=None, d_model=32, d_head=16, d_mlp=64)
+    model = Transformer(replace(default.config, decoder=stack), default.tokenizer)
+    initialise(model, 0)
+    monkeypatch.setattr(evidence, "affordable", lambda model, asked: (10, {"position": 8}.get(asked.name, 3)))
+    behaviours = ["position", "coreference"]
+    report.build(
+        model, [read("tales:24")], tmp_path / "out", behaviours=behaviours, exact=True, probes=False, experiments=False
+    )
+    run = runs.read(tmp_path / "out")
+    assert "no row of this corpus is claimed" in run.facts["labels_left_out"]["coreference"]
+    effects = run.table("evidence").groupby("behaviour")["effect"].count()
+    assert effects["position"] > 0 == effects["coreference"]
