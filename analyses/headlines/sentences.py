@@ -227,9 +227,9 @@ def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of effects, and one of tasks where there is one."""
     effect, task = rows[0], {"carried": "", "accuracy": 1.0, **rows[-1]}
     answer = plain_words.answer(task["carried"] or task["task"])
-    said = f"Replacing {_named(effect, several)} alone removes {percent(effect['effect'])} of {answer}"
+    said = f"Replacing {_named(effect, several)} removes {percent(effect['effect'])} of {answer}"
     if task["accuracy"] < _SURE:
-        said += f"; the model itself is right in {percent(task['accuracy'])}"
+        said += f"; the model is right in {percent(task['accuracy'])}"
     return said
 
 

@@ -37,7 +37,8 @@ KNOCKOUT_COLUMNS = [
     *("measured", "sampled", "estimate"),
 ]
 _NAMES = ("stack", "attention", "behaviour", "measure", "corpus", "readout", "control_name", "measured", "sampled")
-NOTHING = pd.DataFrame({name: pd.Series(dtype=object if name in _NAMES else float) for name in KNOCKOUT_COLUMNS})
+_KINDS = {**dict.fromkeys(_NAMES, object), "layer": int, "head": int}  # all others are numbers
+NOTHING = pd.DataFrame({name: pd.Series(dtype=_KINDS.get(name, float)) for name in KNOCKOUT_COLUMNS})
 TOGETHER_COLUMNS = ["drop", "control", "control_name", "effect", "ci_low", "ci_high", "n", "documents"]
 _REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow

@@ -83,9 +83,9 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert headline(said) == "Position is found, syntax in part"
     assert [each.text for each in said] == [
         "L1.H0 looks at what followed this token before (induction) with 90% of its attention; uniform attention gets "
-        "2%. Replacing L1.H0 alone removes 15% of copying.",
+        "2%. Replacing L1.H0 removes 15% of copying.",
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 80%, but the head finds 55% "
-        "of those it misses. Replacing L0.H1 alone removes 35% of the choice of was or were; the model itself is right "
+        "of those it misses. Replacing L0.H1 removes 35% of the choice of was or were; the model is right "
         "in 65%.",
     ]
 
