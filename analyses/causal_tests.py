@@ -17,7 +17,7 @@ from interp.patching.metrics import last_logits
 from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
-_BUDGET = 512 << 20  # bytes that a sweep may take: with more a report of GPT-2's size is no faster
+_BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
 _SURE = 0.05  # the chance that a coin does as well
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 

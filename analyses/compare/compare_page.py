@@ -33,6 +33,7 @@ from analyses.sections import (
 )
 
 _NAMED = 4  # measures in a sentence
+_TITLES = titles(OURS)
 _COLUMNS = [
     *("model", "head", "depth", "value", "baseline", "gain"),
     *("difference of gains", "q", "difference of values", "n"),
@@ -220,7 +221,7 @@ def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _words(measure: str) -> str:
     """A measure as the first sentences tell it, without notation."""
-    return plain_words.label(measure, titles(OURS).get(measure, "")).short
+    return plain_words.label(measure, _TITLES.get(measure, "")).short
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -29,12 +29,10 @@ _FIRST = "first-token"
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
 _FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
 _TICKS: dict[str, list[tuple[str, float]]] = {
-    **{
-        "share": [("0", 0.0), ("100%", 1.0)],
-        "lift": [("1×", 0.0)],
-        "correlation": [("0", 0.0), ("1", 1.0)],
-        "nats": [("0", 0.0)],
-    },
+    "share": [("0", 0.0), ("100%", 1.0)],
+    "lift": [("1×", 0.0)],
+    "correlation": [("0", 0.0), ("1", 1.0)],
+    "nats": [("0", 0.0)],
 }
 _LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}

@@ -1,7 +1,7 @@
 """What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -127,8 +127,8 @@ class Found:
     beside: Part
     passages: Sequence[Passage]
     labelled: Part | None = None
-    scored: Part = Part()  # noqa: RUF009 (it is frozen)
-    explained: Part = Part()  # noqa: RUF009
+    scored: Part = field(default_factory=Part)
+    explained: Part = field(default_factory=Part)
     probed: Part | str | None = None
     asked: Part | None = None
 

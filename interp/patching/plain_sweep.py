@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.edits import patch
 from interp.model import Model, Site
-from interp.patching.metrics import Metric, prepared
+from interp.patching.metrics import Metric, Readout, prepared
 from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
@@ -54,16 +54,15 @@ def sweep_by_forward(
         real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
-    clean, corrupt = unpatched_by_forward(model, pairs, metrics)
+    clean, corrupt = unpatched_by_forward(model, pairs, readouts)
     where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, values, clean, corrupt, *where)
 
 
 def unpatched_by_forward(
-    model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]
+    model: Model, pairs: Pairs, readouts: Sequence[Readout]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The metrics of the clean and of the corrupted prompts as they are, by name, one number a prompt."""
-    readouts = prepared(model, pairs, metrics)
     runs = [run_inputs(model, inputs).logits for inputs in pairs.inputs]
     clean, corrupt = ({each.name: each.of_logits(logits).cpu() for each in readouts} for logits in runs)
     return clean, corrupt

@@ -100,9 +100,9 @@ def unpatched(
     Raises:
         InputError: a metric that returns no finite number a prompt, a budget too small for one prompt.
     """
-    if not isinstance(model, Transformer):
-        return unpatched_by_forward(model, pairs, metrics)
     readouts, parts = prepared(model, pairs, metrics), []
+    if not isinstance(model, Transformer):
+        return unpatched_by_forward(model, pairs, readouts)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(shares(model, pairs, budget)[0]):
         read = [readout.take(prompts) for readout in readouts]
         parts.append([read_values(model, each, read) for each in PlainRun.of_both(model, *pairs.take(prompts).inputs)])

@@ -19,6 +19,7 @@ from interp.patching import (
     sweep_by_forward,
     unpatched,
 )
+from interp.patching.metrics import prepared
 from interp.patching.plain_sweep import unpatched_by_forward
 
 LENGTHS, FIRSTS = (7, 7, 5, 7, 5), (2, 2, 1, 4, 1)
@@ -81,7 +82,10 @@ def test_every_cell_equals_one_plain_forward_pass(kind, site, by, direction):
         torch.testing.assert_close(fast.values[name], plain.values[name], rtol=1e-10, atol=1e-10, equal_nan=True)
         torch.testing.assert_close(fast.clean[name], plain.clean[name], rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(fast.corrupt[name], plain.corrupt[name], rtol=1e-10, atol=1e-10)
-    for of_each in (unpatched(model, pairs, metrics), unpatched_by_forward(model, pairs, metrics)):
+    for of_each in (
+        unpatched(model, pairs, metrics),
+        unpatched_by_forward(model, pairs, prepared(model, pairs, metrics)),
+    ):
         torch.testing.assert_close(of_each, (plain.clean, plain.corrupt), rtol=1e-10, atol=1e-10)
     effect = fast.effect("logit_difference").nan_to_num()
     assert effect.abs().max() > 1e-3  # a sweep that found nothing would prove nothing
