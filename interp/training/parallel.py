@@ -152,6 +152,8 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
         _begin(model)
     try:
         yield Processes(parallel, dist.get_rank(), dist.get_world_size())
+        if begun:
+            dist.barrier()  # one that is done early leaves only with the others, its own tensors let go of
     finally:
         if begun:
             dist.destroy_process_group()

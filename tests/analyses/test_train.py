@@ -157,7 +157,9 @@ def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe):
     assert run(recipe, "--out", "alone", *alone) == 0
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*start, "-m", "analyses.cli.app", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    told = ended.stdout.splitlines()
     assert [line.split(":")[0] for line in told if line.startswith(("step", "wrote"))] == [
         *(f"step {step} of 6" for step in (2, 4, 6)),
         "wrote shared",
