@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.patterns.totals import N_GROUPS
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns.visible_keys import Named, VisibleKeys, named
 from interp.probes.lbfgs import minimise
 
 PENALTY, TOLERANCE = 1e-4, 5e-4  # half the penalty a squared weight; nats a row
@@ -23,7 +23,8 @@ Weights = Float[Tensor, "mark head"]
 class _Rows(NamedTuple):
     """Some rows of one group: marks of their keys and uniform attention, and of which row each pair is."""
 
-    marks: Float[Tensor, "pair mark"]
+    marks: Named  # of a pair
+    marked: Named  # pairs, of a mark
     uniform: Float[Tensor, "pair 1"]
     row: Int[Tensor, " pair"]
     n_rows: int
@@ -32,7 +33,7 @@ class _Rows(NamedTuple):
 
     def scored(self, weights: Weights) -> tuple[Float[Tensor, "pair head"], ...]:
         """Of each pair its score and exp(score) x uniform attention, and the sums of the latter by row."""
-        score = (self.marks @ weights).clamp_(-_LARGEST, _LARGEST)
+        score = self.marks.sums(weights).clamp_(-_LARGEST, _LARGEST)
         risen = score.exp().mul_(self.uniform)
         total = risen.new_zeros(self.n_rows, risen.shape[1]).index_add_(0, self.row, risen)
         return score, risen, total
@@ -40,8 +41,8 @@ class _Rows(NamedTuple):
 
 def _rows(seen: VisibleKeys) -> Iterator[_Rows]:
     for pairs, rows, group in seen.stretches():
-        marks, row = seen.marks[pairs].to(seen.attention), seen.row[pairs] - rows.start
-        yield _Rows(marks, seen.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
+        row, (marks, marked) = seen.row[pairs] - rows.start, named(seen.marks[pairs])
+        yield _Rows(marks, marked, seen.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
 
 
 def fit(
@@ -57,7 +58,7 @@ def fit(
     """
     n_rows, attention, parts = len(seen.group), seen.attention, [*_rows(seen)]
     start = attention.new_zeros(seen.marks.shape[1], attention.shape[1]) if start is None else start
-    wanted = sum((rows.marks.T @ attention[rows.pairs] for rows in parts), 0 * start)
+    wanted = sum((rows.marked.sums(attention[rows.pairs]) for rows in parts), 0 * start)
 
     def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
         weights, own = point[asked].T.contiguous(), wanted[:, asked]
@@ -65,27 +66,28 @@ def fit(
         for rows in parts:
             _, risen, total = rows.scored(weights)
             value += total.log().sum(0)
-            given.addmm_(rows.marks.T, risen.mul_(total.reciprocal_()[rows.row]))
+            given += rows.marked.sums(risen.mul_(total.reciprocal_()[rows.row]))
         value = (value - (own * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
         values, gradients = point.new_zeros(len(point)), torch.zeros_like(point)
         values[asked] = value.to(point)
         gradients[asked] = ((given - own) / n_rows + penalty * weights).T
         return values, gradients
 
-    inverse = _inverse_curvature(parts, n_rows, penalty)
+    inverse = _inverse_curvature(seen, parts, penalty)
     return minimise(objective, start.T.contiguous(), lambda gradient: gradient @ inverse, tolerance=tolerance).T
 
 
-def _inverse_curvature(parts: Sequence[_Rows], n_rows: int, penalty: float) -> Float[Tensor, "mark mark"]:
+def _inverse_curvature(seen: VisibleKeys, parts: Sequence[_Rows], penalty: float) -> Float[Tensor, "mark mark"]:
     """Of the loss at weights of 0, which is the same for all heads."""
-    none = parts[0].marks.new_zeros(parts[0].marks.shape[1], 1)
-    found = none.new_zeros(len(none), len(none), dtype=torch.float64)
+    n_marks = seen.marks.shape[1]
+    none = seen.attention.new_zeros(n_marks, 1)
+    found = none.new_zeros(n_marks, n_marks, dtype=torch.float64)
     for rows in parts:
         _, risen, total = rows.scored(none)
-        given = rows.marks * risen
-        mean = given.new_zeros(len(total), len(none)).index_add_(0, rows.row, given)
-        found += rows.marks.T @ given - mean.T @ mean
-    found = found / n_rows + penalty * torch.eye(len(none)).to(found)
+        given = seen.marks[rows.pairs] * risen
+        mean = given.new_zeros(len(total), n_marks).index_add_(0, rows.row, given)
+        found += rows.marked.sums(given) - mean.T @ mean
+    found = found / len(seen.group) + penalty * torch.eye(n_marks).to(found)
     return torch.linalg.inv(found).to(none)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.patterns.totals import N_GROUPS
-from interp.patterns.visible_keys import VisibleKeys
+from interp.patterns.visible_keys import Named, VisibleKeys, named
 
 TOLERANCE, STEPS = 5e-4, 300  # of a head's attention; steps of EM
 _FARTHEST, _KEPT, _LEAST = 32.0, 0.1, 1e-9
@@ -22,15 +22,16 @@ Weights = Float[Tensor, "part head"]
 class _Rows(NamedTuple):
     """Some rows of one group: what each part gives each key, which parts a row has, and the heads' attention."""
 
-    parts: Float[Tensor, "pair part"]
+    parts: Named  # of a pair
+    pairs: Named  # of a part
     has: Float[Tensor, "row part"]
     attention: Float[Tensor, "pair head"]
     group: int
 
     def taken(self, weights: Weights) -> tuple[Weights, Weights]:
         """What attention each part has, over its weight; and in how many rows it could have had it."""
-        mixed = self.attention / (self.parts @ weights)
-        return self.parts.T @ mixed, self.has.T @ (self.has @ weights).reciprocal_()
+        mixed = self.attention / self.parts.sums(weights)
+        return self.pairs.sums(mixed), self.has.T @ (self.has @ weights).reciprocal_()
 
 
 def fit(seen: VisibleKeys, *, tolerance: float = TOLERANCE, steps: int = STEPS) -> Weights:
@@ -97,7 +98,7 @@ def closer(seen: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:
     found = seen.attention.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
     for (pairs, rows, group), some in zip(seen.stretches(), _parts(seen), strict=True):
         row = seen.row[pairs] - rows.start
-        mixed = (some.parts @ weights) / (some.has @ weights)[row]
+        mixed = some.parts.sums(weights) / (some.has @ weights)[row]
         found[group] += (some.attention * (mixed / seen.uniform[pairs, None]).log()).sum(0)
     return found
 
@@ -109,4 +110,4 @@ def _parts(seen: VisibleKeys) -> Iterator[_Rows]:
         parts = torch.cat([uniform, seen.marks[pairs] * uniform], 1)
         total = parts.new_zeros(rows.stop - rows.start, parts.shape[1]).index_add_(0, row, parts)
         has = (total > 0).to(parts)
-        yield _Rows(parts / torch.where(total > 0, total, 1)[row], has, seen.attention[pairs], group)
+        yield _Rows(*named(parts > 0, parts / torch.where(total > 0, total, 1)[row]), has, seen.attention[pairs], group)
