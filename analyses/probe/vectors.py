@@ -97,9 +97,10 @@ def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
 
 def _word_vectors(model: Model, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
     """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
-    (stack, _), target = probed_stack(model), least_target(model, len(shown))
-    wanted = (f"{stack}.0.resid_pre", f"{stack}.*.resid_post", f"{stack}.*.attn.z")
-    out = run(model, TokenBatch.from_rows([window.ids for window in shown]), capture=wanted, target=target)
+    (stack, config), target = probed_stack(model), least_target(model, len(shown))
+    wanted, last = (f"{stack}.0.resid_pre", f"{stack}.*.attn.z"), f"{stack}.{config.n_layers - 1}.resid_post"
+    tokens = TokenBatch.from_rows([window.ids for window in shown])
+    out = run(model, tokens, capture=(*wanted, f"{stack}.*.resid_post"), target=target, until=last)
     rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in shown]
     n_words = max(window.stop - window.start for window in shown)
     belongs = membership(rows, n_words, out.tokens.ids.shape[1]).to(model.device)
