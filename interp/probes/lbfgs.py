@@ -35,10 +35,11 @@ def minimise(
     """
     at, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
+    active = torch.ones_like(value, dtype=torch.bool)
     for _ in range(steps):
         direction = -_inverse_times(gradient, past, precondition)
         slope = (direction * gradient).sum(-1)
-        active = -slope > tolerance
+        active = active & (-slope > tolerance)  # for good: past steps of who rests are forgotten, and promise anything
         if not active.any():
             break
         length, asked, new_value, new_gradient = active.to(value), active, value, gradient
