@@ -5,7 +5,8 @@ from interp.patching.gradients.claimed_keys import Estimated, estimated_knock_ou
 from interp.patching.gradients.edges import Edge, Edges, edge_attribution
 from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
 from interp.patching.gradients.site_estimates import SiteEstimates
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, knock_out_together, log_probabilities
+from interp.patching.joint_knockout import knock_out_together
+from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from interp.patching.metrics import (
     Metric,
     function,

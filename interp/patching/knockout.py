@@ -8,7 +8,7 @@ measured is the drop in what is read at the end, all rows of a claim changed at 
 text's own next tokens, or in anything else that an output layer, the model's or a probe, says of some positions.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -231,61 +231,6 @@ def _shape(
     if cells is not None and cells.shape != shape:
         raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
     return shape
-
-
-@torch.no_grad()
-def knock_out_together(
-    model: Model,
-    tokens: Tokens,
-    claims: Sequence[Claim],
-    heads: Sequence[Collection[tuple[int, int]]],
-    output: nn.Linear | None = None,
-) -> Float[Tensor, " claim"]:
-    """Drop in what each claim reads, with its keys hidden from several heads at once, in the read's unit.
-
-    Heads that do the same stand in for each other, so the drop without any of them may be larger than all drops without
-    one added up. All claims go through the model in one pass, each with a copy of its text.
-
-    Args:
-        model: a model of one stack.
-        tokens: the texts, padded on the right.
-        claims: on any of them, each hiding its keys.
-        heads: for each claim, the (layer, head) pairs that its keys are hidden from.
-        output: as for `knock_out`.
-
-    Raises:
-        InputError: as for `knock_out`; a claim that does not hide its keys; a head that the model does not have.
-    """
-    texts = checked(model, tokens, claims, output, None, None, "self")
-    config, batch = model.config.stacks[texts.patch_site.stack], texts.rows
-    if any(claim.how != "hide" for claim in claims):
-        raise InputError("keys are hidden from several heads at once: expected no claim that exchanges or removes them")
-    own = batch.rows(torch.tensor([claim.prompt for claim in claims], device=batch.ids.device))
-    masks: dict[int, Tensor] = {}
-    width = own.ids.shape[1]
-    for at, (claim, named) in enumerate(zip(claims, heads, strict=True)):
-        for layer, head in named:
-            if not (0 <= layer < config.n_layers and 0 <= head < config.n_heads):
-                raise InputError(
-                    f"no head {layer}.{head}: expected layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
-                )
-            if layer not in masks:
-                shape = len(claims), config.n_heads, width, width
-                masks[layer] = torch.zeros(shape, dtype=torch.bool, device=own.ids.device)
-            masks[layer][at, head, claim.queries, : claim.keys.shape[1]] = claim.keys[:, :width].to(own.ids.device)
-    edits = {
-        texts.patch_site.name(layer): lambda scores, mask=mask: scores.masked_fill(mask, -torch.inf)
-        for layer, mask in masks.items()
-    }
-    final = "logits" if output is None else f"{last_stack(model)}.resid_final"
-    before, after = run(model, batch, capture=final)[final], run(model, own, capture=final, edit=edits)[final]
-    drops = []
-    for at, claim in enumerate(claims):
-        read = texts.read_of(claim)
-        both = before[claim.prompt, read.positions], after[at, read.positions]
-        values = [read.value(each if output is None else output(each)) for each in both]
-        drops.append(values[0] - values[1])
-    return torch.stack(drops)
 
 
 def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:

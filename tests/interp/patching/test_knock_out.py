@@ -7,13 +7,13 @@ import torch
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.patching import hidden_keys, knockout, memory
+from interp.patching.joint_knockout import knock_out_together, knock_out_together_by_forward
 from interp.patching.knockout import (
     Claim,
     How,
     Read,
     knock_out,
     knock_out_by_forward,
-    knock_out_together,
     log_probabilities,
 )
 from models import planted
@@ -275,6 +275,8 @@ def test_keys_hidden_from_several_heads_at_once(kind):
 
     several = [[(0, 0), (0, 1), (1, 1)], [(1, 0), (1, 1)]] * len(claims)
     found = knock_out_together(model, texts, claims, several[: len(claims)], probe)
+    plainly = knock_out_together_by_forward(model, texts, claims, several[: len(claims)], probe)
+    torch.testing.assert_close(found, plainly)
     before, site = run(model, texts, capture=(final := f"{stack}.resid_final"))[final], f"{stack}.{{}}.attn.scores"
     for claim, pairs, drop in zip(claims, several, found, strict=False):
         layers = {layer: [head for own, head in pairs if own == layer] for layer, _ in pairs}
