@@ -72,8 +72,7 @@ def estimated_knock_out(
     found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
     sizes, said = torch.zeros_like(found), base.resid[0].new_zeros(len(claims))
     for lot in _lots(texts, claims, budget):
-        values, gradients = _differentiated(texts, [claims[own[0]] for own in lot], output)
-        read = {at: row for row, own in enumerate(lot) for at in own}
+        read, values, gradients = _differentiated(texts, claims, lot, output)
         for some in _some(texts, claims, [*read]):
             mine, rows = [claims[at] for at in some], torch.tensor([read[at] for at in some], device=model.device)
             by_row, claim = _by_row(texts, base, mine, gradients, rows)
@@ -102,22 +101,40 @@ def _by_row(
 
 @torch.enable_grad()
 def _differentiated(
-    texts: ClaimedTexts, claims: Sequence[Claim], output: nn.Linear
-) -> tuple[Float[Tensor, " claim"], list[Float[Tensor, "claim position head d_head"]]]:
-    """Each claim's value, and its gradient at z, layer by layer: a copy of its text for each, which do not mix."""
-    model, reads = texts.model, [texts.read_of(claim) for claim in claims]
-    inputs = _copies(texts.inputs, [claim.prompt for claim in claims])
+    texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]], output: nn.Linear
+) -> tuple[dict[int, int], Float[Tensor, " row"], list[Float[Tensor, "row position head d_head"]]]:
+    """Which row each claim has in what follows, what each reads, and the gradients at z, layer by layer.
+
+    `lot` has, text by text, the claims of every read-out. The texts go through the model once, and back once for the
+    first read-out of each, once for the second, and so on: they do not mix.
+    """
+    model, prompts = texts.model, [claims[own[0][0]].prompt for own in lot]
     names = PatchSite.of(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
     tap = Tap(capture=frozenset(names))
     assert isinstance(model, Transformer)
-    final = passed(model, inputs, tap)
-    at = torch.cat([read.positions for read in reads]).to(final.device)
-    sizes = [len(read.positions) for read in reads]
-    row = torch.arange(len(reads), device=at.device).repeat_interleave(torch.tensor(sizes, device=at.device))
-    said = output(final[row, at]).split(sizes)
-    values = torch.stack([read.value(own) for read, own in zip(reads, said, strict=True)])
-    seen = [tap.seen[name] for name in names]
-    return values.detach(), [*torch.autograd.grad(values.sum(), seen, allow_unused=True, materialize_grads=True)]
+    final = passed(model, _copies(texts.inputs, prompts), tap)
+    seen, turns = [tap.seen[name] for name in names], max(map(len, lot))
+    row, values, gradients = {}, final.new_zeros(turns * len(lot)), []
+    for turn in range(turns):
+        asked = [at for at, own in enumerate(lot) if turn < len(own)]
+        row |= {claim: turn * len(lot) + at for at in asked for claim in lot[at][turn]}
+        said = _said(texts, [claims[lot[at][turn][0]] for at in asked], final, asked, output)
+        again = turn + 1 < turns
+        found = torch.autograd.grad(said.sum(), seen, retain_graph=again, allow_unused=True, materialize_grads=True)
+        gradients.append(found)
+        values[[turn * len(lot) + at for at in asked]] = said.detach()
+    return row, values, [torch.cat(of_layer) for of_layer in zip(*gradients, strict=True)]
+
+
+def _said(
+    texts: ClaimedTexts, claims: Sequence[Claim], final: Tensor, at: Sequence[int], output: nn.Linear
+) -> Float[Tensor, " claim"]:
+    """What claims read, each of one of the texts that went through the model."""
+    reads = [texts.read_of(claim) for claim in claims]
+    sizes = torch.tensor([len(read.positions) for read in reads])
+    row = torch.tensor(at).repeat_interleave(sizes).to(final.device)
+    logits = output(final[row, torch.cat([read.positions for read in reads]).to(final.device)])
+    return torch.stack([read.value(own) for read, own in zip(reads, logits.split(sizes.tolist()), strict=True)])
 
 
 def _copies(inputs: Inputs, prompts: Sequence[int]) -> Inputs:
@@ -132,23 +149,22 @@ def _copies(inputs: Inputs, prompts: Sequence[int]) -> Inputs:
     return own(first), second and own(second)
 
 
-def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[int]]]:
-    """The claims of one read-out, and as many of those as a pass holds; texts of about one length go together."""
+def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[list[int]]]]:
+    """Texts of about one length, as many as a pass holds; of each the claims of every read-out."""
     model = texts.model
     assert isinstance(model, Transformer)
-    groups: dict[tuple[int, object], list[int]] = defaultdict(list)
+    groups: dict[int, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at, claim in enumerate(claims):
-        groups[claim.prompt, _read_by(claim)].append(at)
+        groups[claim.prompt][_read_by(claim)].append(at)
     lot, longest = [], 0
     lengths = {name: texts.read_by(name).lengths.tolist() for name in model.config.stacks}
-    order = sorted(groups, key=lambda group: (lengths[texts.patch_site.stack][group[0]], group[0]))
-    for prompt, own in ((group[0], groups[group]) for group in order):
+    for prompt in sorted(groups, key=lambda prompt: (lengths[texts.patch_site.stack][prompt], prompt)):
         needed = bytes_a_prompt(model, {name: each[prompt] for name, each in lengths.items()})
         longest = max(longest, needed)
         if lot and longest * (len(lot) + 1) > budget:
             yield lot
             lot, longest = [], needed
-        lot.append(own)
+        lot.append([*groups[prompt].values()])
     if lot:
         yield lot
 
