@@ -211,6 +211,7 @@ class Behaviour:
     effects       its causal test: `effects(model, pairs=, seed=)`; None: there are no minimal pairs for it
     attention     the kind of attention that it is about
     bare          what the collector is told where only gains over the baseline count
+    null          what it is told besides of heads that have learnt nothing
     cost          claims with their controls that one text has, about: what knock-outs of it cost
     words         of a document that they read at least, however large the model: fewer would hold no item
     probe         what reads a model without output layer: the word's tag, or whether two words are of one chain
@@ -229,6 +230,7 @@ class Behaviour:
     effects: Callable[..., Any] | None = None
     attention: Literal["self", "cross"] = "self"
     bare: Mapping[str, Any] = field(default_factory=dict)
+    null: Mapping[str, Any] = field(default_factory=dict)
     cost: int = 20
     words: int = 10
     probe: Literal["tag", "antecedent"] = "tag"

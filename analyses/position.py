@@ -137,8 +137,20 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 class Collector:
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
-    def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3):
-        """Start from nothing. Without untrained models, `positional-head` has no bar and is left out."""
+    def __init__(
+        self,
+        model: Model,
+        *,
+        seed: int = 0,
+        heads: Heads | None = None,
+        n_untrained: int = 3,
+        repeats: int = _REPEATS,
+    ):
+        """Start from nothing. Without untrained models, `positional-head` has no bar and is left out.
+
+        Induction is measured on so many `repeats`.
+        """
+        self.repeats = repeats
         self.model, self.seed, self.heads, self.n_untrained = model, seed, heads or Heads.of(model), n_untrained
         self.causal = self.heads.causal
         self.names = positional.measures(self.causal)
@@ -169,11 +181,11 @@ class Collector:
             bar = max(_best_untrained_share(each, self.heads, [window for _, window in self.drawn]) for each in fresh)
             of_modes = _BY_NAME["positional-head"]
             scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
-        counts, repeats = dict(reading.counts), repeat_length(self.model)
-        if repeats < SHORTEST_REPEAT:
-            counts[f"induction left out: repeats of {repeats} tokens are shorter than {SHORTEST_REPEAT}"] = 1
+        counts, length = dict(reading.counts), repeat_length(self.model)
+        if length < SHORTEST_REPEAT:
+            counts[f"induction left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
         else:
-            scored.append(induction(self.model, repeats, self.seed, self.heads))
+            scored.append(induction(self.model, length, self.seed, self.heads, self.repeats))
         return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
 
 
@@ -218,14 +230,14 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     return torch.cat([start, drawn, drawn], 1)
 
 
-def induction(model: Model, length: int, seed: int, heads: Heads | None = None) -> Scored:
+def induction(model: Model, length: int, seed: int, heads: Heads | None = None, repeats: int = _REPEATS) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
 
     A decoder that has a source reads the repeat while its encoder reads it too.
     """
     heads = heads or Heads.of(model)
     totals, null = Totals.empty(heads.count + 1, 1), Null.empty(heads.count, 1)
-    for number, ids in enumerate(repeated(model, length, _REPEATS, seed).split(8)):
+    for number, ids in enumerate(repeated(model, length, repeats, seed).split(8)):
         sources = ids.tolist() if is_paired(model, heads) else None
         tokens, pattern, _ = patterns(model, heads, ids.tolist(), sources)
         second = torch.zeros_like(tokens.mask)
@@ -303,5 +315,6 @@ BEHAVIOUR = Behaviour(
     colour="blue",
     effects=effects,
     bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
+    null={"repeats": 16},
     pictures=("repeats", "sentence"),
 )

@@ -25,13 +25,12 @@ from analyses.reading.windows import Reading
 from analyses.shards import Kept, Shards
 from interp import AnnotatedText, Model, Transformer
 from interp.initialisation import untrained
-from interp.patterns.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled, Streams
 
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
 _HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
-_PASSES_SHARED = 4  # copies of a larger model, whose pass costs more than their patterns do
 _OF = ": "  # between a behaviour and its measure, in the name of what is kept
 _DOCUMENTS, _WORDS = 32, 120  # what each of them reads, of more documents where these hold few items
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
@@ -65,7 +64,6 @@ class _Null:
     name: str
     model: Callable[[], Model]
     heads: Heads
-    sized_by: int | None = None  # as of `Reading`
 
 
 def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
@@ -77,14 +75,12 @@ def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
     if not isinstance(model, Transformer):
         return
     kind = replace(kind, n_layers=model.config.stacks[kind.stack].n_layers)
+    streams = Streams(model, kind.stack, kind.attention)
     together = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
-    at_once = max(together, _PASSES_SHARED)
-    at_once -= at_once % together
-    for first in range(0, N_COPIES, at_once):
-        copies = min(at_once, N_COPIES - first)
-        drawn = partial(Shuffled, model, copies, seed + first, kind.stack, kind.attention, together=together)
-        heads = replace(kind, n_layers=kind.n_layers * copies)
-        yield _Null(COPIES, drawn, heads, kind.count * together)
+    for first in range(0, N_COPIES, together):
+        copies = min(together, N_COPIES - first)
+        drawn = partial(Shuffled, model, copies, seed + first, kind.stack, kind.attention, streams=streams)
+        yield _Null(COPIES, drawn, replace(kind, n_layers=kind.n_layers * copies))
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
@@ -151,9 +147,9 @@ def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[Annota
     """The largest gain of any head, by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model = null.model()
-    bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare) for each in measured]
+    bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
     reached: dict[str, Tensor] = {}
-    read = Reading(model, texts, heads=null.heads, sized_by=null.sized_by)
+    read = Reading(model, texts, heads=null.heads)
     for each, found in zip(measured, collect(read, bare), strict=True):
         for scored in found.scored if isinstance(found, Collected) else ():
             if scored.sink != "kept":

@@ -192,7 +192,6 @@ class Reading:
     corpus: Iterable[AnnotatedText]
     progress: Progress | None = None
     heads: Heads | None = None
-    sized_by: int | None = None  # heads of which memory should hold a batch's patterns; by default all that are read
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
 
@@ -253,10 +252,7 @@ class Reading:
         pool = sorted(pool, key=lambda window: len(window.ids))
         while pool:
             size = 1
-            while (
-                size < len(pool)
-                and (self.sized_by or self.read.count) * (size + 1) * _entries(pool[size]) <= _PATTERN_ELEMENTS
-            ):
+            while size < len(pool) and self.read.count * (size + 1) * _entries(pool[size]) <= _PATTERN_ELEMENTS:
                 size += 1
             yield pool[:size]
             pool = pool[size:]

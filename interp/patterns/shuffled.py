@@ -5,8 +5,8 @@ head that prefers anything beats them. Here each head's own W_Q and W_K lose the
 they read is the trained model's stream, and their scores spread over a row as far as the trained head's do.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -21,6 +21,7 @@ from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 
+KEPT = 256 << 20  # bytes of streams that are kept
 _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
 
 
@@ -43,15 +44,15 @@ class Shuffled(OneAttention):
         stack: str | None = None,
         attention: str = "self",
         *,
-        together: int | None = None,
+        streams: "Streams | None" = None,
     ):
         """Copies of the attention of `stack` (by default the last), within it or to its source (`cross`).
 
-        So many as `together` are drawn from one seed, by default all: copies 0 to 3 with `together=2` are those of two
-        calls of two copies each, with `seed` and `seed + 2`.
+        Several that read the same texts share `streams`, and so the model's passes.
         """
         super().__init__(model, stack, attention)
-        self.copies, self.seed, self.together = copies, seed, together or copies
+        self.copies, self.seed = copies, seed
+        self.streams = streams or Streams(model, self.stack, attention, kept=0)
         of = model.config.stacks[self.stack]
         own = replace(of, n_layers=of.n_layers * copies, local=None)  # as many layers as there are copies of layers
         self.config = replace(model.config, **{self.stack: own})
@@ -59,6 +60,62 @@ class Shuffled(OneAttention):
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every copy's pattern through `tap`."""
+        layers = zip(self.sublayers(), self.weights, self.streams.of(batch, target), strict=True)
+        for layer, (sublayer, weights, read) in enumerate(layers):
+            attn, sight = sublayer.layer, read.sight
+            assert isinstance(attn, Attention)
+            scores = _content(attn, weights, read.x, read.keys, sight)
+            by = read.spread / _spread(scores, _counted(attn, sight)[:, None]).clamp(min=1e-12)
+            scores = scores * by[None, ..., None, None]
+            bias = None if attn.bias is None else attn.bias(sight)
+            patterns = attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]).softmax(-1)
+            for copy in range(self.copies):
+                tap.at(self.stack).at(str(layer * self.copies + copy)).at(self.name)("pattern", patterns[:, copy])
+
+    @cached_property
+    def weights(self) -> list[_QK]:
+        """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
+        generator, found = torch.Generator().manual_seed(self.seed), []
+        for sublayer in self.sublayers():
+            assert isinstance(sublayer.layer, Attention)
+            own = _weights(sublayer.layer)
+            found.append(tuple(None if each is None else _shuffled(each[0], self.copies, generator) for each in own))
+        return found
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the heads of one layer read, and how far the trained ones' scores of it spread."""
+
+    x: Float[Tensor, "prompt query d_model"]
+    keys: Float[Tensor, "prompt key d_model"]
+    sight: Sight
+    spread: Float[Tensor, "1 head"]
+
+
+class Streams(OneAttention):
+    """What one kind of attention of a model reads, layer by layer; that of texts which come again is kept."""
+
+    def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self", *, kept: int = KEPT):
+        """Of the attention of `stack` (by default the last); `kept` bytes at most."""
+        super().__init__(model, stack, attention)
+        self.room, self._known = kept, dict[bytes, list[_Read]]()
+
+    @torch.no_grad()
+    def of(self, batch: TokenBatch, target: TokenBatch | None = None) -> list[_Read]:
+        """What is read of some texts, and of their targets where there are any."""
+        texts = [each for each in (batch, target) if each is not None]
+        about = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
+        if (known := self._known.get(about)) is not None:
+            return known
+        found = [*self._read(batch, target)]
+        size = sum(each.x.nbytes + (0 if each.keys is each.x else each.keys.nbytes) for each in found)
+        if size <= self.room:
+            self.room -= size
+            self._known[about] = found
+        return found
+
+    def _read(self, batch: TokenBatch, target: TokenBatch | None) -> Iterator[_Read]:
         within, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
         read, final = within + stream, [] if self.attention == "self" else ["encoder.resid_final"]
         seen = run(self.model, batch, target=target, capture=final, until=read)
@@ -71,58 +128,26 @@ class Shuffled(OneAttention):
                 sight = Source.of(keys, batch).seen_by(sight)
             attn = sublayer.layer
             assert isinstance(attn, Attention)
-            trained, counted = self._content(attn, _weights(attn), x, keys, sight), _counted(attn, sight)
-            scores = self._content(attn, self.weights[layer], x, keys, sight)
-            scores = scores.unflatten(1, (self.copies, -1))
-            by = _spread(trained, counted) / _spread(scores, counted[:, None]).clamp(min=1e-12)
-            scores = scores * by[None, ..., None, None]
-            bias = None if attn.bias is None else attn.bias(sight)
-            patterns = attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]).softmax(-1)
-            for copy in range(self.copies):
-                tap.at(self.stack).at(str(layer * self.copies + copy)).at(self.name)("pattern", patterns[:, copy])
-
-    @cached_property
-    def weights(self) -> list[_QK]:
-        """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
-        drawn = [
-            self._drawn(torch.Generator().manual_seed(self.seed + first), min(self.together, self.copies - first))
-            for first in range(0, self.copies, self.together)
-        ]
-        return [_joined(of_layer) for of_layer in zip(*drawn, strict=True)]
-
-    def _drawn(self, generator: torch.Generator, copies: int) -> list[_QK]:
-        """The weights of every layer of some copies."""
-        found = []
-        for sublayer in self.sublayers():
-            assert isinstance(sublayer.layer, Attention)
-            own = _weights(sublayer.layer)
-            found.append(tuple(None if each is None else _shuffled(each[0], copies, generator) for each in own))
-        return found
-
-    def _content(
-        self, attn: Attention, weights: _QK, x: Tensor, keys: Tensor, sight: Sight
-    ) -> Float[Tensor, "prompt copy_head query key"]:
-        """Scaled q·k of heads with such weights, copy by copy."""
-        made = []
-        for stream, weight, bias in ((x, *weights[:2]), (keys, *weights[2:])):
-            heads = torch.einsum("bpd,chde->cbphe", stream, weight.to(stream))
-            made.append(heads if bias is None else heads + bias[:, None, None].to(stream))
-        copies, prompts = made[0].shape[:2]
-        positions = sight.positions.expand(prompts, -1).repeat(copies, 1)
-        q, k = (each.flatten(0, 1) for each in made)
-        q = attn.queries(q, positions)
-        k = attn.keys(k, positions if not sight.across else positions.new_zeros(len(k), k.shape[1]))
-        scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return scores.unflatten(0, (copies, prompts)).transpose(0, 1).flatten(1, 2)
+            trained = _content(attn, _weights(attn), x, keys, sight)
+            yield _Read(x, keys, sight, _spread(trained, _counted(attn, sight)[:, None]))
 
 
-def _joined(several: Sequence[_QK]) -> _QK:
-    """The weights of one layer of copies that were drawn apart."""
-    w_q, b_q, w_k, b_k = (None if each[0] is None else torch.cat(each) for each in zip(*several, strict=True))
-    assert w_q is not None
-    assert w_k is not None
-    return w_q, b_q, w_k, b_k
+def _content(
+    attn: Attention, weights: _QK, x: Tensor, keys: Tensor, sight: Sight
+) -> Float[Tensor, "prompt copy head query key"]:
+    """Scaled q·k of heads with such weights."""
+    made = []
+    for stream, weight, bias in ((x, *weights[:2]), (keys, *weights[2:])):
+        heads = torch.einsum("bpd,chde->cbphe", stream, weight.to(stream))
+        made.append(heads if bias is None else heads + bias[:, None, None].to(stream))
+    copies, prompts = made[0].shape[:2]
+    positions = sight.positions.expand(prompts, -1).repeat(copies, 1)
+    q, k = (each.flatten(0, 1) for each in made)
+    q = attn.queries(q, positions)
+    k = attn.keys(k, positions if not sight.across else positions.new_zeros(len(k), k.shape[1]))
+    scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return scores.unflatten(0, (copies, prompts)).transpose(0, 1)
 
 
 def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torch.Generator) -> Tensor:

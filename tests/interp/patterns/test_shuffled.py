@@ -6,7 +6,7 @@ import torch
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Alibi, Local, Rotary
 from interp.initialisation import initialise
-from interp.patterns.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled, Streams
 from interp.sight import Sight
 
 
@@ -55,16 +55,32 @@ def test_every_weight_keeps_its_numbers_within_its_head():
                 assert not torch.equal(own[0], trained)
 
 
-def test_copies_of_several_seeds_share_one_pass_and_are_those_of_a_call_each():
-    model, batch = made(n_kv_heads=2, positions=Rotary()), ids()
-    shared = run(Shuffled(model, 5, seed=7, together=2), batch, until="decoder.*.attn.pattern")
-    calls = [(7, (0, 1)), (9, (2, 3)), (11, (4,))]
-    for seed, copies in calls:
-        alone = run(Shuffled(model, len(copies), seed), batch, until="decoder.*.attn.pattern")
-        for layer in range(2):
-            for number, copy in enumerate(copies):
-                own = alone[f"decoder.{layer * len(copies) + number}.attn.pattern"]
-                torch.testing.assert_close(shared[f"decoder.{layer * 5 + copy}.attn.pattern"], own)
+def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_again_take_none(monkeypatch):
+    model, texts = made(n_kv_heads=2, positions=Rotary()), [ids(), TokenBatch.from_rows([[3, 1, 4]])]
+    passes: list[object] = []
+
+    def counted(*given, **how):
+        passes.append(given)
+        return run(*given, **how)
+
+    monkeypatch.setattr("interp.patterns.shuffled.run", counted)
+
+    def patterns(streams: Streams | None) -> list[torch.Tensor]:
+        copies = [Shuffled(model, 2, seed, streams=streams) for seed in (7, 9)]
+        found = [run(each, text, until="decoder.*.attn.pattern") for each in copies for text in texts]
+        return [pattern for each in found for pattern in each.activations.values()]
+
+    alone = patterns(None)
+    assert len(passes) == 4
+    for kept, expected in ((1 << 20, 2), (0, 4), (streams_of(model, texts[0]), 3)):
+        passes.clear()
+        torch.testing.assert_close(patterns(Streams(model, kept=kept)), alone, rtol=0, atol=0)
+        assert len(passes) == expected
+
+
+def streams_of(model: Transformer, text: TokenBatch) -> int:
+    """The bytes that the attention of every layer reads of a text."""
+    return text.ids.numel() * model.config.d_model * model.config.n_layers * torch.finfo(model.dtype).bits // 8
 
 
 @pytest.mark.parametrize(
