@@ -22,12 +22,12 @@ from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
+from analyses.labels.costs import ARMS
 from analyses.labels.evidence import CELL, FEWEST, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.evidence import candidates as choose
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
-from analyses.labels.tally import ARMS
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading

@@ -18,9 +18,10 @@ import pandas as pd
 from analyses.behaviours import chosen
 from analyses.head_tables import Heads
 from analyses.labels.claims import unannotated
+from analyses.labels.costs import ARMS, CLAIM, SEEN
 from analyses.labels.readouts import Readout, readouts
 from analyses.labels.screen import Screen, Screened, verify
-from analyses.labels.tally import ARMS, CLAIM, SEEN, Tally
+from analyses.labels.tally import Tally, part_of
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
 from analyses.reading.windows import Progress, Window, windows
@@ -111,7 +112,7 @@ def measure(
     )
     estimates, screened = None, None
     if screen is not None:
-        estimates = np.subtract(*tally.losses())
+        estimates = tally.costs.effect()
         screened = verify(tally, screen, seed)
     table = _table(model, tally, estimates, seed)
     table = table.assign(
@@ -180,6 +181,7 @@ def _tallied(
     shown = [[(each, _looks(each, asked)) for each in _windows(model, text, counts)] for text in own]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
+    number = {name: at for at, name in enumerate(dict.fromkeys(text.document for text in own))}
     for text, each in zip(own, shown, strict=True):
         counts["texts"] += 1
         counts.update(unannotated(text))
@@ -187,9 +189,9 @@ def _tallied(
             counts["words of several pieces, each a row"] += sum(
                 len(window.columns[word]) > 1 for word in window.columns if window.scores(word)
             )
-            tally.add(window, group_of(text.document), read_by, looks)
+            tally.add(window, group_of(text.document), read_by, looks, part_of(number[text.document]))
     tally.work(progress)
-    if not tally.totals[CLAIM].rows.any():
+    if not tally.costs[CLAIM].rows.any():
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
     return tally, read_by
 
@@ -265,7 +267,9 @@ def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readou
         if not readout.readable(window):
             tally.counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
             return
-        tally.add(window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)})
+        tally.add(
+            window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)}, part_of(number)
+        )
 
 
 def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed: int) -> pd.DataFrame:
@@ -273,7 +277,7 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
     where, column = Heads.of(model).columns(len(tally.measures))
     beside = {}
     for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
-        drop = estimate(*_parts(tally.totals[kind]), *(_parts(tally.totals[less]) if less else ()), seed=seed)
+        drop = estimate(*_parts(tally.costs[kind]), *(_parts(tally.costs[less]) if less else ()), seed=seed)
         value = drop.gain if less else drop.value
         parts = {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
         known = tally.arms_measured.reshape(-1) if arm in ARMS else True
@@ -297,13 +301,13 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
 
 def _estimated(tally: Tally, seed: int) -> dict[str, object]:
     """Drop, control and effect of every head and measure, measures running fastest."""
-    drops = tally.totals[CLAIM]
-    controls, which = tally.strictest()
+    drops = tally.costs[CLAIM]
+    controls, _ = tally.costs.strictest()
     found = estimate(*_parts(drops), *_parts(controls), seed=seed)
     return {
         "drop": found.value,
         "control": found.baseline,
-        "control_name": which,
+        "control_name": tally.control_names(),
         "effect": found.gain,
         "ci_low": found.low,
         "ci_high": found.high,

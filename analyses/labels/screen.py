@@ -8,6 +8,9 @@ move to first order, added up without signs. How fast is told by small estimates
 choose, those whose rows move most; a quarter of the least effect that counts is allowed however little moves. Of the
 rest some are drawn at random from every layer, and of what the model is sure of as of what it is not (gradients vanish
 there), and measured too: how many of them are candidates bounds how many are missed.
+
+While labels are chosen, a cell is measured on a part of the documents at a time, and on no more once these settle
+whether its effect reaches what counts. On the half that reports nothing stops early.
 """
 
 import random
@@ -18,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta
 
-from analyses.labels.tally import Tally
+from analyses.labels.costs import Cells
+from analyses.labels.tally import N_PARTS, Tally
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read
@@ -67,8 +71,8 @@ class Screened:
 def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
     """Measure what the screen says in place of its estimate; None where nothing is chosen."""
     n_heads, names = tally.model.config.last.n_heads, [measure.name for _, measure in tally.measures]
-    there, (drop, control) = tally.claimed(), tally.losses()
-    estimate, size = drop - control, tally.sizes()
+    there, estimate = tally.claimed(), tally.costs.effect()
+    size = sum(tally.sizes[1:], tally.sizes[0]).sizes()
     candidates = np.zeros_like(there)
     for layer, head, name in screen.candidates:
         if name in names:  # `self` has no key that could be hidden
@@ -76,23 +80,31 @@ def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
     if not screen.choosing:
         candidates &= there
         tally.measure(candidates)
-        tally.measure_arms(candidates & (np.subtract(*tally.losses()) >= screen.least))
+        tally.measure_arms(candidates & (tally.costs.effect() >= screen.least))
         return None
     small = there & (estimate < screen.least)
     known = small & ~candidates
     known[known] = np.argsort(np.argsort(-size[known], kind="stable")) < _CALIBRATING
     known &= size > 0
-    tally.measure(there & (known | ~small))
-    off = np.subtract(*tally.losses()) - estimate
-    beyond = np.maximum(0.0, off[known] - _ALWAYS * screen.least)
-    margin = float(np.quantile(beyond / size[known] ** 2, _QUANTILE)) if known.any() else 0.0
-    tally.measure(there & (estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least))
-    drawn = _drawn(there & ~tally.measured, tally.said(), n_heads, seed)
-    tally.measure(drawn)
+    tally.measure(there & (known | ~small), part=0)
+    margin = _margin(tally, known, screen.least)
+    near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
+    rest = there & ~tally.measured
+    drawn = _drawn(rest & ~near, tally.said(), n_heads, seed)
+    tally.measure((rest & near) | drawn, part=0)
     tally.sampled = drawn
-    off = np.abs(np.subtract(*tally.losses()) - estimate)[drawn]
-    error = float(np.quantile(off, 0.9)) if len(off) else 0.0
+    for part in range(1, N_PARTS):
+        tally.measure(tally.measured & ~tally.costs.settled(screen.least, int(there.sum())), part)
+    off = np.abs(tally.costs.effect() - tally.foretold())[drawn]
+    error = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
     return Screened(int(there.sum()), int(tally.measured.sum()), margin, int(drawn.sum()), error)
+
+
+def _margin(tally: Tally, known: Cells, least: float) -> float:
+    """By how many times the square of what its rows move an effect may be above its estimate."""
+    beyond, size = tally.costs.effect() - tally.foretold() - _ALWAYS * least, tally.sizes[0].sizes()
+    told = known & (size > 0) & np.isfinite(beyond)
+    return float(np.quantile(np.maximum(0.0, beyond[told]) / size[told] ** 2, _QUANTILE)) if told.any() else 0.0
 
 
 def _drawn(rest: np.ndarray, said: np.ndarray, n_heads: int, seed: int) -> np.ndarray:

@@ -1,12 +1,13 @@
 """What hiding keys costs, added up: claims and controls wait, are hidden many at a time, and counted by document.
 
-What is measured is measured of all heads at once, or, where costs were estimated first, of some heads and measures.
+What is measured is measured of all heads at once, or, where costs were estimated first, of some heads and measures, on
+all documents or a part of them at a time.
 """
 
 import random
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,34 +16,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.labels.claims import Hiding, at_usual_distances, distances, with_control
+from analyses.labels.costs import ARMS, CLAIM, CONTROLS, SEEN, Cells, Costs, Job, PerCell
 from analyses.labels.readouts import Readout
 from analyses.measures import Looks, Measure
 from analyses.reading.windows import Progress, Window
 from analyses.shards import Kept, Lot, Shards
 from interp import TokenBatch, Transformer
 from interp.patching.gradients.claimed_keys import estimated_knock_out
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_together
+from interp.patching.joint_knockout import knock_out_together
+from interp.patching.knockout import Claim, Read, knock_out
 from interp.patching.patch_sites import last_stack
-from interp.patterns import Totals
 from interp.patterns.captured import read_patterns
 
-CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
-SEEN = "attention where masked", "the same to other keys"
 FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
 CLAIMS = 128  # with their controls, that one call hides
+_PARTS = (10, 20)  # documents after which measuring may stop
+N_PARTS = 1 + len(_PARTS)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A claim, or a control, that waits to be hidden."""
-
-    kind: str
-    group: int
-    column: int
-    readout: Readout
-    ids: tuple[int, ...]
-    hiding: Hiding
-    read: Read
+def part_of(document: int) -> int:
+    """The part that a document is in, by its number among those that are read."""
+    return bisect_right(_PARTS, document)
 
 
 class Tally:
@@ -70,24 +64,36 @@ class Tally:
         self.shards, self.asked_for = shards or Shards(), 0
         n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
         self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
-        self.totals = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS, *ARMS, *SEEN)}
+        shape = n_heads, len(measures)
+        self.costs = Costs.empty((CLAIM, *CONTROLS, *ARMS, *SEEN), *shape)
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
         self.jobs: list[Job] = []
         self.lots: list[list[Job]] = []  # that together are hidden at a time
         self.estimates = estimates
-        self.measured = np.full((n_heads, len(measures)), not estimates)
-        self.arms_measured = self.measured.copy()
-        self.sampled = np.zeros_like(self.measured)  # measured because they were drawn at random
-        self._sizes = {kind: Totals.empty(n_heads, len(measures)) for kind in (CLAIM, *CONTROLS)}
+        self.parts = np.full(shape, 0 if estimates else N_PARTS)  # of the documents, that each cell is measured on
+        self.arms_measured = self.measured
+        self.sampled = np.zeros(shape, dtype=bool)  # measured because they were drawn at random
+        self.estimated, self.sizes = (
+            [Costs.empty((CLAIM, *CONTROLS), *shape) for _ in range(N_PARTS if estimates else 0)] for _ in range(2)
+        )  # part by part: what was estimated, with its sign and without
         self._said, self._read = (np.zeros(len(measures)) for _ in range(2))  # of claims: read values, and rows
+
+    @property
+    def measured(self) -> Cells:
+        """The cells that are no estimates."""
+        return self.parts > 0
 
     def learn(self, looks: dict[str, Looks]) -> None:
         """How far away one window's claimed keys are."""
         for name, own in looks.items():
             self.usual[name] += distances(own, causal=self.model.config.last.causal)
 
-    def add(self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks]) -> None:
-        """Claims of one window."""
+    def add(
+        self, window: Window, group: int, read_by: dict[str, Readout], looks: dict[str, Looks], part: int = 0
+    ) -> None:
+        """Claims of one window, of a document that is in some part."""
+        if self.jobs and self.jobs[-1].part != part:
+            self.flush()
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
         reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # what reads the same shares a gradient
         for column, (behaviour, measure) in enumerate(self.measures):
@@ -100,7 +106,7 @@ class Tally:
                 if asked not in reads:
                     reads[asked] = readout.read(window, hiding.rows)
                 ids = readout.text(window, hiding.rows)
-                self.jobs.append(Job(kind, group, column, readout, ids, hiding, reads[asked]))
+                self.jobs.append(Job(kind, group, column, readout, ids, hiding, reads[asked], part))
         if len(self.jobs) >= CLAIMS:
             self.flush()
 
@@ -132,37 +138,49 @@ class Tally:
         self.flush()
         kinds = (CLAIM, *CONTROLS) if self.estimates else (CLAIM, *CONTROLS, *ARMS)
         later = [job for lot in self.lots for job in lot if job.kind not in kinds]  # their rows are known
-        _count_kinds(self.totals, later, torch.zeros(len(later), len(self.measured), dtype=torch.float64))
+        self.costs.add(later, torch.zeros(len(later), len(self.measured), dtype=torch.float64))
         for jobs, (effects, *more) in self._through(kinds, self._hidden, done=done):
-            _count_kinds(self.totals, jobs, effects)
+            self.costs.add(jobs, effects)
             if self.estimates:
-                sizes, values = more[:2]
-                _count_kinds(self._sizes, jobs, sizes)
-                for job, value in zip(jobs, values.tolist(), strict=True):
-                    if job.kind == CLAIM:
-                        self._said[job.column] += value
-                        self._read[job.column] += len(job.hiding.rows)
+                self._count_estimates(jobs, effects, *more[:2])
             for seen in more[2 if self.estimates else 0 :]:
                 for kind, of in zip(SEEN, (CLAIM, CONTROLS[0]), strict=True):
-                    _count(self.totals[kind], [of == job.kind for job in jobs], jobs, seen)
+                    self.costs.add_to(kind, [of == job.kind for job in jobs], jobs, seen)
 
-    def measure(self, cells: Bool[np.ndarray, "head measure"]) -> None:
-        """Put what hiding costs in place of its estimate, in some cells."""
-        self._measure(cells & ~self.measured, (CLAIM, *CONTROLS))
-        self.measured |= cells
+    def _count_estimates(self, jobs: Sequence[Job], effects: Tensor, sizes: Tensor, values: Tensor) -> None:
+        """Estimates of one lot, whose documents are of one part."""
+        self.estimated[jobs[0].part].add(jobs, effects)
+        self.sizes[jobs[0].part].add(jobs, sizes)
+        for job, value in zip(jobs, values.tolist(), strict=True):
+            if job.kind == CLAIM:
+                self._said[job.column] += value
+                self._read[job.column] += len(job.hiding.rows)
 
-    def measure_arms(self, cells: Bool[np.ndarray, "head measure"]) -> None:
+    def measure(self, cells: Cells, part: int | None = None) -> None:
+        """Put what hiding costs in place of its estimate, in some cells: of all documents, or of one part more."""
+        found = self._measured(cells, (CLAIM, *CONTROLS), part)
+        self.costs.take(found, cells, fresh=cells & ~self.measured)
+        self.parts[cells] = N_PARTS if part is None else part + 1
+
+    def measure_arms(self, cells: Cells) -> None:
         """Exchange and remove keys too, in some cells, of the measures that are armed."""
-        self._measure(cells, ARMS)
-        self.arms_measured |= cells
+        self.costs.take(self._measured(cells, ARMS), cells, fresh=cells)
+        self.arms_measured = self.arms_measured | cells
 
-    def _measure(self, cells: Bool[np.ndarray, "head measure"], kinds: Sequence[str]) -> None:
-        asked = torch.from_numpy(cells)
-        found = {kind: Totals.empty(*cells.shape) for kind in kinds}
-        for jobs, (effects,) in self._through(kinds, self._hidden_from, asked):
-            _count_kinds(found, jobs, effects)
-        for kind, totals in found.items():
-            self.totals[kind].scores[:, asked] = totals.scores[:, asked]
+    def _measured(self, cells: Cells, kinds: Sequence[str], part: int | None = None) -> Costs:
+        """What some kinds cost in some cells."""
+        found = Costs.empty(kinds, *cells.shape)
+        for jobs, (effects,) in self._through(kinds, self._hidden_from, torch.from_numpy(cells), part=part):
+            found.add(jobs, effects)
+        return found
+
+    def foretold(self) -> PerCell:
+        """What was estimated for the documents that each cell is measured on; NaN where it is an estimate still."""
+        found, so_far = np.full(self.parts.shape, np.nan), None
+        for number, own in enumerate(self.estimated, start=1):
+            so_far = own if so_far is None else so_far + own
+            found = np.where(self.parts == number, so_far.effect(), found)
+        return found
 
     def _hidden(self, jobs: Sequence[Job], batch: TokenBatch, claims: Sequence[Claim]) -> list[Tensor]:
         """What each claim costs, hidden from every head by itself or from its measure's heads at once, and what is told
@@ -190,15 +208,16 @@ class Tally:
         hide: Callable[..., Sequence[Tensor]],
         asked: Bool[Tensor, "head measure"] | None = None,
         done: Progress | None = None,
+        part: int | None = None,
     ) -> Iterator[tuple[list[Job], list[Float[Tensor, "job ..."]]]]:
-        """Jobs of some kinds, a lot and read-out at a time, and what `hide` says of them, now or before.
+        """Jobs of some kinds and part, a lot and read-out at a time, and what `hide` says of them, now or before.
 
         Every run asks for the same lots in the same order.
         """
         cells, told = ([], []) if asked is None else ([asked], asked.any(0).tolist())
         calls: list[list[Job]] = []
         lots: list[Lot] = []
-        for lot in self.lots:
+        for lot in self.lots if part is None else [lot for lot in self.lots if lot[0].part == part]:
             own = [job for job in lot if job.kind in kinds and (asked is None or told[job.column])]
             for jobs, batch, claims in _together(own):
                 self.asked_for += 1
@@ -212,37 +231,18 @@ class Tally:
         for jobs, kept in zip(calls, self.shards.all(lots, done), strict=True):
             yield jobs, [kept[str(at)].double() for at in range(len(kept))]
 
-    def claimed(self) -> Bool[np.ndarray, "head measure"]:
+    def claimed(self) -> Cells:
         """Where any row is claimed."""
-        return (self.totals[CLAIM].rows.sum(0) > 0).numpy()
-
-    def losses(self) -> tuple[Float[np.ndarray, "head measure"], Float[np.ndarray, "head measure"]]:
-        """What claims lose, and the control that loses most, in the read's unit a row; NaN where nothing is claimed."""
-        drops, controls = self.totals[CLAIM], self.strictest()[0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            lost, control = ((each.scores.sum(0) / each.weights.sum(0)).numpy() for each in (drops, controls))
-        return lost, control
-
-    def sizes(self) -> Float[np.ndarray, "head measure"]:
-        """What claims and controls were estimated to move a row, without signs: the claim and the larger control."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            claim, *controls = [(each.scores.sum(0) / each.weights.sum(0)).numpy() for each in self._sizes.values()]
-        return claim + np.fmax(*controls)
+        return (self.costs[CLAIM].rows.sum(0) > 0).numpy()
 
     def said(self) -> Float[np.ndarray, " measure"]:
         """What is read where nothing is hidden, in the read's unit a row of each measure's claims."""
         return self._said / np.maximum(self._read, 1)
 
-    def strictest(self) -> tuple[Totals, list[str]]:
-        """Of every head and measure the control that loses most a row, and its name."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = [(self.totals[kind].scores.sum(0) / self.totals[kind].weights.sum(0)).numpy() for kind in CONTROLS]
-        best = torch.as_tensor(np.nan_to_num(np.stack(means), nan=-np.inf).argmax(0))
-        parts = ("scores", "weights", "rows")
-        both = [torch.stack([getattr(self.totals[kind], part) for kind in CONTROLS]) for part in parts]
-        chosen = [part.gather(0, best.expand(1, *part.shape[1:]))[0] for part in both]
-        names = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in self.measures]
-        return Totals(*chosen), [names[column][at] for own in best.tolist() for column, at in enumerate(own)]
+    def control_names(self) -> list[str]:
+        """Of every cell what the control that loses most hides, measures running fastest."""
+        named = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in self.measures]
+        return [named[column][at] for own in self.costs.strictest()[1].tolist() for column, at in enumerate(own)]
 
 
 def _numbered(make: Callable[[], Sequence[Tensor]]) -> Kept:
@@ -267,21 +267,3 @@ def _together(jobs: Sequence[Job]) -> Iterator[tuple[list[Job], TokenBatch, list
 
 def _claim(job: Job, texts: Mapping[tuple[int, ...], int]) -> Claim:
     return job.hiding.claim(texts[job.ids], len(job.ids), job.read)
-
-
-def _count_kinds(totals: Mapping[str, Totals], jobs: Sequence[Job], effects: Float[Tensor, "job head"]) -> None:
-    """Add the drops of claims and of each of their controls."""
-    for kind, own in totals.items():
-        _count(own, [kind == job.kind for job in jobs], jobs, effects)
-
-
-def _count(totals: Totals, which: Sequence[bool], jobs: Sequence[Job], effects: Float[Tensor, "job head"]) -> None:
-    """Add the drops of claims, or of one of their controls, or the attention on their keys."""
-    own = [at for at, counted in enumerate(which) if counted]
-    if not own:
-        return
-    scores, rows = (torch.zeros(len(own), *totals.rows.shape[1:], dtype=torch.float64) for _ in range(2))
-    here = torch.arange(len(own)), slice(None), torch.tensor([jobs[at].column for at in own])
-    scores[here] = effects[own]
-    rows[here] = torch.tensor([[float(len(jobs[at].hiding.rows))] for at in own], dtype=torch.float64)
-    totals.add(torch.tensor([jobs[at].group for at in own]), scores, rows)

@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from analyses.labels import knockouts, label, screen
+from analyses.labels.costs import CLAIM, CONTROLS, Costs
 from analyses.labels.screen import Screen, Screened
 from models import planted
 from models.planted import Planted
@@ -65,12 +67,31 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     assert table.loc[table["estimate"] >= least, "measured"].all()
     assert not table.loc[table["estimate"] >= least, "sampled"].any()
     assert (table["sampled"] <= table["measured"]).all()
-    rows = table["measured"]
-    pd.testing.assert_frame_equal(table.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-9, atol=1e-12)
+    rows, early = table["measured"], table["documents"] < exact["documents"]
+    assert early.sum() == 1  # of the sixteen sequences of `induction` ten settled it
+    assert (table["effect"] < least)[early].equals((exact["effect"] < least)[early])
+    whole = rows & ~early
+    pd.testing.assert_frame_equal(table.loc[whole, TOLD], exact.loc[whole, TOLD], rtol=1e-9, atol=1e-12)
     assert (table.loc[~rows, "q"] == 1).all()
-    assert (table["q"] >= exact["q"] - 1e-12).all()  # what is not tested helps nothing else to be found
+    assert (table["q"] >= exact["q"] - 1e-12)[~early].all()  # what is not tested helps nothing else to be found
     off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
     assert said.error == pytest.approx(np.quantile(off, 0.9))
+
+
+def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_of_the_least_it_is():
+    """Columns: surely none; surely large; large, but not of all that are tested; near the least; of four groups."""
+    rng = np.random.default_rng(0)
+    mean, noise, groups = (0.0, 0.5, 0.06, 0.011, 0.0), (0.004, 0.1, 0.03, 0.004, 0.004), (10, 10, 10, 10, 4)
+    costs = Costs.empty((CLAIM, *CONTROLS), 1, 5)
+    for at, (own, off, n) in enumerate(zip(mean, noise, groups, strict=True)):
+        lost = own + off * rng.standard_normal(n)
+        lost += own - lost.mean()
+        costs[CLAIM].scores[:n, 0, at] = torch.from_numpy(3 * lost)
+        for kind in (CLAIM, *CONTROLS):
+            costs[kind].weights[:n, 0, at] = 3.0
+    np.testing.assert_allclose(costs.effect(), [mean], atol=1e-12)
+    assert costs.settled(0.01, 100_000).tolist() == [[True, True, False, False, False]]
+    assert costs.settled(0.01, 1).tolist() == [[True, True, True, False, False]]
 
 
 def test_a_part_of_every_layer_and_of_what_is_sure_and_unsure_is_drawn():
