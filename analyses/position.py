@@ -7,7 +7,9 @@ the repeat: it asks which heads carry the copy from the first time to the second
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 import pandas as pd
@@ -22,6 +24,7 @@ from analyses.reading.collectors import measured, summary
 from analyses.reading.inputs import is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
+from analyses.side_by_side import side_by_side
 from interp import AnnotatedText, InputError, Model
 from interp.initialisation import untrained
 from interp.patching import Pairs
@@ -150,8 +153,8 @@ class Collector:
 
         Induction is measured on so many `repeats`.
         """
-        self.repeats = repeats
-        self.model, self.seed, self.heads, self.n_untrained = model, seed, heads or Heads.of(model), n_untrained
+        self.model, self.seed, self.heads, self.repeats = model, seed, heads or Heads.of(model), repeats
+        self.seeds = range(seed, seed + n_untrained)  # of the untrained models
         self.causal = self.heads.causal
         self.names = positional.measures(self.causal)
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
@@ -176,9 +179,8 @@ class Collector:
         """What was added up, and induction."""
         asked = [_BY_NAME[name] for name in self.names]
         scored = [Scored(self.totals[sink], asked, sink, [UNIFORM.name], null=self.nulls[sink]) for sink in SINKS]
-        if self.n_untrained:
-            fresh = (untrained(self.model, self.seed + k) for k in range(self.n_untrained))
-            bar = max(_best_untrained_share(each, self.heads, [window for _, window in self.drawn]) for each in fresh)
+        if self.seeds:
+            bar = untrained_share(self.model, self.heads, [window for _, window in self.drawn], self.seeds)
             of_modes = _BY_NAME["positional-head"]
             scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
         counts, length = dict(reading.counts), repeat_length(self.model)
@@ -194,14 +196,21 @@ def _lot(window: Window) -> bytes:
     return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).digest()
 
 
-def _best_untrained_share(model: Model, heads: Heads, drawn: Sequence[Window]) -> float:
-    """The largest share of rows that any of a model's heads looks hardest at one offset with."""
-    modes, reading = positional.Modes.empty(heads.count), Reading(model, (), heads=heads)
-    for windows in reading.batched(drawn):
+def untrained_share(model: Model, heads: Heads, drawn: Sequence[Window], seeds: Sequence[int]) -> float:
+    """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
+    tasks = [partial(_untrained_modes, model, heads, drawn, seed, half) for seed in seeds for half in (0, 1)]
+    found = side_by_side(tasks)
+    whole = [positional.Modes(one + other).finish() for one, other in zip(found[::2], found[1::2], strict=True)]
+    return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
+
+
+def _untrained_modes(model: Model, heads: Heads, drawn: Sequence[Window], seed: int, half: int) -> Totals:
+    """Of every other batch: how many rows of each of an untrained model's heads look hardest at each offset."""
+    modes, reading = positional.Modes.empty(heads.count), Reading(untrained(model, seed), (), heads=heads)
+    for windows in islice(reading.batched(drawn), half, None, 2):
         batch = read_batch(reading.model, heads, windows)
         modes.add(batch.groups, batch.pattern, batch.rows)
-    best = modes.finish()
-    return float((best.scores.sum(0) / best.weights.sum(0)).max())
+    return modes.totals
 
 
 # Random tokens, repeated: start + R + R (Olsson 2022).

@@ -11,12 +11,14 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 MOST = 16  # processes: each has memory of its own for what it measures
 T = TypeVar("T")
@@ -33,27 +35,42 @@ def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object]
         tasks: pieces of work that do not depend on each other, and whose results can be pickled.
         done: called with the number of tasks that have ended, as they end.
     """
-    found: dict[int, T] = {}
-    say = done or (lambda count: None)
-    with _workers(tasks) as receivers:
-        open_ends = [*receivers]
-        while open_ends:
-            for end in wait(open_ends):
-                assert isinstance(end, Connection)
-                try:
-                    number, (value, error) = pickle.loads(end.recv_bytes())  # from our own fork, over a pipe of its own
-                except EOFError:
-                    open_ends.remove(end)
-                    continue
-                if error is not None:
-                    raise error
-                found[number] = value
-                say(len(found))
-    for number, task in enumerate(tasks):
-        if number not in found:
-            found[number] = task()
-            say(len(found))
-    return [found[number] for number in range(len(tasks))]
+    count = processes(len(tasks))
+    with _workers(tasks, count if count > 1 else 0) as (receivers, _):
+        found = _received(receivers, done)
+    return _whole(tasks, found, done)
+
+
+@contextmanager
+def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Callable[[], list[T]]]:
+    """Other processes begin with `tasks` while this one goes on, with the threads that they leave to it.
+
+    What is yielded is called for what each task returned, in their order. This process then does those that nobody has
+    begun, and waits for the rest. Where there is no other process, that is all of them. For the rest as `side_by_side`.
+
+    Args:
+        tasks: as of `side_by_side`.
+        crowded: this process keeps all its threads, and there is one process more for every two of them: what goes on
+            has processes of its own, and stretches in which only one of them is busy.
+    """
+    threads = torch.get_num_threads()
+    free = (threads + 1) // 2 if crowded else threads - 1
+    others = min(len(tasks), free, MOST) if processes(len(tasks) + 1) > 1 else 0
+    with _workers(tasks, others) as (receivers, following):
+
+        @cache
+        def ended() -> list[T]:
+            found: dict[int, T] = {}
+            torch.set_num_threads(threads)
+            while receivers and (number := _next(following)) < len(tasks):
+                found[number] = tasks[number]()
+            return _whole(tasks, found | _received(receivers))
+
+        torch.set_num_threads(threads if crowded else threads - len(receivers))
+        try:
+            yield ended
+        finally:
+            torch.set_num_threads(threads)
 
 
 def processes(tasks: int) -> int:
@@ -62,12 +79,43 @@ def processes(tasks: int) -> int:
     return min(tasks, torch.get_num_threads(), MOST) if forks else 1
 
 
+def _received(receivers: Sequence[Connection], done: Callable[[int], object] | None = None) -> dict[int, Any]:
+    """What processes send until they have ended, by the number of its task."""
+    found: dict[int, Any] = {}
+    open_ends = [*receivers]
+    while open_ends:
+        for end in wait(open_ends):
+            assert isinstance(end, Connection)
+            try:
+                number, (value, error) = pickle.loads(end.recv_bytes())  # from our own fork, over a pipe of its own
+            except EOFError:
+                open_ends.remove(end)
+                continue
+            if error is not None:
+                raise error
+            found[number] = value
+            if done is not None:
+                done(len(found))
+    return found
+
+
+def _whole(
+    tasks: Sequence[Callable[[], T]], found: dict[int, T], done: Callable[[int], object] | None = None
+) -> list[T]:
+    """What all tasks returned; those that no process has done are done here."""
+    for number, task in enumerate(tasks):
+        if number not in found:
+            found[number] = task()
+            if done is not None:
+                done(len(found))
+    return [found[number] for number in range(len(tasks))]
+
+
 @contextmanager
-def _workers(tasks: Sequence[Callable[[], object]]) -> Iterator[list[Connection]]:
-    """Processes at work on the tasks, by what they send; none of them is left."""
-    count = processes(len(tasks))
-    if count < 2:
-        yield []
+def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tuple[list[Connection], Any]]:
+    """So many processes at work on the tasks, by what they send, and the number of the next; none of them is left."""
+    if not count:
+        yield [], None
         return
     fork = multiprocessing.get_context("fork")
     following = fork.Value("q", 0)
@@ -76,6 +124,7 @@ def _workers(tasks: Sequence[Callable[[], object]]) -> Iterator[list[Connection]
     try:
         for _ in range(count):
             receiver, sender = fork.Pipe(duplex=False)
+            _widen(sender)
             worker = fork.Process(target=_work, args=(tasks, following, sender, os.getpid()), daemon=True)
             with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -83,11 +132,26 @@ def _workers(tasks: Sequence[Callable[[], object]]) -> Iterator[list[Connection]
             sender.close()
             started.append(worker)
             receivers.append(receiver)
-        yield receivers
+        yield receivers, following
     finally:
         for worker in started:
             worker.terminate()
             worker.join()
+
+
+def _widen(sender: Connection) -> None:
+    """Let a megabyte wait to be read: who sends goes on meanwhile, and who reads may be busy."""
+    import fcntl  # noqa: PLC0415 (of this system alone)
+
+    with suppress(OSError):  # the user's pipes hold as much as they may
+        fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
+
+
+def _next(following: Any) -> int:
+    """The number of the next task that nobody has begun."""
+    with following.get_lock():
+        number, following.value = following.value, following.value + 1
+    return number
 
 
 def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connection, parent: int) -> None:
@@ -96,11 +160,8 @@ def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connect
     for stop in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stop, signal.SIG_DFL)
     torch.set_num_threads(1)  # threads do not outlive a fork
-    while os.getppid() == parent:
-        with following.get_lock():
-            number, following.value = following.value, following.value + 1
-        if number >= len(tasks):
-            return
+    threadpool_limits(1)  # and numpy's would be more than there are cores for
+    while os.getppid() == parent and (number := _next(following)) < len(tasks):
         try:
             said = tasks[number](), None
         except Exception as error:

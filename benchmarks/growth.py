@@ -42,8 +42,9 @@ STAGES = {  # by how a stage's name in `run.json` begins or ends
     "knocking out": "knock-outs",
     "reading with heads that have learnt nothing": "nulls",
     "reading": "attention",
-    "weighing by norm": "attention",
-    "intervals, rules and minimal pairs": "intervals, pairs",
+    "minimal pairs": "intervals, pairs",  # those of a behaviour, and the wait for them
+    "intervals": "intervals, pairs",
+    "comparing with rules": "intervals, pairs",
 }
 COLOURS = {"knock-outs": INK, "nulls": SOFT, "attention": GREY, "intervals, pairs": PALE, "the rest": "#e6e9ec"}
 

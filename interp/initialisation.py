@@ -59,8 +59,12 @@ def _depth(name: str, model: Transformer) -> float:
 
 def untrained(model: Model, seed: int) -> Transformer:
     """A model of the same configuration that has learnt nothing; `model` itself stays as it is."""
-    with torch.random.fork_rng(devices=[]):  # what its parts draw is drawn again below
+    with torch.device("meta"):  # without memory: what its parts would draw is drawn below
         fresh = Transformer(model.config, model.tokenizer, model.target_tokenizer)
-    fresh = fresh.to(model.device, model.dtype)
+    for name, shape in [*fresh.named_parameters()]:
+        module, _, leaf = name.rpartition(".")
+        weight = torch.empty_strided(shape.shape, shape.stride(), dtype=model.dtype, device=model.device)
+        setattr(fresh.get_submodule(module), leaf, nn.Parameter(weight))
+    fresh.tie()
     initialise(fresh, seed)
     return fresh

@@ -23,6 +23,7 @@ from interp.config import (
     Transform,
     TransformerConfig,
 )
+from interp.lookup import Lookup
 from interp.positions import sinusoids
 from interp.tap import UNTAPPED, Tap
 
@@ -80,9 +81,9 @@ class Embedding(nn.Module):
         super().__init__()
         width = config.d_embedding or config.d_model
         self.config = config
-        self.token = nn.Embedding(config.d_vocab, width)
+        self.token = Lookup(config.d_vocab, width)
         self.position = _position_table(config, width)
-        self.token_type = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
+        self.token_type = Lookup(config.n_token_types, width) if config.n_token_types else None
         self.norm = build_norm(config.norm, width) if config.embedding_norm else nn.Identity()
         self.project = Linear(width, config.d_model) if config.d_embedding else nn.Identity()
 
@@ -107,10 +108,10 @@ class Embedding(nn.Module):
         return self.project(self.norm(x))
 
 
-def _position_table(config: StackConfig, width: int) -> nn.Embedding | None:
+def _position_table(config: StackConfig, width: int) -> Lookup | None:
     if not isinstance(config.positions, Learned):
         return None
-    return nn.Embedding(config.positions.first + config.n_ctx, width)
+    return Lookup(config.positions.first + config.n_ctx, width)
 
 
 class Linear(nn.Linear):

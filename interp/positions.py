@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.config import Alibi, Buckets, Interpolated, Rotary, Sinusoidal, StackConfig, Stretched, Yarn
+from interp.lookup import Lookup
 from interp.sight import Sight
 
 
@@ -100,7 +101,7 @@ class BucketBias(nn.Module):
     def __init__(self, config: Buckets, n_heads: int, *, causal: bool):
         super().__init__()
         self.config, self.causal = config, causal
-        self.table = nn.Embedding(config.n_buckets, n_heads)
+        self.table = Lookup(config.n_buckets, n_heads)
 
     def forward(self, sight: Sight) -> Float[Tensor, "rows head query key"]:
         """What is added to the scores of each head."""

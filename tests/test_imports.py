@@ -202,6 +202,11 @@ def test_importing_is_light(statement):
     assert not loaded & HEAVY
 
 
+def test_loading_a_model_does_not_bring_in_torchs_compiler():
+    loaded = loaded_by("import models; models.load('default')")
+    assert not {name for name in loaded if name.startswith(("torch._dynamo", "sympy"))}
+
+
 @pytest.mark.slow
 def test_the_installed_command_is_not_shadowed_by_folders_of_the_same_names(tmp_path):
     for name in ("models", "analyses", "interp"):

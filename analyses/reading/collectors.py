@@ -36,9 +36,27 @@ def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected
     Raises:
         InputError: the corpus is empty, or of words where the model has no tokenizer.
     """
+    read(reading, collectors)
+    return collected(reading, collectors)
+
+
+def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Collector] = ()) -> None:
+    """Show every batch to all collectors; to those `by_norm` as the reading's `weighted` weighs it.
+
+    Raises:
+        InputError: as `collect`.
+    """
     for batch in reading:
         for each in collectors:
             each.add(batch)
+        if by_norm:
+            weighed = batch.by_norm
+            for each in by_norm:
+                each.add(weighed)
+
+
+def collected(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
+    """What each collector added up in the end, or why there was nothing for it."""
     return [_collected(each, reading) for each in collectors]
 
 

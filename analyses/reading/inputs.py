@@ -5,16 +5,18 @@ source. A text with no target of its own is its own target.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from analyses.head_tables import Heads
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.finite import check_finite
 from interp.patterns.captured import read_patterns
-from interp.running import target_tokenizer
+from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.rows import Pattern
+from interp.running import Tokens, target_tokenizer
 
 
 def is_paired(model: Model, heads: Heads) -> bool:
@@ -39,9 +41,33 @@ def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
     return AnnotatedText.plain(text.target, text.document)
 
 
+class _Asked(NamedTuple):
+    """What a model reads so that some heads' patterns can be.
+
+    tokens   those that the heads' queries stand on
+    source   what the encoder reads, where the heads are a decoder's that has one
+    read     what the first stack reads
+    target   what the decoder reads, where there is an encoder
+    """
+
+    tokens: TokenBatch
+    source: TokenBatch | None
+    read: TokenBatch
+    target: Tokens | None
+
+
+def _asked(model: Model, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> _Asked:
+    """What is read of `ids`; `sources` are what the encoder reads where the heads are a decoder's that has one."""
+    tokens = TokenBatch.from_rows(ids).to(model.device)
+    if sources is None:
+        return _Asked(tokens, None, tokens, least_target(model, len(ids)))
+    source = TokenBatch.from_rows(sources).to(model.device)
+    return _Asked(tokens, source, source, tokens)
+
+
 def patterns(
     model: Model, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
-) -> tuple[TokenBatch, Float[Tensor, "prompt head query key"], TokenBatch | None]:
+) -> tuple[TokenBatch, Pattern, TokenBatch | None]:
     """The tokens that ask, the pattern of every head, layer by layer, and the source where there is one.
 
     `sources` are what the encoder reads where the heads are a decoder's that has one.
@@ -49,21 +75,39 @@ def patterns(
     Raises:
         InputError: a pattern is undefined; the first site that is so is named.
     """
-    place = f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
-    tokens = TokenBatch.from_rows(ids).to(model.device)
-    if sources is None:
-        source, read, target = None, tokens, least_target(model, len(ids))
-    else:
-        source = read = TokenBatch.from_rows(sources).to(model.device)
-        target = tokens
-    pattern = read_patterns(model, read, place, target)
-    undefined = pattern.sum((1, 3)).isnan() & tokens.mask
-    if bool(undefined.any()):
-        row = int(undefined.any(1).int().argmax())
-        alone = [each.ids[row][each.mask[row]][None] for each in (read, tokens)]
-        check_finite(model, alone[0], None if len(model.config.stacks) == 1 or sources is None else alone[1])
-        raise InputError(f"{place} holds NaN in {model.dtype} on a text of {len(ids[row])} tokens, though not alone")
-    return tokens, pattern, source
+    given = _asked(model, ids, sources)
+    pattern = read_patterns(model, given.read, _place(heads), given.target)
+    _check_defined(model, heads, given, pattern)
+    return given.tokens, pattern, given.source
+
+
+def patterns_by_norm(
+    weighted: NormWeighted, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
+) -> tuple[TokenBatch, Pattern, Pattern, TokenBatch | None]:
+    """As `patterns`, with the patterns weighed by the norm of what is written behind the model's own; of one pass.
+
+    Raises:
+        InputError: as `patterns`.
+    """
+    given = _asked(weighted.model, ids, sources)
+    pattern, by_norm = weighted.beside(given.read, given.target)
+    _check_defined(weighted.model, heads, given, pattern)
+    return given.tokens, pattern, by_norm, given.source
+
+
+def _place(heads: Heads) -> str:
+    return f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
+
+
+def _check_defined(model: Model, heads: Heads, given: _Asked, pattern: Tensor) -> None:
+    undefined = pattern.sum((1, 3)).isnan() & given.tokens.mask
+    if not bool(undefined.any()):
+        return
+    row = int(undefined.any(1).int().argmax())
+    alone = [each.ids[row][each.mask[row]][None] for each in (given.read, given.tokens)]
+    check_finite(model, alone[0], None if given.source is None else alone[1])
+    n_tokens = int(given.tokens.mask[row].sum())
+    raise InputError(f"{_place(heads)} holds NaN in {model.dtype} on a text of {n_tokens} tokens, though not alone")
 
 
 def least_target(model: Model, count: int) -> Tensor | None:

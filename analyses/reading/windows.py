@@ -15,11 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from analyses.reading.inputs import is_paired, patterns, shown_to, tokenizer_of
+from analyses.reading.inputs import is_paired, patterns, patterns_by_norm, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
 from interp.patterns.crossing import Crossing
+from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import Sink
 from interp.sight import Sight
 from interp.tokens import NO_WORD, align
@@ -137,7 +138,8 @@ def _window(
 class Batch:
     """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer.
 
-    `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both.
+    `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both. `weighted`
+    are the patterns weighed by the norm of what is written, where the reading asks for them.
     """
 
     windows: list[Window]
@@ -146,6 +148,13 @@ class Batch:
     rows: Rows
     groups: Int[Tensor, " prompt"]
     crossing: Crossing | None = None
+    weighted: Float[Tensor, "prompt head query key"] | None = None
+
+    @property
+    def by_norm(self) -> "Batch":
+        """The same rows, with patterns that are weighed by the norm of what is written; known where they were read."""
+        assert self.weighted is not None
+        return replace(self, pattern=self.weighted, weighted=None)
 
     @cached_property
     def word_of(self) -> Int[Tensor, "prompt position"]:
@@ -185,13 +194,14 @@ class Reading:
     """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
 
     `heads` are those whose patterns are read; a model of one stack has one kind. A model without a tokenizer reads
-    texts of token ids.
+    texts of token ids. `weighted` weighs the patterns that it reads by the norm of what is written, in the same pass.
     """
 
     model: Model
     corpus: Iterable[AnnotatedText]
     progress: Progress | None = None
     heads: Heads | None = None
+    weighted: NormWeighted | None = None
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
 
@@ -200,7 +210,7 @@ class Reading:
             self.model = by_ids(self.model)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (read_batch(self.model, self.read, windows) for windows in self.shown())
+        return (read_batch(self.model, self.read, windows, self.weighted) for windows in self.shown())
 
     def shown(self) -> Iterator[list[Window]]:
         """The windows that the model reads together, batch by batch."""
@@ -263,10 +273,14 @@ def _entries(window: Window) -> int:
     return max(len(window.ids), len(window.source or ())) ** 2
 
 
-def read_batch(model: Model, heads: Heads, shown: list[Window]) -> Batch:
-    """Run the model on windows and keep all patterns of some heads."""
+def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
+    """Run the model on windows and keep all patterns of some heads; with `norms` also those that it weighs."""
     sources = [window.source for window in shown if window.source is not None]
-    tokens, pattern, source = patterns(model, heads, [window.ids for window in shown], sources or None)
+    ids, weighted = [window.ids for window in shown], None
+    if norms is None:
+        tokens, pattern, source = patterns(model, heads, ids, sources or None)
+    else:
+        tokens, pattern, weighted, source = patterns_by_norm(norms, heads, ids, sources or None)
     width, device = tokens.ids.shape[1], model.device
     content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
@@ -284,4 +298,5 @@ def read_batch(model: Model, heads: Heads, shown: list[Window]) -> Batch:
         rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
         crossing=crossing,
+        weighted=weighted,
     )

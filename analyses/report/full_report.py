@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from analyses import coreference, probe
-from analyses.behaviours import asked_of, chosen
-from analyses.causal_tests import Effects, no_effects
+from analyses.behaviours import chosen
 from analyses.corpora import Corpus
-from analyses.corpora.serving import Serving, serving, unserved
 from analyses.experiments import experiments_section
-from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
+from analyses.head_tables import with_q
 from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.head_cards import overview
 from analyses.labels import label
@@ -22,10 +20,14 @@ from analyses.numerals import counted
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.over_training.when_formed import forming, when_formed
 from analyses.own_measures import as_behaviours
-from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.token_ids import TokenIds, by_ids, of_ids, random_ids
-from analyses.reading.windows import Reading
-from analyses.report import behaviour_sections, coreference_section, explanation_section, label_section
+from analyses.report import (
+    behaviour_results,
+    behaviour_sections,
+    coreference_section,
+    explanation_section,
+    label_section,
+)
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
 from analyses.report.scaffold import Run, Stages
@@ -44,16 +46,11 @@ from analyses.sections import (
     link,
     remark,
 )
-from analyses.side_by_side import side_by_side
+from analyses.side_by_side import meanwhile
 from analyses.viewer import Passage, corpus_passages
-from interp import InputError, Model, Transformer
-from interp.patterns.norm_weighted import NormWeighted
+from interp import InputError, Model
 
 T = TypeVar("T")
-_NO_PAIRS = "there are no minimal pairs for it"
-_TWO_STACKS = (
-    "its minimal pairs are prompts for models of one stack; interp patch with --target patches an encoder-decoder"
-)
 _BY_IDS = (
     "The model has no tokenizer, so it was read by token ids: texts of words, and what is asked of words, are left out."
 )
@@ -154,24 +151,26 @@ def find(
         known, model, corpora = _without_words(known, model, corpora, run.seed)
     passages = corpus_passages.asked(given, texts)  # before the long work: a text may be too long
     trained = Part() if training is None else _trained(training, given)
-    measured = _measure(run, model, known, corpora, pairs)
+    measured = behaviour_results.measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
-    results = [_draw(run, model, result) for result in _corrected(measured)]
-    beside = _with_sentences(run, model, results, trained)
+    results, sentences = _drawn(run, model, _corrected(measured))
+    beside = _with_sentences(trained, sentences)
     passages = passages or corpus_passages.found(given, next(each.corpus for each in results if not each.left_out))
     found = Found(results, beside, passages)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
         first = _page(run, model, corpora, known, pairs, found)
         run.show(replace(first, unfinished=", ".join(name for name, asked in rest.items() if asked)))
-    labelled = _labels(run, model, results, known, exact=exact) if labels else None
     told = {
         "explanations": partial(_explanations, model, results),
         **({"probes": partial(_probes, given, corpora)} if probes else {}),
         **({"scores": partial(_scores, given, corpora)} if coreference.BEHAVIOUR.name in known else {}),
     }
-    more = _side_by_side(run, told)
+    with meanwhile([partial(_timed, part, run) for part in told.values()], crowded=True) as ended:
+        labelled = _labels(run, model, results, known, exact=exact) if labels else None
+        run.say(f"the rest of {', '.join(told)}", 0)
+        more = {name: _beside(run, *part) for name, part in zip(told, ended(), strict=True)}
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
     found = replace(found, labelled=labelled, explained=more["explanations"], probed=more.get("probes"), asked=asked)
     return _page(run, model, corpora, known, pairs, replace(found, scored=more.get("scores", Part())))
@@ -191,80 +190,6 @@ def _without_words(
     return rest, by_ids(model), [each for each in corpora if of_ids(model, each)] or [random_ids(model, seed)]
 
 
-def _measure(
-    run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int
-) -> list[Result]:
-    """Every behaviour on its corpus, each corpus read once for each kind of attention."""
-    found: dict[tuple[str, Heads], Result] = {}
-    kinds = Heads.every(model)
-    needs = {name: behaviour.needs for name, behaviour in behaviours.items()}
-    for name, why in unserved(needs, corpora).items():
-        run.say(f"{name} is left out: {why}\n", 0)
-        for kind in kinds:
-            if name in asked_of(kind, behaviours):
-                found[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
-    for used in serving(needs, corpora):
-        for kind in kinds:
-            asked = [each for name, each in asked_of(kind, behaviours).items() if name in used.asked]
-            if not asked:
-                continue
-            collectors = [each.collector(model, seed=run.seed, heads=kind) for each in asked]
-            say = partial(run.say, f"{', '.join(each.name for each in asked)}: reading")
-            reading = Reading(model, used.corpus, say, heads=kind)
-            collected = collect(reading, collectors)
-            norms = _norms(run, model, asked, used.corpus, kind)
-            for behaviour, own, by_norm in zip(asked, collected, norms, strict=True):
-                run.say(f"{behaviour.name}: intervals, rules and minimal pairs", 0)
-                found[behaviour.name, kind] = _result(model, behaviour, kind, used, (own, by_norm), run.seed, pairs)
-    return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
-
-
-def _norms(
-    run: Run, model: Model, asked: Sequence[Behaviour], corpus: Corpus, kind: Heads
-) -> Sequence[Collected | InputError | None]:
-    """The same measures of attention weighted by the norm of what is written, where the model's parts are at hand."""
-    if not isinstance(model, Transformer):
-        return [None] * len(asked)
-    weighted = NormWeighted(model, kind.stack, kind.attention)
-    collectors = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in asked]
-    say = partial(run.say, f"{', '.join(each.name for each in asked)}: weighing by norm")
-    return collect(Reading(weighted, corpus, say, heads=kind), collectors)
-
-
-def _result(
-    model: Model,
-    behaviour: Behaviour,
-    kind: Heads,
-    used: Serving,
-    read: tuple[Collected | InputError, Collected | InputError | None],
-    seed: int,
-    pairs: int,
-) -> Result:
-    about = behaviour, kind, used.corpus, used.stands_in
-    collected, by_norm = read
-    try:
-        if isinstance(collected, InputError):
-            raise collected
-        measured = collected.measured(seed=seed)
-        refuse_unread(measured.counts, used.corpus.name)
-        if isinstance(by_norm, Collected):
-            measured = replace(measured, heads=beside_norms(measured.heads, by_norm.table(seed=seed)))
-    except InputError as error:
-        return _not_measured(*about, why=str(error))
-    if len(model.config.stacks) > 1:
-        effects = no_effects(behaviour.name, _TWO_STACKS)
-    elif behaviour.effects is None:
-        effects = no_effects(behaviour.name, _NO_PAIRS)
-    else:
-        effects = behaviour.effects(model, pairs=pairs, seed=seed)
-    return Result(*about, measured, effects, collected=collected)
-
-
-def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: bool = False, *, why: str) -> Result:
-    nothing = Measured(pd.DataFrame(columns=HEAD_COLUMNS)), Effects(pd.DataFrame(columns=EFFECT_COLUMNS))
-    return Result(behaviour, kind, corpus, stands_in, *nothing, left_out=why)
-
-
 def _reasons(results: Sequence[Result]) -> str:
     """Why nothing was measured, each reason once."""
     reasons = dict.fromkeys(result.left_out for result in results)
@@ -282,19 +207,16 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     ]
 
 
-def _side_by_side(run: Run, parts: Mapping[str, Callable[[Run], T]]) -> dict[str, T]:
-    """Parts of the report that share nothing, measured at once; each keeps how long its own stages took."""
+def _timed(part: Callable[[Run], T], run: Run) -> tuple[T, dict[str, float]]:
+    """A part of the report, and how long its own stages took."""
+    stages = Stages(lambda stage, count: None)
+    return part(replace(run, say=stages)), stages.seconds()
 
-    def timed(part: Callable[[Run], T]) -> tuple[T, dict[str, float]]:
-        stages = Stages(lambda stage, count: None)
-        return part(replace(run, say=stages)), stages.seconds()
 
-    stage = f"{', '.join(parts)}: at once"
-    run.say(stage, 0)
-    found = side_by_side([partial(timed, part) for part in parts.values()], partial(run.say, stage))
-    for _, seconds in found:
-        run.say.add(seconds)
-    return {name: part for name, (part, _) in zip(parts, found, strict=True)}
+def _beside(run: Run, part: T, seconds: Mapping[str, float]) -> T:
+    """A part that was made at the same time as others, its stages among those of the run."""
+    run.say.add(seconds)
+    return part
 
 
 def _labels(
@@ -333,12 +255,24 @@ def _trained(training: TrainingRun, model: Model) -> Part:
     return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
 
 
-def _with_sentences(run: Run, model: Model, results: Sequence[Result], trained: Part) -> Part:
+def _with_sentences(trained: Part, sentences: pd.DataFrame) -> Part:
     """What cards say beside facts: when heads formed, and where each looks in sentences of the first text."""
+    return replace(trained, tables={**trained.tables, **({"example_sentences": sentences} if len(sentences) else {})})
+
+
+def _drawn(run: Run, model: Model, results: Sequence[Result]) -> tuple[list[Result], pd.DataFrame]:
+    """The results with their figures, and what cards show of sentences.
+
+    Meanwhile other processes compare heads with rules and read sentences.
+    """
     corpus = next(result.corpus for result in results if not result.left_out)
-    run.say("reading sentences", 0)
-    read = example_sentences(model, corpus, corpus_name=corpus.name, seed=run.seed)
-    return replace(trained, tables={**trained.tables, **({"example_sentences": read} if len(read) else {})})
+    sentences = partial(example_sentences, model, corpus, corpus_name=corpus.name, seed=run.seed)
+    compared = [result.measured.followed for result in results if behaviour_results.has_rules(result)]
+    with meanwhile([*compared, sentences]) as ended:
+        drawn = [_draw(run, model, result) for result in results]
+        run.say("comparing with rules, reading sentences", 0)
+        *rules, read = ended()
+    return behaviour_results.with_rules(drawn, rules), read
 
 
 def _draw(run: Run, model: Model, result: Result) -> Result:

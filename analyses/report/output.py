@@ -12,6 +12,8 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from io import BytesIO
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,6 +24,7 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
 from analyses.provenance import digest
+from analyses.side_by_side import side_by_side
 from interp.errors import InputError
 from interp.training.stops import unstopped
 from interp.training.whole_files import alone, is_being_made
@@ -44,7 +47,9 @@ class Output:
         self.folder, self.out = folder, out
         self.files: list[str] = []
         self.shown = False
-        self._drawn: dict[str, tuple[Figure, list[bytes]]] = {}
+        self._drawn: dict[
+            str, tuple[Figure, dict[str, bytes]]
+        ] = {}  # by name: what was shown before is not drawn again
 
     @property
     def may_show(self) -> bool:
@@ -92,20 +97,21 @@ class Output:
 
     def figure(self, name: str, figure: Figure) -> Path:
         """`figures/NAME.svg` and `.png`; returns where the svg lies for now."""
-        svg, png = self.path(f"figures/{name}.svg"), self.path(f"figures/{name}.png")
-        drawn, made = self._drawn.get(name, (None, []))
-        if drawn is figure:  # it was shown before
-            with self._saying(f"figures/{name}.svg"):
-                for path, content in zip((svg, png), made, strict=True):
+        self.figures({name: figure})
+        return self.folder / f"figures/{name}.svg"
+
+    def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
+        """Each as `figure`, several drawn at once; returns the svgs by name."""
+        new = {name: each for name, each in figures.items() if self._drawn.get(name, (None,))[0] is not each}
+        with self._saying("figures"):
+            made = side_by_side([partial(_drawn, each) for each in new.values()])
+        self._drawn |= {name: (each, files) for (name, each), files in zip(new.items(), made, strict=True)}
+        for name in figures:
+            for ending, content in self._drawn[name][1].items():
+                path = self.path(f"figures/{name}.{ending}")
+                with self._saying(f"figures/{name}.{ending}"):
                     path.write_bytes(content)
-            return svg
-        with self._saying(f"figures/{name}.svg"), matplotlib.rc_context(_SAVE):
-            figure.draw_without_rendering()
-            figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
-            figure.savefig(svg, metadata={"Date": None, "Creator": None}, dpi=_DPI)
-            figure.savefig(png, metadata={"Software": None}, dpi=_DPI)
-            self._drawn[name] = figure, [svg.read_bytes(), png.read_bytes()]
-        return svg
+        return {name: self._drawn[name][1]["svg"] for name in figures}
 
     def text(self, name: str, text: str) -> None:
         """A text file, such as `report.html`."""
@@ -122,6 +128,19 @@ class Output:
     def _sums(self) -> dict[str, str]:
         tables = (name for name in sorted(self.files) if name.endswith(".parquet"))
         return {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
+
+
+def _drawn(figure: Figure) -> dict[str, bytes]:
+    """Its files, by their endings."""
+    made = {}
+    with matplotlib.rc_context(_SAVE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
+        for ending, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+            file = BytesIO()
+            figure.savefig(file, format=ending, metadata=metadata, dpi=_DPI)
+            made[ending] = file.getvalue()
+    return made
 
 
 def unused(name: str, command: str) -> Path:

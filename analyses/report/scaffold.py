@@ -123,7 +123,7 @@ def write(
                 new.table(name, table)
             say("writing figures", 0)
             drawn = figures([*page.overview, *page.lead, *page.summary, *page.sections])
-            svgs = {each.name: new.figure(each.name, each.figure).read_bytes() for each in drawn}
+            svgs = new.figures({each.name: each.figure for each in drawn})
             facts = _about(described, page) | recorded(
                 command=command, seed=seed, seconds=say.whole(), stages=say.seconds()
             )

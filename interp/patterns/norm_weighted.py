@@ -4,13 +4,16 @@ A head adds up values, each times its attention weight and through W_O. Much att
 small writes little (Kobayashi 2020): weights alone overrate sinks and punctuation.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Attention
 from interp.patterns.one_attention import OneAttention
-from interp.running import run
+from interp.patterns.rows import Pattern
+from interp.running import Tokens, run
 from interp.tap import UNTAPPED, Tap
 from interp.tokens import TokenBatch
 
@@ -26,16 +29,26 @@ class NormWeighted(OneAttention):
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
         """Pass every head's weighted pattern through `tap`."""
+        for layer, (_, weighted) in enumerate(self._read(batch, target)):
+            tap.at(self.stack).at(str(layer)).at(self.name)("pattern", weighted)
+
+    @torch.no_grad()
+    def beside(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
+        """The model's own patterns and the weighted ones, of one pass: each as `read_patterns` gives it."""
+        own, weighted = zip(*self._read(batch, target), strict=True)
+        return torch.cat(own, 1).float(), torch.cat(weighted, 1).float()
+
+    def _read(self, batch: TokenBatch, target: Tokens | None) -> Iterator[tuple[Pattern, Pattern]]:
+        """Pattern and weighted pattern, layer by layer."""
         within = f"{self.stack}.*.{self.name}."
         seen = run(self.model, batch, target=target, capture=within + "v", until=within + "pattern")
         for layer, sublayer in enumerate(self.sublayers()):
             attn = sublayer.layer
             assert isinstance(attn, Attention)
             place = f"{self.stack}.{layer}.{self.name}"
-            norms = written(attn, seen[f"{place}.v"])
-            weighted = seen[f"{place}.pattern"].to(norms.dtype) * norms[:, :, None]
-            weighted = weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
-            tap.at(self.stack).at(str(layer)).at(self.name)("pattern", weighted)
+            norms, pattern = written(attn, seen[f"{place}.v"]), seen[f"{place}.pattern"]
+            weighted = pattern.to(norms.dtype) * norms[:, :, None]
+            yield pattern, weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def written(attn: Attention, values: Float[Tensor, "prompt key kv_head d_head"]) -> Float[Tensor, "prompt head key"]:

@@ -1,5 +1,6 @@
 """Work that several processes share: what comes back is what one process finds, whatever happens to the others."""
 
+import multiprocessing
 import os
 import signal
 from functools import partial
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from analyses.shards import Shards
-from analyses.side_by_side import processes, side_by_side
+from analyses.side_by_side import meanwhile, processes, side_by_side
 from interp import InputError
 
 
@@ -38,6 +39,48 @@ def test_tasks_end_in_their_order_in_other_processes_of_one_thread():
 def test_one_thread_is_one_process():
     assert processes(5) == 1
     assert side_by_side([os.getpid] * 2) == [os.getpid()] * 2
+    with meanwhile([os.getpid] * 2) as ended:
+        assert ended() == [os.getpid()] * 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is_left(tmp_path):
+    begun = tmp_path / "begun"
+
+    def waited_for() -> int:
+        begun.touch()
+        return os.getpid()
+
+    def long() -> int:
+        while not (tmp_path / "go on").exists():
+            pass
+        return os.getpid()
+
+    with meanwhile([waited_for, long, os.getpid, partial(bytes, 1 << 19)]) as ended:
+        assert torch.get_num_threads() == 1  # one core each
+        while not begun.exists():
+            pass
+        (tmp_path / "go on").touch()
+        there, also, _, many = found = ended()
+        assert there == also != os.getpid()
+        assert many == bytes(1 << 19)
+        assert torch.get_num_threads() == 2
+        assert ended() is found
+    with meanwhile([lambda: lambda: 1]) as ended:  # which cannot be copied
+        assert ended()[0]() == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_was_begun_and_not_waited_for_is_ended():
+    def forever() -> None:
+        while True:
+            pass
+
+    with pytest.raises(KeyboardInterrupt), meanwhile([forever]):
+        raise KeyboardInterrupt
+    assert not multiprocessing.active_children()
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from learners import ended, process
 from matplotlib.figure import Figure
 
@@ -197,6 +198,20 @@ def test_a_figure_that_was_shown_is_drawn_once(tmp_path):
         assert new.figure("grid", figure).read_bytes() == first
         new.run({})
     assert (tmp_path / "out/figures/grid.svg").read_bytes() == first
+
+
+def test_figures_that_are_drawn_at_once_are_those_drawn_one_by_one(tmp_path):
+    before = torch.get_num_threads()
+    made = {}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        with output.writing(tmp_path / str(threads)) as new:
+            svgs = new.figures({"one": drawing(), "other": drawing(), "third": drawing()})
+            new.run({})
+        torch.set_num_threads(before)
+        made[threads] = {name: (tmp_path / str(threads) / name).read_bytes() for name in files(tmp_path / str(threads))}
+        assert all(made[threads][f"figures/{name}.svg"] == svg for name, svg in svgs.items())
+    assert made[1] == made[2]
 
 
 def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatch):
