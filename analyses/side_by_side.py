@@ -11,7 +11,8 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -124,7 +125,6 @@ def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tupl
     try:
         for _ in range(count):
             receiver, sender = fork.Pipe(duplex=False)
-            _widen(sender)
             worker = fork.Process(target=_work, args=(tasks, following, sender, os.getpid()), daemon=True)
             with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -137,14 +137,6 @@ def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tupl
         for worker in started:
             worker.terminate()
             worker.join()
-
-
-def _widen(sender: Connection) -> None:
-    """Let a megabyte wait to be read: who sends goes on meanwhile, and who reads may be busy."""
-    import fcntl  # noqa: PLC0415 (of this system alone)
-
-    with suppress(OSError):  # the user's pipes hold as much as they may
-        fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, 1 << 20)
 
 
 def _next(following: Any) -> int:
@@ -161,13 +153,14 @@ def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connect
         signal.signal(stop, signal.SIG_DFL)
     torch.set_num_threads(1)  # threads do not outlive a fork
     threadpool_limits(1)  # and numpy's would be more than there are cores for
-    while os.getppid() == parent and (number := _next(following)) < len(tasks):
-        try:
-            said = tasks[number](), None
-        except Exception as error:
-            said = None, error  # raised where the result is waited for
-        try:
-            sent = pickle.dumps((number, said))
-        except Exception:
-            return  # what cannot be copied is done there
-        sender.send_bytes(sent)
+    with ThreadPoolExecutor(1) as sending:  # who reads may be busy, and a pipe holds little
+        while os.getppid() == parent and (number := _next(following)) < len(tasks):
+            try:
+                said = tasks[number](), None
+            except Exception as error:
+                said = None, error  # raised where the result is waited for
+            try:
+                sent = pickle.dumps((number, said))
+            except Exception:
+                return  # what cannot be copied is done there
+            sending.submit(sender.send_bytes, sent)

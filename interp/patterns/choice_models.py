@@ -88,7 +88,7 @@ def _inverse_curvature(seen: VisibleKeys, parts: Sequence[_Rows], penalty: float
         mean = given.new_zeros(len(total), n_marks).index_add_(0, rows.row, given)
         found += rows.marked.sums(given) - mean.T @ mean
     found = found / len(seen.group) + penalty * torch.eye(n_marks).to(found)
-    return torch.linalg.inv(found).to(none)
+    return torch.cholesky_inverse(torch.linalg.cholesky(found)).to(none)
 
 
 def closer(seen: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:

@@ -135,6 +135,7 @@ def curvature_inverse(
     n_features = scaled.shape[-1]
     moments = scaled.transpose(1, 2) @ scaled / (2 * scaled.shape[1])
     moments = moments + max(penalty, 1e-6) * torch.eye(n_features).to(moments)
-    inverse = pad(torch.linalg.inv(moments.double()).to(scaled), (0, 1, 0, 1))
+    # by Cholesky: MKL's LU of several matrices fails where threads were set to one and back to more
+    inverse = pad(torch.cholesky_inverse(torch.linalg.cholesky(moments.double())).to(scaled), (0, 1, 0, 1))
     inverse[:, -1, -1] = 2.0  # centred vectors: the bias stands alone
     return inverse

@@ -47,27 +47,33 @@ def test_one_thread_is_one_process():
 def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is_left(tmp_path):
     begun = tmp_path / "begun"
 
-    def waited_for() -> int:
-        begun.touch()
-        return os.getpid()
-
     def long() -> int:
+        begun.touch()
         while not (tmp_path / "go on").exists():
             pass
         return os.getpid()
 
-    with meanwhile([waited_for, long, os.getpid, partial(bytes, 1 << 19)]) as ended:
+    with meanwhile([partial(bytes, 1 << 22), long, os.getpid]) as ended:  # more than a pipe holds, and nobody reads yet
         assert torch.get_num_threads() == 1  # one core each
         while not begun.exists():
             pass
         (tmp_path / "go on").touch()
-        there, also, _, many = found = ended()
-        assert there == also != os.getpid()
-        assert many == bytes(1 << 19)
+        many, there, _ = found = ended()
+        assert there != os.getpid()
+        assert many == bytes(1 << 22)
         assert torch.get_num_threads() == 2
         assert ended() is found
     with meanwhile([lambda: lambda: 1]) as ended:  # which cannot be copied
         assert ended()[0]() == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_where_it_is_crowded_this_process_keeps_its_threads_and_may_fork_again():
+    with meanwhile([os.getpid] * 2, crowded=True) as ended:
+        assert torch.get_num_threads() == 2
+        assert os.getpid() not in side_by_side([os.getpid] * 2)
+        assert len(ended()) == 2
     assert torch.get_num_threads() == 2
 
 

@@ -1,5 +1,8 @@
 """Probes on hand-made vectors: planted directions, control tasks, and an outside implementation of the same loss."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +102,14 @@ class TestFit:
         same = labels[:, order] if change == "items" else labels
         torch.testing.assert_close(p.fit(changed, same, K).loss, p.fit(vectors, labels, K).loss, atol=1e-4, rtol=0)
 
+    def test_threads_may_be_set_to_one_and_back(self):
+        """MKL's LU of several matrices then fails: curvatures are positive definite, and inverted without it."""
+        code = (
+            "import torch; torch.set_num_threads(1); torch.set_num_threads(2); from interp.probes import fit; "
+            "print(fit(torch.randn(5, 600, 256), torch.arange(600)[None] % 3, 3).loss.isfinite().all().item())"
+        )
+        assert _said(code) == "True\n"
+
     def test_one_class_is_refused(self):
         vectors, labels = noisy()
         with pytest.raises(InputError, match="at least two, got 1"):
@@ -170,3 +181,8 @@ class TestEdges:
         found = p.Axes.of(vectors, 3)(vectors)
         assert found.isfinite().all()
         assert (found.abs().amax((0, 1)) > 0).sum() == 1
+
+
+def _said(code: str) -> str:
+    """What another process prints."""
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stdout
