@@ -17,6 +17,7 @@ from interp.config import NoPositions, Rotary, StackConfig
 from interp.errors import InputError
 from interp.parts import Linear, build_norm
 from interp.positions import rotate
+from interp.products import linear
 from interp.sight import Sight, Source, for_all
 from interp.tap import UNTAPPED, Tap
 
@@ -74,7 +75,7 @@ class Attention(nn.Module):
     def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
         weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
         bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
-        return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
+        return linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
 
     def enter(self, made: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
         """Queries (where there are any), keys and values as they meet: normalised and rotated."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from interp.attention import Attention
 from interp.patterns.one_attention import OneAttention
+from interp.products import linear
 from interp.running import run
 from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
@@ -138,7 +139,8 @@ def _content(
     """Scaled q·k of heads with such weights."""
     made = []
     for stream, weight, bias in ((x, *weights[:2]), (keys, *weights[2:])):
-        heads = torch.einsum("bpd,chde->cbphe", stream, weight.to(stream))
+        flat = weight.to(stream).transpose(-1, -2).flatten(0, 2)
+        heads = linear(stream, flat).unflatten(-1, (*weight.shape[:2], -1)).permute(2, 0, 1, 3, 4)
         made.append(heads if bias is None else heads + bias[:, None, None].to(stream))
     copies, prompts = made[0].shape[:2]
     positions = sight.positions.expand(prompts, -1).repeat(copies, 1)

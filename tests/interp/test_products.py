@@ -1,0 +1,71 @@
+"""The faster kernel gives torch's own numbers, forwards and back, and stands aside where it cannot be used."""
+
+import pytest
+import torch
+from torch.nn.functional import linear as plain
+
+from interp import products
+from interp.products import linear
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """How often the faster kernel was used, where this machine has it."""
+    calls: list[torch.Size] = []
+    kernel = products._onednn
+    monkeypatch.setattr(products, "_onednn", lambda x, *rest: calls.append(x.shape) or kernel(x, *rest))
+    return calls
+
+
+def parts(*batch: int, bias: bool = True, dtype: torch.dtype = torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    sizes = (*batch, 13), (7, 13), (7,)
+    x, weight, b = (torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes)
+    return x, weight, b if bias else None
+
+
+@pytest.mark.parametrize("batch", [(3, 5, 2), (40,), (16,), (3,), (0,), ()])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layout", ["output first", "input first", "a part"])
+def test_a_product_is_torchs(batch, bias, layout, used):
+    x, weight, b = parts(*batch, bias=bias)
+    if layout != "output first":
+        weight = weight.t().contiguous().t()
+    if layout == "a part":
+        weight = torch.cat([weight, weight])[3:10]
+    with torch.no_grad():
+        found = linear(x, weight, b)
+    torch.testing.assert_close(found, plain(x.double(), weight.double(), b if b is None else b.double()).float())
+    assert len(used) == (x.numel() >= 16 * 13 and products._there())
+
+
+@pytest.mark.parametrize("asked", [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_are_torchs_and_can_be_differentiated_again(asked, bias, used):
+    def gradients(product, dtype: torch.dtype) -> list[torch.Tensor]:
+        given = [
+            part if part is None else part.to(dtype).requires_grad_(wanted)
+            for part, wanted in zip(parts(4, 9, bias=bias), asked, strict=True)
+        ]
+        wanted = [part for part in given if part is not None and part.requires_grad]
+        first = torch.autograd.grad(product(*given).pow(3).sum(), wanted, create_graph=True)
+        squares = torch.stack([each.square().sum() for each in first])
+        again = torch.autograd.grad(squares.sum(), wanted)
+        return [each.detach().double() for each in (*first, *again)]
+
+    found, expected = gradients(linear, torch.float32), gradients(plain, torch.float64)
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+    assert bool(used) == products._there()
+
+
+def test_other_numbers_weights_and_modes_are_torchs_own(used):
+    with torch.no_grad():
+        x, weight, b = parts(40, dtype=torch.float64)
+        assert torch.equal(linear(x, weight, b), plain(x, weight, b))
+        x, weight, b = parts(40)
+        rounded = weight.as_subclass(type("Rounded", (torch.Tensor,), {}))
+        assert torch.equal(linear(x, rounded, b), plain(x, weight, b))
+        with torch.autocast("cpu"):
+            assert linear(x, weight, b).dtype == torch.bfloat16
+    assert not used
