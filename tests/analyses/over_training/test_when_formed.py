@@ -98,6 +98,13 @@ class TestTheCard:
         np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
 
+    def test_a_relation_that_a_run_followed_has_a_line_too(self):
+        followed = curves(0.5, 0.5, 0.75, 0.9, baseline=0.5).assign(head=1, measure="relation:obj:dependent->head")
+        tables = {**hand_made(), "forming": followed, "when_formed": when_formed(followed)}
+        line, first, _ = overview(tables, OURS)
+        page = Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+        assert "Goes from an object to its verb: formed by step 300 of 400, not yet at 200." in page.text
+
     def test_what_it_has_lost_again_is_said(self):
         page = self.page(0.02, 0.62, 0.92, 0.3)
         assert "formed by step 200 of 400, not yet at 100." in page.text
