@@ -76,13 +76,15 @@ NO_PREFERENCE = Rival("no preference", 1.0)
 def relation_measure(relation: str, way: str) -> Measure:
     """From one end of a dependency to the other; `way` is one of `WAYS`."""
     this, that = way.split("->")
+    name = f"relation:{relation}:{way}"
     return Measure(
-        f"relation:{relation}:{way}",
+        name,
         f"from the {this} of {relation} to its {that}",
         pairs=lambda text: related(text, relation, way),
         rivals=OFFSETS,
         null="same distance",
         tasks=_AGREEMENT if relation == "nsubj" else (),
+        recorded=name,
     )
 
 
@@ -109,15 +111,16 @@ def related(text: AnnotatedText, relation: str, way: str) -> Iterator[tuple[int,
 
 def tag_measure(query: str, key: str) -> Measure:
     """From words of one tag to other words of another, beyond what distance explains."""
+    name = f"tag:{query}->{key}"
     return Measure(
-        f"tag:{query}->{key}",
+        name,
         f"from words tagged {query} to words tagged {key}",
         unit="lift",
         claims=lambda shown: _tagged(shown, query, key),
         rivals=(NO_PREFERENCE,),
         null="same distance",
         tasks=_AGREEMENT if (query, key) == ("VERB", "NOUN") else (),
-        recorded="tag" if (query, key) == ("NOUN", "ADJ") else "",
+        recorded="tag" if (query, key) == ("NOUN", "ADJ") else name,  # the one that curves are drawn of
     )
 
 

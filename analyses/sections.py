@@ -175,11 +175,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of one behaviour on the first screen; `behaviour` gives its colour."""
+    """What is said of one behaviour on the first screen; `behaviour` gives its colour, `rest` is what is folded."""
 
     title: str
     text: str
     behaviour: str
+    rest: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,13 @@ class Atlas:
 
 @dataclass(frozen=True)
 class Bar:
-    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name."""
+    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name.
+
+    `brief` is the number alone.
+    """
 
     text: str
+    brief: str
     at: float
     low: float
     high: float
@@ -220,9 +225,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Known:
-    """A fact on a card: in words, with its bars."""
+    """A fact on a card: in words, with its bars; `short` where it is not the first."""
 
     words: str
+    short: str
     behaviour: str
     note: str
     bars: Sequence[Bar]

@@ -36,8 +36,8 @@ _TICKS: dict[str, list[tuple[str, float]]] = {
 }
 _LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
-_NEEDED = "Looks there, and the model needs it"
-_PAIRS = "The model needs it"
+_NEEDED = "Looks there and needed"
+_PAIRS = "Needed"
 _HOLDS = "Attention holds; effect not established"
 _UNASKED = "Looks there; no effect was tested"
 
@@ -60,7 +60,7 @@ def overview(
     order = [*order, *(place for place in found if place not in set(order))]
     made = _Cards(tables, found, several)
     shown = Overview(
-        [Said(each.title.capitalize(), each.text, each.behaviour) for each in said],
+        [Said(each.title.capitalize(), each.first, each.behaviour, each.rest) for each in said],
         _atlases(found, several),
         [made.card(place) for place in order],
         _viewers(passages, {place: found[place] for place in order}),
@@ -85,7 +85,7 @@ def _atlases(found: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas
     for kind, own in groupby(found, key=lambda place: place[:2]):
         layers = [[*row] for _, row in groupby(sorted(own), key=lambda place: place.layer)]
         cells = [[_cell(place, found[place], several) for place in layer] for layer in layers]
-        title = {"cross": "Cross-attention"}.get(kind[1], f"Self-attention of the {kind[0]}") if several else "Heads"
+        title = {"cross": "Cross-attention"}.get(kind[1], kind[0].capitalize()) if several else "Heads"
         made.append(Atlas(title, cells[::-1], max(len(layers), *map(len, layers)) > _ROOM))
     return made
 
@@ -153,7 +153,7 @@ class _Cards:
                 fact.kind, _HOLDS if asked else _UNASKED
             )
             bars = [self._bar(size) for size in fact.sizes if np.isfinite(size.low)]
-            found[heading].append(Known(fact.words.said, fact.behaviour, _note(fact), bars))
+            found[heading].append(Known(fact.words.said, fact.words.short, fact.behaviour, _note(fact), bars))
         return [(heading, known) for heading, known in found.items() if known]
 
     def _bar(self, size: Size) -> Bar:
@@ -164,7 +164,7 @@ class _Cards:
             return float(np.clip((value - low) / (high - low), 0, 1))
 
         ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
-        return Bar(_told(size), along(size.value), along(size.low), along(size.high), ticks)
+        return Bar(_told(size), _brief(size), along(size.value), along(size.low), along(size.high), ticks)
 
     def _alike(self, place: Place) -> list[str]:
         """Heads of which the same is told first, the strongest first."""
@@ -228,6 +228,15 @@ def _told(size: Size) -> str:
     return f"{what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
 
 
+def _brief(size: Size) -> str:
+    """A size by itself."""
+    if size.unit == "share" and size.what != "gain":
+        return percent(size.value)
+    if size.unit == "lift":
+        return f"{1 + size.value:.1f}×"
+    return f"{number(size.value)} nats" if size.unit == "nats" else number(size.value, sign=True)
+
+
 def _note(fact: Fact) -> str:
     """What its baseline or rule gets, and its q's."""
     beside = ""
@@ -236,10 +245,13 @@ def _note(fact: Fact) -> str:
         beside = f"{percent(fact.value)}, {rival} {percent(fact.baseline)}; "
     if fact.sizes[0].unit == "correlation":
         beside = f"rank correlation {number(fact.value)}, {plain_words.rule(fact.baseline_name)} 0; "
-    q = f"false discovery rate {false_discovery_rate(fact.q)}"
-    if np.isfinite(fact.q_effect):
-        return f"{beside}{q} of attention, {false_discovery_rate(fact.q_effect)} of effect"
-    return beside + q
+    q = f"false discovery rate {_rate(fact.q)}"
+    return f"{beside}{q} of attention, {_rate(fact.q_effect)} of effect" if np.isfinite(fact.q_effect) else beside + q
+
+
+def _rate(q: float) -> str:
+    """A false discovery rate, on one line."""
+    return false_discovery_rate(q).replace(" ", "\u00a0")
 
 
 def _by_distance(by_name: pd.DataFrame) -> tuple[list[Step], Step | None]:

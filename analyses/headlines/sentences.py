@@ -60,7 +60,21 @@ class Sentence:
     @property
     def text(self) -> str:
         """The clauses, one after the other."""
-        return " ".join(f"{clause.text}." for clause in self.clauses)
+        return " ".join(filter(None, [self.first, self.rest]))
+
+    @property
+    def first(self) -> str:
+        """The first clause: where a head looks, and what a rule gets."""
+        return _joined(self.clauses[:1])
+
+    @property
+    def rest(self) -> str:
+        """What the first leaves open: whether the head is right where its rule errs, and what the model needs."""
+        return _joined(self.clauses[1:])
+
+
+def _joined(clauses: Sequence[Clause]) -> str:
+    return " ".join(f"{clause.text}." for clause in clauses)
 
 
 def sentences(
@@ -106,7 +120,7 @@ def _sentence(
         (place, fact) for place, fact in own if fact.sizes[-1].unit == "nats" or fact.sizes[0].unit == "nats"
     )
     made = [
-        *([_looks(looks[1])] if looks else _closest(tables, behaviour)),
+        *(_looks(tables, looks[1]) if looks else _closest(tables, behaviour)),
         *([_carries(tables, needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []),
     ]
     clauses = [Clause("", how, rows) for how, rows in made]
@@ -147,11 +161,15 @@ def _tested(tables: Tables, behaviour: str) -> bool:
 # Which rows a clause is made from.
 
 
-def _looks(fact: Fact) -> tuple[str, tuple[Row, ...]]:
-    """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads."""
-    if rule := fact.row_of("rules"):
-        return "chooses", (*fact.row_of("labels"), *rule)
-    return "looks", (*fact.row_of("labels"), *fact.row_of("heads"))
+def _looks(tables: Tables, fact: Fact) -> list[tuple[str, tuple[Row, ...]]]:
+    """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads. Where the rule
+    does as well as the head, also how often the head is right where the rule errs."""
+    if not (rule := fact.row_of("rules")):
+        return [("looks", (*fact.row_of("labels"), *fact.row_of("heads")))]
+    found = [("chooses", (*fact.row_of("labels"), *rule))]
+    row = rule[0].find(tables)
+    beaten = not fact.name.startswith("rule:") and row["rival_value"] >= row["value"]
+    return [*found, ("finds", rule)] if beaten and math.isfinite(row["target_share"]) else found
 
 
 def _carries(tables: Tables, fact: Fact) -> tuple[str, tuple[Row, ...]]:
@@ -218,9 +236,14 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
     best = f"{plain_words.taking(str(rule['rival']))} gets {percent(rule['rival_value'])}"
-    missed = f", but the head finds {percent(rule['target_share'])} of those it misses"
-    known = rule["rival_value"] >= rule["value"] and math.isfinite(rule["target_share"])
-    return f"{head} in {percent(rule['value'])} of cases; {best}{missed if known else ''}"
+    return f"{head} in {percent(rule['value'])} of cases; {best}"
+
+
+def _say_finds(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
+    """From a row of rules: how often the head is right where the rule is not."""
+    (rule,) = rows
+    errs = f"Where {plain_words.taking(str(rule['rival']))} errs"
+    return f"{errs}, {_named(rule, several)} is right in {percent(rule['target_share'])}"
 
 
 def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
@@ -243,8 +266,8 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules or of heads that shows nothing."""
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
-    said = f"No head’s attention is shown to {plain_words.infinitive(_label(rows, titled).said)}"
-    best = f"the best, {_named(row, several)}, gets {percent(row['value'])}"
+    said = f"No head is shown to {plain_words.infinitive(_label(rows, titled).said)}"
+    best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
     return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
 
@@ -252,6 +275,7 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {
     "looks": _say_looks,
     "chooses": _say_chooses,
+    "finds": _say_finds,
     "carries": _say_carries,
     "hidden": _say_hidden,
     "closest": _say_closest,

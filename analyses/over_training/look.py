@@ -20,7 +20,6 @@ from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
 
-TAGS = ("NOUN", "ADJ")  # queries and keys of the lift that is followed
 RECORDED = {
     measure.name: measure.recorded
     for behaviour in (*OURS.values(), *ACROSS.values())
@@ -28,6 +27,8 @@ RECORDED = {
     if measure.recorded
 }
 """Measures of heads, as the analyses call them, and how the record of a run does."""
+DRAWN = tuple(name for name in RECORDED.values() if ":" not in name)
+"""Those that a page draws; relations and pairs of tags, of which there are dozens, are for the cards of heads."""
 
 ROW = 128  # tokens: a run may begin with rows that are shorter than its context, and knows nothing of places beyond
 EARLY, LATE = (10, 25), (100, 125)  # of such a row: the tokens whose losses in-context learning compares
@@ -46,9 +47,10 @@ def measures(
     """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
 
     Of heads, as `docs/measures` defines them: attention to the previous token, induction (on random repeats),
-    antecedent selection, the lift of nouns to adjectives (`tag`), and in cross-attention monotonicity. Where a model
-    has several kinds of attention, a head is called `encoder.L0.H3`, `decoder.L0.H3` or `cross.L0.H3`.
-    `baseline/MEASURE` is the strictest baseline's value, and `model/MEASURE` the best head's.
+    antecedent selection, every relation's accuracy, the lifts of tags (`tag` is that of nouns to adjectives), and in
+    cross-attention monotonicity. Where a model has several kinds of attention, a head is called `encoder.L0.H3`,
+    `decoder.L0.H3` or `cross.L0.H3`. `baseline/MEASURE` is the strictest baseline's value, and `model/MEASURE` the best
+    head's, of relations and of tags but one left out.
 
     Of a decoder that stands alone: `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of
     tokens 10 to 25, in nats (Olsson 2022 compares the 500th of 512 with the 50th; of shorter rows in proportion); and
@@ -67,7 +69,7 @@ def measures(
     found: dict[str, float] = {}
     for heads in kinds:
         found |= _of_heads(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
-    for measure in RECORDED.values():
+    for measure in DRAWN:
         own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
         found |= {f"model/{measure}": max(own)} if own else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
@@ -109,7 +111,7 @@ def _collectors(model: Model, heads: Heads, seed: int) -> list[Collector]:
         return [cross_attention.Collector(model, seed=seed, heads=heads)]
     return [
         position.Collector(model, seed=seed, heads=heads, n_untrained=0),
-        part_of_speech.Collector(model, seed=seed, heads=heads, relations=(), tag_pairs=[TAGS]),
+        part_of_speech.Collector(model, seed=seed, heads=heads, rules=False, transposed=False),
         coreference.Collector(model, seed=seed, heads=heads),
     ]
 

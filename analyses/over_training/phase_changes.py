@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.findings import NOTABLE
+from analyses.over_training.look import DRAWN
 from analyses.over_training.training_runs import Run
 
 CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
@@ -95,10 +96,13 @@ def formed(run: Run) -> pd.DataFrame:
 
     `half_way` is the look from which on that head keeps half of its final gain over the baseline (`formed_at`); missing
     where the gain is under 0.05. `rise_from` to `times` are the phase change of whichever head is best at each look, of
-    shares whose gain is that much: what stays with its baseline has not formed, however it jumps.
+    shares whose gain is that much: what stays with its baseline has not formed, however it jumps. Relations, and tags
+    but one, are left out (`look.DRAWN`).
     """
     rows = []
-    for key, heads in run.heads.groupby(["measure", *KIND], sort=False, dropna=False):
+    for key, heads in run.heads.loc[run.heads["measure"].isin(DRAWN)].groupby(
+        ["measure", *KIND], sort=False, dropna=False
+    ):
         measure, *kind = cast(tuple[Any, ...], key)
         best = best_curve(heads)
         end = best.iloc[-1].to_dict()

@@ -8,6 +8,7 @@ import pandas as pd
 from analyses import figures
 from analyses.head_names import Place, head_name
 from analyses.numerals import number
+from analyses.over_training.look import DRAWN
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
 from analyses.sections import Block, Definitions, Figure, Page, Section, Table, Text, bold, caveat, code
@@ -88,12 +89,17 @@ def _figures(runs: Sequence[Run], best: Mapping[str, pd.DataFrame]) -> Iterator[
     parts = [runs[at : at + _BESIDE] for at in range(0, len(runs), _BESIDE)]
     for place, part in enumerate(parts, 1):
         figure = figures.forming(
-            pd.concat([run.table for run in part]),
+            pd.concat([_drawn(run.table) for run in part]),
             {run.name: change_steps(best[run.name]) for run in part},
             {run.name: run.boundaries for run in part},
         )
         name = "forming" if len(parts) == 1 else f"forming-{place}"
         yield Figure(name, figure, _CAPTION, alt(part, best))
+
+
+def _drawn(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a curve: those of the whole model, and of the measures that are drawn."""
+    return table.loc[table["layer"].isna() | table["measure"].isin(DRAWN)]
 
 
 def change_steps(best: pd.DataFrame) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """Which prompts are patched? Reads minimal pairs from a command line or a file, and tells what became of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,9 +74,15 @@ def make_pairs(
     positions: Mapping[str, int | str] | None = None,
     source: str | None = None,
 ) -> Pairs:
-    """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the file that they come from."""
+    """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the file that they come from.
+
+    Names of positions are in the order in which they stand in the prompts, on average: tables and pictures read as the
+    prompts do, however the names were given.
+    """
     columns = {str(name): prompts[name].tolist() for name in prompts}
-    return Pairs.from_columns(model, columns, drop=drop, as_typed=as_typed, positions=positions, file=source)
+    made = Pairs.from_columns(model, columns, drop=drop, as_typed=as_typed, positions=positions, file=source)
+    order = sorted(made.positions, key=lambda name: float(made.positions[name].double().mean()))
+    return replace(made, positions={name: made.positions[name] for name in order})
 
 
 def pairs_table(

@@ -49,6 +49,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
         "kind": kind,
         "pieces": pieces,
         "definition": definition,
+        "by_head": by_head,
         "head": lambda text: text if text in heads else "",
         "defined": lambda text: _definition_of(text, terms),
     }
@@ -95,6 +96,11 @@ def kind(block: Any) -> str:
 def pieces(text: Any) -> Sequence[Piece]:
     """A text as its strings and spans."""
     return [text] if isinstance(text, Piece) else text
+
+
+def by_head(text: str) -> list[str]:
+    """A text in parts, such that a head's name is a part of its own."""
+    return re.split(r"((?:\b\w+\.)?\bL\d+\.H\d+\b)", text)
 
 
 def definition(name: str) -> str:

@@ -10,7 +10,7 @@ from interp import AnnotatedText, InputError, Model
 
 _COUNT = 2  # passages, where none are asked for
 _SEARCHED = 20  # texts looked at for them
-_WORDS = 8, 60  # of a passage
+_WORDS = 8, 40  # of a passage
 
 
 def asked(model: Model, texts: Sequence[str]) -> list[Passage]:

@@ -69,14 +69,19 @@
       return found;
     }
 
-    // The word that looks hardest at another one: what a head does is seen there first. A head of coreference is seen at
-    // a pronoun, or right before one, where it has to be chosen. Else the token before the last.
+    // The word that looks hardest at another one: what a head does is seen there first. A head of coreference is seen
+    // right before a pronoun, where it has to be chosen, or at one. Else the token before the last.
     function telling(pattern) {
       const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
-      const near = each => [each, each + 1].some(place => PRONOUN.test((names[place] ?? "").trim()));
-      const refers = about(layer, head)?.behaviour === "coreference" && names.some((_, each) => near(each));
-      const asks = refers ? near : word;
-      let best = 0.1, found = at;
+      const pronoun = each => PRONOUN.test((names[each] ?? "").trim()), before = each => pronoun(each + 1);
+      const fact = about(layer, head), order = fact?.words === "antecedent" ? [pronoun, before] : [before, pronoun];
+      const asked = fact?.behaviour === "coreference" ? [...order, word] : [word];
+      return asked.map(asks => hardest(pattern, asks, word)).find(each => each !== null) ?? at;
+    }
+
+    function hardest(pattern, asks, word) {
+      const names = tokens("queries");
+      let best = 0.1, found = null;
       for (let query = 0; query < names.length; query++) {
         for (let key = 0; key < names.length; key++) {
           const level = query !== key && asks(query) && word(key) ? share(pattern, query, key) : 0;
@@ -159,7 +164,7 @@
 
     function caption(which) {
       if (!crossing()) return "Text, token by token";
-      return which === "queries" ? "Target: what looks" : "Source: what is looked at";
+      return which === "queries" ? "Target: looks" : "Source: looked at";
     }
 
     // One token of each text is reached by the tab key, the others by arrows.

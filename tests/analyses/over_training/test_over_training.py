@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -24,6 +25,7 @@ from analyses.over_training.look import in_context
 from analyses.over_training.phase_changes import LEAST, formed, phase_change
 from analyses.over_training.training_page import sentences
 from analyses.over_training.training_runs import COLUMNS, read_run
+from analyses.over_training.when_formed import forming, when_formed
 from analyses.position import repeated
 from interp import AnnotatedText, InputError, StackConfig, TokenBatch, Tokenizer, Transformer, TransformerConfig
 from interp.initialisation import initialise
@@ -92,6 +94,22 @@ class TestALook:
         assert (found["model/previous-token"], found["model/induction"]) == pytest.approx((1, 1), abs=1e-3)
         assert found["baseline/tag"] == 1
         assert not any("antecedent" in name for name in found)  # the text has no chains
+
+    def test_relations_and_pairs_of_tags_are_followed_for_the_cards_and_not_drawn(self, grown, tmp_path):
+        chained = [(-1, *range(len(text.words) - 1)) for text in texts(4)]  # every word's head is the one before
+        related = [
+            replace(text, heads=heads, relations=("root", *("obj",) * (len(heads) - 1)))
+            for text, heads in zip(texts(4), chained, strict=True)
+        ]
+        found = measures(grown, corpus=related)
+        name = "relation:obj:dependent->head"
+        assert found[f"heads/{name}/L0.H0"] == pytest.approx(1)  # the previous token's head
+        assert found[f"baseline/{name}"] == pytest.approx(1)  # as a fixed offset finds it
+        assert {"heads/tag/L1.H1", "heads/tag:NOUN->NOUN/L1.H1"} <= {*found}
+        assert not any(":" in each for each in found if each.startswith("model/"))
+        run = run_of(tmp_path, [{"step": step, "loss": 5.0, **found} for step in (100, 200)])
+        assert name in {*when_formed(forming(run, grown))["measure"]}
+        assert not any(":" in each for each in formed(run)["measure"])
 
     def test_it_is_the_same_every_time_and_disturbs_no_training(self, grown):
         before = torch.get_rng_state()

@@ -88,7 +88,7 @@ class TestTheCard:
 
     def test_it_says_when_shows_the_curve_and_cites_the_row(self):
         page = self.page(0.02, 0.02, 0.62, 0.92)
-        assert page.text.count("When did it form?") == 1  # of the other heads nothing was seen
+        assert page.text.count("Formation") == 1  # of the other heads nothing was seen
         does = "Looks at what followed this token before (induction)"
         assert f"{does}: formed by step 300 of 400, not yet at 200." in page.text
         assert "0.020 at step 100, 0.920 at step 400; the strictest baseline (grey) has 0.020." in page.text
@@ -98,15 +98,22 @@ class TestTheCard:
         np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
 
+    def test_a_relation_that_a_run_followed_has_a_line_too(self):
+        followed = curves(0.5, 0.5, 0.75, 0.9, baseline=0.5).assign(head=1, measure="relation:obj:dependent->head")
+        tables = {**hand_made(), "forming": followed, "when_formed": when_formed(followed)}
+        line, first, _ = overview(tables, OURS)
+        page = Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+        assert "Goes from an object to its verb: formed by step 300 of 400, not yet at 200." in page.text
+
     def test_what_it_has_lost_again_is_said(self):
         page = self.page(0.02, 0.62, 0.92, 0.3)
         assert "formed by step 200 of 400, not yet at 100." in page.text
         assert "0.020 at step 100, 0.920 at step 300, 0.300 at step 400; the strictest" in page.text
 
     def test_nothing_is_said_of_a_fact_that_no_run_follows_nor_where_none_is_known(self):
-        assert "When did it form?" not in self.page(0.02, 0.02).text  # followed, and never formed
+        assert "Formation" not in self.page(0.02, 0.02).text  # followed, and never formed
         line, first, _ = overview(hand_made(), OURS)
-        assert "When did it form?" not in Page(render(line, [first], [Section("In short", ["None."])], {})).text
+        assert "Formation" not in Page(render(line, [first], [Section("In short", ["None."])], {})).text
 
 
 class TestWhichRun:

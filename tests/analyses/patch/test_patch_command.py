@@ -438,7 +438,8 @@ def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here):
     assert not command("--pairs", "pairs.csv", "--position", "END=-1")
     cells = pd.read_parquet(here / "patch/tables/cells.parquet")
     assert set(cells["position"]) == {"S", "END"}
-    assert json.loads((here / "patch/run.json").read_text())["positions"] == {"END": [1, 3], "S": [0, 3]}
+    named = json.loads((here / "patch/run.json").read_text())["positions"]
+    assert [*named.items()] == [("S", [0, 3]), ("END", [1, 3])]  # in the prompts' order
     assert cells.loc[cells["position"] == "S", "token"].unique().tolist() == ["Tim"]
     assert not command("--pairs", "pairs.csv", "--whole-prompts", "--out", "whole")
     assert pd.read_parquet(here / "whole/tables/cells.parquet")["position"].isna().all()
