@@ -22,7 +22,7 @@ def linear(
     if not _faster(x, weight):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias)):
-        return _Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+        return _Linear.apply(x, weight, bias)
     return _onednn(x, weight, bias)
 
 
