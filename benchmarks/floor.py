@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from interp.products import linear
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -62,7 +64,7 @@ def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
 
 
 def best_rate(d_model: int, device: torch.device, dtype: torch.dtype, seconds: float = 1.5) -> float:
-    """Best multiply-adds a second of a matrix product with inner dimension d_model, over several sizes."""
+    """Best multiply-adds a second of a product with inner dimension d_model, of several sizes and by both kernels."""
     d, best, until = d_model, 0.0, time.perf_counter() + seconds
     sizes = [(rows, columns) for rows in (256, 512, 768, 1536, 3072) for columns in (d, 3 * d, 4 * d)]
     products = [
@@ -74,17 +76,19 @@ def best_rate(d_model: int, device: torch.device, dtype: torch.dtype, seconds: f
     ]
     while time.perf_counter() < until:
         for a, b in products:
-            took, _ = timed(lambda a=a, b=b: a @ b, device)
-            best = max(best, a.shape[0] * d * b.shape[1] / took)
+            for job in (lambda a=a, b=b: a @ b, lambda a=a, b=b: linear(a, b.t())):
+                took, _ = timed(job, device)
+                best = max(best, a.shape[0] * d * b.shape[1] / took)
     return best
 
 
+_LINEAR = {torch.ops.aten.linear.default, torch.ops.mkldnn._linear_pointwise.default}  # whose weight is output first
 _MULTIPLIED = {  # which arguments are multiplied
     torch.ops.aten.mm.default: (0, 1),
     torch.ops.aten.addmm.default: (1, 2),
     torch.ops.aten.bmm.default: (0, 1),
     torch.ops.aten.baddbmm.default: (1, 2),
-    torch.ops.aten.linear.default: (0, 1),
+    **dict.fromkeys(_LINEAR, (0, 1)),
 }
 
 
@@ -93,13 +97,13 @@ class Products(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = []  # the last: the second is a weight
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a product, and make it."""
         if func in _MULTIPLIED:
             a, b = (tuple(args[at].shape) for at in _MULTIPLIED[func])
-            self.shapes.append((a, b[::-1] if func is torch.ops.aten.linear.default else b))
+            self.shapes.append((a, b, func in _LINEAR))
         return func(*args, **(kwargs or {}))
 
 
@@ -111,19 +115,23 @@ def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch
     with Products() as noted:
         job()
     kept: dict[Any, list[torch.Tensor]] = {}
-    for a, b in noted.shapes:
+    for a, b, _ in noted.shapes:
         if (a, b) not in kept:
             right = kept.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
             kept[b], kept[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
-    asked = [(kept[a, b][0], kept[b][at % layers]) for at, (a, b) in enumerate(noted.shapes)]
+    asked = [
+        (linear if weight else torch.matmul, kept[a, b][0], kept[b][at % layers])
+        for at, (a, b, weight) in enumerate(noted.shapes)
+    ]
 
+    @torch.no_grad()
     def replay() -> None:
-        for a, b in asked:
-            torch.matmul(a, b)
+        for product, a, b in asked:
+            product(a, b)
 
     replay()
     seconds = statistics.median(timed(replay, device)[0] for _ in range(3))
-    return sum(a.numel() * b.shape[-1] for a, b in asked) / seconds
+    return sum(a.numel() * b.shape[0 if product is linear else -1] for product, a, b in asked) / seconds
 
 
 class Peak:
