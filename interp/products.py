@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _FEWEST = 16  # rows: of fewer, laying the weight out anew takes longer than is won
+_STEPS = 5  # rows are made up to multiples of this power of two below them: a kernel is made for each number of rows
 
 
 def linear(
@@ -23,20 +24,17 @@ def linear(
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias)):
         return _Linear.apply(x, weight, bias)
-    return _onednn(x, weight, bias)
+    rows = x.flatten(0, -2)
+    step = max(_FEWEST, 1 << max(0, len(rows).bit_length() - _STEPS))
+    more = -len(rows) % step
+    found = _onednn(F.pad(rows, (0, 0, 0, more)) if more else rows, weight, bias)
+    return found.resize_(*x.shape[:-1], len(weight))  # cut in place: no view of something longer
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not (weight.is_contiguous() or weight.t().is_contiguous()):  # for others it has its reference loops alone
         weight = weight.contiguous()
-    rows = x.flatten(0, -2)
-    n_rows = len(rows)
-    step = max(_FEWEST, 1 << max(0, n_rows.bit_length() - 5))
-    more = -n_rows % step  # a kernel is made for every number of rows, and only so many are kept
-    if more:
-        rows = F.pad(rows, (0, 0, 0, more))
-    found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-    return found[:n_rows].view(*x.shape[:-1], len(weight))
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def _faster(x: Tensor, weight: Tensor) -> bool:
@@ -69,7 +67,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _onednn(x, weight, bias)
+        return _onednn(x.flatten(0, -2), weight, bias).resize_(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

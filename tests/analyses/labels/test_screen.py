@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.labels import knockouts, label, screen
+from analyses.labels import knockouts, label, screen, tally
 from analyses.labels.costs import CLAIM, CONTROLS, Costs
 from analyses.labels.screen import Screen, Screened
 from models import planted
@@ -57,6 +57,7 @@ def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
 
 def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 1)
+    monkeypatch.setattr(tally, "_PARTS", (100, 200))  # nothing stops early
     least = float(exact["effect"].quantile(0.9))
     found = measured(Screen((), least, choosing=True))
     table, said = found.table, found.screened
@@ -67,15 +68,23 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     assert table.loc[table["estimate"] >= least, "measured"].all()
     assert not table.loc[table["estimate"] >= least, "sampled"].any()
     assert (table["sampled"] <= table["measured"]).all()
-    rows, early = table["measured"], table["documents"] < exact["documents"]
-    assert early.sum() == 1  # of the sixteen sequences of `induction` ten settled it
-    assert (table["effect"] < least)[early].equals((exact["effect"] < least)[early])
-    whole = rows & ~early
-    pd.testing.assert_frame_equal(table.loc[whole, TOLD], exact.loc[whole, TOLD], rtol=1e-9, atol=1e-12)
+    rows = table["measured"]
+    pd.testing.assert_frame_equal(table.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-9, atol=1e-12)
     assert (table.loc[~rows, "q"] == 1).all()
-    assert (table["q"] >= exact["q"] - 1e-12)[~early].all()  # what is not tested helps nothing else to be found
+    assert (table["q"] >= exact["q"] - 1e-12).all()  # what is not tested helps nothing else to be found
     off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
     assert said.error == pytest.approx(np.quantile(off, 0.9))
+
+
+def test_measuring_stops_where_an_effect_is_settled(exact, monkeypatch):
+    monkeypatch.setattr(screen, "_CALIBRATING", len(exact))  # all are measured
+    least = float(exact["effect"].quantile(0.9))
+    found = measured(Screen((), least, choosing=True)).table
+    early = found["documents"] < exact["documents"]
+    assert found["measured"].all()
+    assert {*found.loc[early, "measure"]} == {"induction"}  # of whose sixteen sequences ten settle it
+    assert (found["effect"] < least)[early].equals((exact["effect"] < least)[early])
+    pd.testing.assert_frame_equal(found.loc[~early, TOLD], exact.loc[~early, TOLD], rtol=1e-9, atol=1e-12)
 
 
 def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_of_the_least_it_is():

@@ -308,7 +308,7 @@ def test_spelling_to_phonemes_equals_transformers(phonemes):
     with torch.no_grad():
         expected = theirs(source.ids, attention_mask=source.mask.long(), decoder_input_ids=target.ids)
     got, read = run(ours, source, target=target).logits, target.mask
-    assert_close(got[read], expected.logits[read], atol=1e-5, rtol=1e-5)
+    assert_close(got[read], expected.logits[read], atol=3e-5, rtol=1e-5)  # other kernels: float32 rounds otherwise
 
 
 def test_photograph_is_spoken_as_its_author_says(phonemes, capsys):
