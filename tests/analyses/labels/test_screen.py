@@ -19,7 +19,9 @@ ARMS = ["exchange", "exchange_low", "exchange_p", "removal", "removal_high", "re
 
 
 def measured(chosen: Screen | None) -> knockouts.Knockouts:
-    model = Planted([*{*WORDS}], [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>").build()
+    model = Planted(
+        [*dict.fromkeys(WORDS)], [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>"
+    ).build()
     texts = [annotated(f"document {number}") for number in range(6)]
     return knockouts.measure(model.double(), texts, behaviours=["position"], screen=chosen)
 
