@@ -23,7 +23,7 @@ def linear(
     if not _faster(x, weight):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, weight, bias)):
-        return _Linear.apply(x, weight, bias)
+        return _Linear.apply(x, weight.view_as(weight), bias)  # a view: a leaf cannot be asked about in `backward`
     rows = x.flatten(0, -2)
     step = max(_FEWEST, 1 << max(0, len(rows).bit_length() - _STEPS))
     more = -len(rows) % step
@@ -73,6 +73,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (above,), (x, weight) = grad, ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
+        of_weight = of_weight and torch._C._will_engine_execute_node(
+            ctx.next_functions[1][0]
+        )  # activations' alone do not
         rows, read = above.flatten(0, -2), x.flatten(0, -2)
         return (
             linear(above, weight.t()) if of_x else None,
