@@ -80,8 +80,7 @@ class Costs:
 
     def strictest(self) -> tuple[Totals, Int[np.ndarray, "head measure"]]:
         """Of every cell the control that loses most a row, and which of `CONTROLS` it is."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = [(self.by[kind].scores.sum(0) / self.by[kind].weights.sum(0)).numpy() for kind in CONTROLS]
+        means = [_a_row(self.by[kind]) for kind in CONTROLS]
         best = torch.as_tensor(np.nan_to_num(np.stack(means), nan=-np.inf).argmax(0))
         both = [
             torch.stack([getattr(self.by[kind], part) for kind in CONTROLS]) for part in ("scores", "weights", "rows")
@@ -91,10 +90,7 @@ class Costs:
 
     def losses(self) -> tuple[PerCell, PerCell]:
         """What claims lose, and the control that loses most, in the read's unit a row; NaN where nothing is claimed."""
-        drops, controls = self.by[CLAIM], self.strictest()[0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            lost, control = ((each.scores.sum(0) / each.weights.sum(0)).numpy() for each in (drops, controls))
-        return lost, control
+        return _a_row(self.by[CLAIM]), _a_row(self.strictest()[0])
 
     def effect(self) -> PerCell:
         """What claims lose beyond their strictest control."""
@@ -102,8 +98,7 @@ class Costs:
 
     def sizes(self) -> PerCell:
         """Of costs without signs: what the claim and the larger of its controls move a row."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            claim, *controls = [(each.scores.sum(0) / each.weights.sum(0)).numpy() for each in self.by.values()]
+        claim, *controls = map(_a_row, self.by.values())
         return claim + np.fmax(*controls)
 
     def settled(self, least: float, cells: int) -> Cells:
@@ -124,3 +119,9 @@ class Costs:
             p = student.sf(effect / error, groups - 1)
             apart = (effect + reach < least) | ((effect - reach > least) & (p < _ANY / cells))
         return (groups >= _FEWEST) & apart
+
+
+def _a_row(totals: Totals) -> PerCell:
+    """What is lost a row; NaN where there is none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (totals.scores.sum(0) / totals.weights.sum(0)).numpy()
