@@ -17,7 +17,7 @@ from torch import Tensor
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Measure
 from analyses.reading.examples import Head
-from analyses.reading.inputs import patterns
+from analyses.reading.inputs import given, patterns
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Totals, group_of
 from interp.patterns.rows import SINKS, Pattern, argmax
@@ -147,13 +147,13 @@ def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, T
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
     if heads.stack == "encoder":
-        tokens, pattern, _ = patterns(model, heads, sources)
-        return pattern, tokens
+        asked = given(model, sources)
+        return patterns(model, heads, asked), asked.tokens
     start = model.config.target_start or 0
     read = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
-    _, pattern, source = patterns(model, heads, read, sources)
-    assert source is not None
-    return pattern, source
+    asked = given(model, read, sources)
+    assert asked.source is not None
+    return patterns(model, heads, asked), asked.source
 
 
 def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:

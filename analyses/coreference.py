@@ -20,14 +20,14 @@ from torch import Tensor
 from analyses.gender_pairs import effects
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
-from analyses.reading.collectors import measured, summary
+from analyses.reading.collectors import ReadsFewRows, measured, summary
 from analyses.reading.windows import Batch, Progress, Reading, Window
 from analyses.rivals import antecedents
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
 from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
 from interp import AnnotatedText, InputError, Model
 from interp.patterns import Null, Totals, nulls, remove_sink, selection
-from interp.patterns.rows import SINKS, rows_at
+from interp.patterns.rows import SINKS
 
 
 def measure(
@@ -148,7 +148,7 @@ class _Reader:
         for sink in SINKS:
             asked = questions if sink == "kept" else _without_sink(questions)
             if asked and asked != before:
-                items, before = _Items.of(asked, self.rivals, batch.pattern.device), asked
+                items, before = _Items.of(asked, self.rivals, batch.device), asked
             if not asked or items is None:
                 continue
             where, removed = (items.prompt, items.pronoun, items.candidates), sink == "removed"
@@ -166,7 +166,7 @@ class _Reader:
 _POSITIONAL = "nearest", "first"
 
 
-class Collector:
+class Collector(ReadsFewRows):
     """Adds up antecedent selection and mass."""
 
     def __init__(
@@ -382,7 +382,7 @@ def attention_to_candidates(
     if predicting:
         item, column = torch.arange(len(prompt), device=prompt.device), batch.first_piece[prompt, pronoun] - 1
         pieces = torch.ones_like(pieces)
-    rows = rows_at(batch.pattern, prompt[item], column)
+    rows = batch.attention.rows(prompt[item], column)
     gone = torch.zeros_like(rows[..., 0])
     if sink_removed:
         rows, kept = remove_sink(rows)

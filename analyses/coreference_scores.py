@@ -141,7 +141,7 @@ def coreference_scores(
         raise InputError(f"{corpus.name}: expected {titles}; other corpora have `analyses.coreference.measure`")
     heads = heads or Heads.of(model)
     counts: Counter[str] = Counter()
-    reading = Reading(model, corpus, progress, heads=heads)
+    reading = Reading(model, corpus, progress, heads=heads, few_rows=True)
     parts = [part for batch in reading if (part := _choices(batch, corpus.kind, heads.causal, counts)) is not None]
     refuse_unread(reading.counts, corpus.name)
     if not parts:
@@ -230,7 +230,7 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     names, pronoun = np.array([item.names for item in items]), np.array([[item.pronoun] for item in items])
     visible = np.array([[_shows(window, name) for name in item.names] for _, window, item in asked])
     visible &= (names < pronoun) | (not causal)
-    shown = torch.from_numpy(np.where(visible, names - start, _ABSENT)).to(batch.pattern.device)
+    shown = torch.from_numpy(np.where(visible, names - start, _ABSENT)).to(batch.device)
     prompt = torch.tensor([prompt for prompt, _, _ in asked], device=shown.device)
     at = torch.from_numpy((pronoun - start)[:, 0]).to(shown.device)
     attention = attention_to_candidates(batch, prompt, at, shown)[0].cpu().numpy()

@@ -232,7 +232,7 @@ def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
         if window.text.tags is not None:
             by_word = [tags.get(tag, len(tags)) for tag in window.text.tags[window.start : window.stop]]
             found[row] = np.array([*by_word, -1])[batch.word_of[row].cpu().numpy()]  # NO_WORD is the last place
-    return torch.from_numpy(found).to(batch.pattern.device)
+    return torch.from_numpy(found).to(batch.device)
 
 
 # The causal test: the number of the subject, across a distractor.

@@ -21,7 +21,7 @@ from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_he
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown
 from analyses.reading.collectors import measured, summary
-from analyses.reading.inputs import is_paired, patterns
+from analyses.reading.inputs import given, is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.side_by_side import side_by_side
@@ -248,7 +248,8 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None, 
     totals, null = Totals.empty(heads.count + 1, 1), Null.empty(heads.count, 1)
     for number, ids in enumerate(repeated(model, length, repeats, seed).split(8)):
         sources = ids.tolist() if is_paired(model, heads) else None
-        tokens, pattern, _ = patterns(model, heads, ids.tolist(), sources)
+        read = given(model, ids.tolist(), sources)
+        tokens, pattern = read.tokens, patterns(model, heads, read)
         second = torch.zeros_like(tokens.mask)
         second[:, -length:] = True
         visible = Sight.of(tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)

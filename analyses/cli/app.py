@@ -1,5 +1,6 @@
 """The `interp` command: which analysis, of which model, on which text, into which directory?"""
 
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console command: `arguments` are those of the command line by default."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
+    _keep_memory()
     with unread():
         code = _run(given)
     sys.exit(code)
@@ -96,6 +98,24 @@ def _wait_briefly() -> None:
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
+
+
+def _keep_memory() -> None:
+    """Have what tensors free wait for the next ones, up to a gigabyte, where the C library is GNU's.
+
+    It gives every tensor of more than 32 MB pages of its own, which the kernel fills with zeros at the first touch and
+    takes back with the tensor. Patterns of MiniLM on 512 tokens are 75 MB, and reading them took twice as long: 16.3 s
+    of ten chapters, 13.5 s of it the kernel's, against 7.9 s and 0.9 s (peak memory 1.21 and 1.28 GB).
+    """
+    try:
+        settings = ctypes.CDLL(None).mallopt
+    except (AttributeError, TypeError):  # another C library
+        return
+    for name, size in ((_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, 1 << 30)):
+        settings(name, size)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 if __name__ == "__main__":

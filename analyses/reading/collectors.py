@@ -30,6 +30,10 @@ class Collector(Protocol):
         ...
 
 
+class ReadsFewRows:
+    """A collector that asks for few of a text's rows (`Batch.attention.rows`), and never for a pattern."""
+
+
 def collect(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
     """What each collector adds up over one reading of a corpus, or why there was nothing for it.
 
@@ -46,6 +50,7 @@ def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Co
     Raises:
         InputError: as `collect`.
     """
+    reading.few_rows = all(isinstance(each, ReadsFewRows) for each in (*collectors, *by_norm))
     for batch in reading:
         for each in collectors:
             each.add(batch)

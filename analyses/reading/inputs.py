@@ -41,7 +41,7 @@ def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
     return AnnotatedText.plain(text.target, text.document)
 
 
-class _Asked(NamedTuple):
+class Given(NamedTuple):
     """What a model reads so that some heads' patterns can be.
 
     tokens   those that the heads' queries stand on
@@ -56,50 +56,42 @@ class _Asked(NamedTuple):
     target: Tokens | None
 
 
-def _asked(model: Model, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> _Asked:
+def given(model: Model, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> Given:
     """What is read of `ids`; `sources` are what the encoder reads where the heads are a decoder's that has one."""
     tokens = TokenBatch.from_rows(ids).to(model.device)
     if sources is None:
-        return _Asked(tokens, None, tokens, least_target(model, len(ids)))
+        return Given(tokens, None, tokens, least_target(model, len(ids)))
     source = TokenBatch.from_rows(sources).to(model.device)
-    return _Asked(tokens, source, source, tokens)
+    return Given(tokens, source, source, tokens)
 
 
-def patterns(
-    model: Model, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
-) -> tuple[TokenBatch, Pattern, TokenBatch | None]:
-    """The tokens that ask, the pattern of every head, layer by layer, and the source where there is one.
-
-    `sources` are what the encoder reads where the heads are a decoder's that has one.
+def patterns(model: Model, heads: Heads, given: Given) -> Pattern:
+    """The pattern of every head, layer by layer.
 
     Raises:
         InputError: a pattern is undefined; the first site that is so is named.
     """
-    given = _asked(model, ids, sources)
     pattern = read_patterns(model, given.read, _place(heads), given.target)
     _check_defined(model, heads, given, pattern)
-    return given.tokens, pattern, given.source
+    return pattern
 
 
-def patterns_by_norm(
-    weighted: NormWeighted, heads: Heads, ids: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
-) -> tuple[TokenBatch, Pattern, Pattern, TokenBatch | None]:
+def patterns_by_norm(weighted: NormWeighted, heads: Heads, given: Given) -> tuple[Pattern, Pattern]:
     """As `patterns`, with the patterns weighed by the norm of what is written behind the model's own; of one pass.
 
     Raises:
         InputError: as `patterns`.
     """
-    given = _asked(weighted.model, ids, sources)
     pattern, by_norm = weighted.beside(given.read, given.target)
     _check_defined(weighted.model, heads, given, pattern)
-    return given.tokens, pattern, by_norm, given.source
+    return pattern, by_norm
 
 
 def _place(heads: Heads) -> str:
     return f"{heads.stack}.*.{'cross_attn' if heads.attention == 'cross' else 'attn'}.pattern"
 
 
-def _check_defined(model: Model, heads: Heads, given: _Asked, pattern: Tensor) -> None:
+def _check_defined(model: Model, heads: Heads, given: Given, pattern: Tensor) -> None:
     undefined = pattern.sum((1, 3)).isnan() & given.tokens.mask
     if not bool(undefined.any()):
         return

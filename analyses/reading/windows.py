@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from analyses.reading.inputs import is_paired, patterns, patterns_by_norm, shown_to, tokenizer_of
+from analyses.reading.attended import Asked, Attended, Known, Pass, makes_rows
+from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
 from interp.patterns import Rows, group_of
@@ -28,6 +29,7 @@ from interp.tokens import NO_WORD, align
 Progress = Callable[[int], object]
 _POOL = 256  # windows sorted by length together, so that batches need little padding
 _PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
+_TOKENS = 1024  # of one batch of which no pattern is read: enough to fill a processor
 
 
 @dataclass(frozen=True)
@@ -136,25 +138,40 @@ def _window(
 
 @dataclass(frozen=True)
 class Batch:
-    """Windows read together, with every head's pattern: heads of all layers on one axis, layer by layer.
+    """Windows read together, with every head's attention: heads of all layers on one axis, layer by layer.
 
     `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both. `weighted`
-    are the patterns weighed by the norm of what is written, where the reading asks for them.
+    is the attention weighed by the norm of what is written, where the reading asks for it. Either is read when it is
+    asked for; who needs few rows takes `attention.rows`.
     """
 
     windows: list[Window]
     tokens: TokenBatch
-    pattern: Float[Tensor, "prompt head query key"]
+    attention: Attended
     rows: Rows
     groups: Int[Tensor, " prompt"]
     crossing: Crossing | None = None
-    weighted: Float[Tensor, "prompt head query key"] | None = None
+    weighted: Attended | None = None
+
+    @property
+    def pattern(self) -> Float[Tensor, "prompt head query key"]:
+        """Every head's whole pattern."""
+        return self.attention.pattern
 
     @property
     def by_norm(self) -> "Batch":
-        """The same rows, with patterns that are weighed by the norm of what is written; known where they were read."""
+        """The same rows, with attention that is weighed by the norm of what is written; where it was read so."""
         assert self.weighted is not None
-        return replace(self, pattern=self.weighted, weighted=None)
+        return replace(self, attention=self.weighted, weighted=None)
+
+    def having(self, pattern: Float[Tensor, "prompt head query key"], **rows: Tensor) -> "Batch":
+        """The same windows with another pattern, and what is changed of its `rows`."""
+        return replace(self, attention=Known(pattern), rows=replace(self.rows, **rows))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.tokens.ids.device
 
     @cached_property
     def word_of(self) -> Int[Tensor, "prompt position"]:
@@ -163,13 +180,13 @@ class Batch:
         for row, window in enumerate(self.windows):
             found[row, : len(window.word_of)] = window.word_of
             found[row] -= np.where(found[row] == NO_WORD, 0, window.start)
-        return torch.from_numpy(found).to(self.pattern.device)
+        return torch.from_numpy(found).to(self.device)
 
     @cached_property
     def pieces(self) -> Int[Tensor, "prompt word"]:
         """How many tokens each word has; 0 where a window is shorter."""
         n_words = max(window.stop - window.start for window in self.windows)
-        found = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.pattern.device)
+        found = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.device)
         at = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
         return found.scatter_add_(1, at, torch.ones_like(at))[:, :-1]
 
@@ -195,6 +212,7 @@ class Reading:
 
     `heads` are those whose patterns are read; a model of one stack has one kind. A model without a tokenizer reads
     texts of token ids. `weighted` weighs the patterns that it reads by the norm of what is written, in the same pass.
+    Where all who read ask for `few_rows` alone, batches are as long as if there were no patterns.
     """
 
     model: Model
@@ -202,6 +220,7 @@ class Reading:
     progress: Progress | None = None
     heads: Heads | None = None
     weighted: NormWeighted | None = None
+    few_rows: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     documents: set[str] = field(default_factory=set)
 
@@ -262,25 +281,24 @@ class Reading:
         pool = sorted(pool, key=lambda window: len(window.ids))
         while pool:
             size = 1
-            while size < len(pool) and self.read.count * (size + 1) * _entries(pool[size]) <= _PATTERN_ELEMENTS:
+            while size < len(pool) and self._fits(size + 1, pool[size]):
                 size += 1
             yield pool[:size]
             pool = pool[size:]
 
-
-def _entries(window: Window) -> int:
-    """Of one head's pattern, at most."""
-    return max(len(window.ids), len(window.source or ())) ** 2
+    def _fits(self, size: int, longest: Window) -> bool:
+        """Whether so many windows are read together, of which one is the longest."""
+        length = max(len(longest.ids), len(longest.source or ()))
+        if self.few_rows and makes_rows(self.model, self.read):
+            return size * length <= _TOKENS
+        return self.read.count * size * length**2 <= _PATTERN_ELEMENTS
 
 
 def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
-    """Run the model on windows and keep all patterns of some heads; with `norms` also those that it weighs."""
+    """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
     sources = [window.source for window in shown if window.source is not None]
-    ids, weighted = [window.ids for window in shown], None
-    if norms is None:
-        tokens, pattern, source = patterns(model, heads, ids, sources or None)
-    else:
-        tokens, pattern, weighted, source = patterns_by_norm(norms, heads, ids, sources or None)
+    asked = given(model, [window.ids for window in shown], sources or None)
+    tokens, source, reading = asked.tokens, asked.source, Pass(model, heads, asked, norms)
     width, device = tokens.ids.shape[1], model.device
     content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
@@ -294,9 +312,9 @@ def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeigh
     return Batch(
         windows=shown,
         tokens=tokens,
-        pattern=pattern,
+        attention=Asked(reading),
         rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
         crossing=crossing,
-        weighted=weighted,
+        weighted=None if norms is None else Asked(reading, by_norm=True),
     )

@@ -5,7 +5,7 @@ One item asks one word (the query) for another (the target). A word's highest ch
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -102,7 +102,7 @@ class Items:
         for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
             if count and not turned:
                 counts[reason] += count
-        return Items(batch, *torch.from_numpy(found).to(batch.pattern.device))
+        return Items(batch, *torch.from_numpy(found).to(batch.device))
 
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
@@ -117,7 +117,7 @@ class Items:
                     counts[f"{measure.name}: pairs left out: the word sought is not visible"] += 1
                     continue
                 found.append((prompt, query - window.start, target - window.start, column))
-        columns = torch.tensor(found, dtype=torch.long, device=batch.pattern.device).reshape(-1, 4)
+        columns = torch.tensor(found, dtype=torch.long, device=batch.device).reshape(-1, 4)
         return Items(batch, *columns.unbind(1))
 
     def __len__(self) -> int:
@@ -169,8 +169,7 @@ def turned(batch: Batch) -> Batch:
     """
     of_key = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     pattern = batch.pattern.transpose(-1, -2) / of_key[:, None, None].to(batch.pattern)
-    rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
-    return replace(batch, pattern=pattern, rows=rows)
+    return batch.having(pattern, visible=batch.rows.visible.transpose(-1, -2))
 
 
 def _asked(
@@ -298,7 +297,7 @@ class Choices:
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"]]:
         """Attention from each piece of the words that ask to other words, and apart from it to the first position."""
         prompt, word_of = self.prompt[self.of], self.batch.word_of
-        rows = rows_at(self.batch.pattern, prompt, self.piece)
+        rows = self.batch.attention.rows(prompt, self.piece)
         other = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
         to_first = rows[..., 0] * other[:, :1]
         other[:, 0] = False

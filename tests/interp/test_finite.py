@@ -8,7 +8,7 @@ import torch
 from tiny import model, token_ids, two_stacks
 
 from analyses.head_tables import Heads
-from analyses.reading.inputs import patterns
+from analyses.reading.inputs import given, patterns
 from analyses.report.scaffold import write
 from interp import InputError, generate
 from interp.finite import check_finite
@@ -54,7 +54,7 @@ def test_a_weight_that_is_none_is_named_with_the_first_site_that_reads_it() -> N
     with pytest.raises(InputError, match=said):
         check_finite(damaged())
     with pytest.raises(InputError, match=said):  # in a pattern that a corpus is read with
-        patterns(damaged(), Heads("decoder", 2, 3), [[1, 2, 3], [4, 5]])
+        patterns(damaged(), Heads("decoder", 2, 3), given(damaged(), [[1, 2, 3], [4, 5]]))
 
 
 def test_a_text_goes_on_by_numbers_alone() -> None:

@@ -1,17 +1,21 @@
 """One pass of the model serves what it attends to and what it writes: the same sums as of two readings."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import TWO_STACKS, two_stacks
 from worded import WORDS, worded
 
-from analyses import position
+from analyses import coreference, position
 from analyses.head_tables import Heads
+from analyses.reading import attended
 from analyses.reading.collectors import collect, collected, read
-from analyses.reading.inputs import patterns, patterns_by_norm
+from analyses.reading.inputs import given, patterns, patterns_by_norm
 from analyses.reading.windows import Reading
-from interp import AnnotatedText
+from interp import AnnotatedText, InputError, Mention
 from interp.patterns.norm_weighted import NormWeighted
+from interp.patterns.rows import SINKS
 
 ROWS = [[5, 7, 5, 2, 9, 11], [3, 1, 4], [8, 2]]
 
@@ -38,8 +42,43 @@ def test_each_attention_of_two_stacks_is_shared_alike(kind):
     heads = Heads.every(model)[kind]
     weighted = NormWeighted(model, heads.stack, heads.attention)
     sources = None if heads.stack == "encoder" else ROWS[::-1]
-    tokens, own, by_norm, source = patterns_by_norm(weighted, heads, ROWS, sources)
-    assert (source is None) == (sources is None)
-    torch.testing.assert_close(own, patterns(model, heads, ROWS, sources)[1], rtol=0, atol=0)
-    torch.testing.assert_close(by_norm, patterns(weighted, heads, ROWS, sources)[1], rtol=0, atol=0)
-    assert tokens.ids.tolist()[1][:3] == ROWS[1]
+    asked = given(model, ROWS, sources)
+    own, by_norm = patterns_by_norm(weighted, heads, asked)
+    assert (asked.source is None) == (sources is None)
+    torch.testing.assert_close(own, patterns(model, heads, asked), rtol=0, atol=0)
+    torch.testing.assert_close(by_norm, patterns(weighted, heads, asked), rtol=0, atol=0)
+    assert asked.tokens.ids.tolist()[1][:3] == ROWS[1]
+
+
+def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
+    """And what is read then is the same: sums of coreference, by attention and by norm."""
+    model, texts = worded("he", "she"), [_chained(at) for at in range(7)]
+    weighted = NormWeighted(model)
+
+    def sums() -> list[torch.Tensor]:
+        own, by_norm = coreference.Collector(model), coreference.Collector(weighted)
+        read(Reading(model, texts, weighted=weighted), [own], [by_norm])
+        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.readers for sink in SINKS]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(attended, "makes_rows", lambda *_: False)
+        expected = sums()
+    monkeypatch.setattr(attended, "patterns_by_norm", None)
+    for found, plain in zip(sums(), expected, strict=True):
+        torch.testing.assert_close(found, plain, rtol=0, atol=1e-6)
+    assert expected[0].any()
+
+
+def test_rows_that_are_undefined_are_named_as_whole_patterns_are():
+    model = worded()
+    with torch.no_grad():
+        model.last.blocks[0].attn.qkv.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="is not finite"):
+        read(Reading(model, [_chained(0)]), [coreference.Collector(model)])
+
+
+def _chained(at: int) -> AnnotatedText:
+    """A text with a man, a woman and two pronouns, the words of which differ from others'."""
+    words = ["he", *WORDS[at : at + 2], "she", WORDS[at - 3], "he"]
+    mentions = [Mention(0, 1, 0, "he"), Mention(3, 4, 3, "she"), Mention(5, 6, 5, "he")]
+    return replace(AnnotatedText.plain(" ".join(words), f"text-{at}"), mentions=tuple(mentions))

@@ -10,6 +10,7 @@ from worded import worded
 
 from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
+from analyses.reading.attended import Known
 from analyses.reading.windows import Batch, Reading, Window
 from analyses.rivals.relations import WAYS
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
@@ -62,7 +63,7 @@ def random_batch(*, causal: bool, start: bool, seed: int = 0) -> Batch:
         for at, special in enumerate(each.special):
             content[row, at] = not special
             scored[row, at] = not special and each.word_of[at] >= each.scored_from
-    return Batch(shown, tokens, pattern, Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
+    return Batch(shown, tokens, Known(pattern), Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
 
 
 def without_first(row: list[float]) -> list[float] | None:

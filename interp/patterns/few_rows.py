@@ -1,0 +1,96 @@
+"""Some rows of the patterns of a text, where most rows are read by nobody: a pronoun is one word in thirty.
+
+A pass keeps queries and keys and mixes without a pattern in memory; rows are made of them as they are asked for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attention import Attention
+from interp.patterns.norm_weighted import written
+from interp.running import Tokens, run
+from interp.sight import Sight
+from interp.tokens import TokenBatch
+from interp.transformer import Transformer
+
+
+class _Layer(NamedTuple):
+    attn: Attention
+    queries: Float[Tensor, "prompt query head d_head"]
+    keys: Float[Tensor, "prompt head key d_head"]
+    norms: Float[Tensor, "prompt head key"] | None
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """Queries and keys of one stack's self-attention in some texts, and the norms that it writes from each key."""
+
+    layers: list[_Layer]
+    sight: Sight
+
+    @staticmethod
+    @torch.no_grad()
+    def of(
+        model: Transformer, tokens: TokenBatch, stack: str, target: Tokens | None = None, *, norms: bool = False
+    ) -> "FewRows":
+        """One pass over `tokens`, which ends with the last values.
+
+        Args:
+            model, tokens, target: as in `interp.run`.
+            stack: whose self-attention.
+            norms: whether rows are asked for `by_norm`.
+        """
+        within = f"{stack}.*.attn."
+        seen = run(model, tokens, target=target, capture=[within + "q", within + "k"], until=within + "v")
+        read = seen.tokens if seen.target is None or stack == "encoder" else seen.target
+        sight = Sight.of(read, causal=model.config.stacks[stack].causal)
+        layers = []
+        for number, block in enumerate(model.stack(stack).blocks):
+            attn, (q, k, v) = block.attn, (seen[f"{stack}.{number}.attn.{part}"] for part in "qkv")
+            queries, keys = attn.queries(q, sight.positions), attn.keys(k, sight.positions)
+            norm = written(attn, v) if norms else None
+            layers.append(_Layer(attn, queries, attn.shared(keys.transpose(1, 2)), norm))
+        return FewRows(layers, sight)
+
+    @torch.no_grad()
+    def rows(
+        self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"], *, by_norm: bool = False
+    ) -> Float[Tensor, "row head key"]:
+        """What every head, layer by layer, attends to in some rows: those at `query` of each `prompt`, in float32.
+
+        `by_norm` weighs it as `interp.patterns.norm_weighted.NormWeighted` does.
+        """
+        place, columns = _by_prompt(prompt, query, len(self.layers[0].queries))
+        sight = self.sight.at(columns)
+        return torch.cat([each[prompt, :, place] for each in self._patterns(columns, sight, by_norm)], 1).float()
+
+    def _patterns(
+        self, columns: Int[Tensor, "prompt asked"], sight: Sight, by_norm: bool
+    ) -> Iterator[Float[Tensor, "prompt head asked key"]]:
+        for attn, queries, keys, norms in self.layers:
+            asked = queries.gather(1, columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
+            pattern = attn.scores(asked.transpose(1, 2), keys, sight).softmax(-1)
+            if by_norm:
+                assert norms is not None
+                pattern = pattern.to(norms.dtype) * norms[:, :, None]
+                pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
+            yield pattern
+
+
+def _by_prompt(
+    prompt: Int[Tensor, " row"], query: Int[Tensor, " row"], n_prompts: int
+) -> tuple[Int[Tensor, " row"], Int[Tensor, "prompt asked"]]:
+    """The queries of each prompt side by side (0 where it has fewer), and the place of each row among them."""
+    order = prompt.argsort(stable=True)
+    count = torch.bincount(prompt, minlength=n_prompts)
+    before = (count.cumsum(0) - count)[prompt[order]]
+    place = torch.empty_like(prompt)
+    place[order] = torch.arange(len(prompt), device=prompt.device) - before
+    columns = query.new_zeros(n_prompts, max(1, int(count.max())))
+    columns[prompt, place] = query
+    return place, columns
