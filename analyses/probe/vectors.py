@@ -13,7 +13,7 @@ from analyses.reading.windows import Window
 from interp import Model, TokenBatch, run
 from interp.patterns import membership
 
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 1024  # on a processor, whose caches hold what is made of them; elsewhere sixteen times as many
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def read(model: Model, asked: Sequence[Asked], progress: Callable[[int], object]
     n_words, n_edges = (sum(len(getattr(each, name)) for each in asked) for name in ("words", "edges"))
     made = Read(*(_room(model, count) for count in (n_words, n_edges, n_edges)))
     filled, done = [0, 0, 0], 0
-    for batch in _batches(asked):
-        stream, heads = _word_vectors(model, [each.window for each in batch])
+    for batch in _batches(asked, _BATCH_TOKENS * (1 if model.device.type == "cpu" else 16)):
+        numbers = [_numbered(each) for each in batch]
+        stream, heads = _word_vectors(model, [each.window for each in batch], numbers)
         for part, (vectors, chosen) in enumerate(
-            zip((made.words, made.pronouns, made.mentions), _places(batch), strict=True)
+            zip((made.words, made.pronouns, made.mentions), _places(batch, numbers), strict=True)
         ):
             at = torch.tensor(chosen, dtype=torch.long).reshape(-1, 2).T
             here = slice(filled[part], filled[part] + len(chosen))
@@ -73,10 +74,10 @@ def _room(model: Model, count: int) -> Vectors:
     return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
 
 
-def _batches(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
+def _batches(asked: Sequence[Asked], most: int) -> Iterator[list[Asked]]:
     batch: list[Asked] = []
     for each in asked:
-        if batch and (len(batch) + 1) * max(len(one.window.ids) for one in (batch[-1], each)) > _BATCH_TOKENS:
+        if batch and (len(batch) + 1) * max(len(one.window.ids) for one in (batch[-1], each)) > most:
             yield batch
             batch = []
         batch.append(each)
@@ -84,26 +85,32 @@ def _batches(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
         yield batch
 
 
-def _places(batch: Sequence[Asked]) -> tuple[list[tuple[int, int]], ...]:
-    """Row and word (counted in the window) of words, pronouns and mentions."""
-    firsts = [each.window.start for each in batch]
+def _numbered(asked: Asked) -> dict[int, int]:
+    """The words that something is asked of, each with its number among them; of a chapter they are few."""
+    ends = (word for edge in asked.edges for word in (edge.pronoun, edge.mention))
+    return {word: number for number, word in enumerate(dict.fromkeys([*asked.words, *ends]))}
+
+
+def _places(batch: Sequence[Asked], numbers: Sequence[dict[int, int]]) -> tuple[list[tuple[int, int]], ...]:
+    """Row and number of words, pronouns and mentions."""
     edges = [(row, edge) for row, each in enumerate(batch) for edge in each.edges]
     return (
-        [(row, word - firsts[row]) for row, each in enumerate(batch) for word in each.words],
-        [(row, edge.pronoun - firsts[row]) for row, edge in edges],
-        [(row, edge.mention - firsts[row]) for row, edge in edges],
+        [(row, numbers[row][word]) for row, each in enumerate(batch) for word in each.words],
+        [(row, numbers[row][edge.pronoun]) for row, edge in edges],
+        [(row, numbers[row][edge.mention]) for row, edge in edges],
     )
 
 
-def _word_vectors(model: Model, shown: Sequence[Window]) -> tuple[Tensor, Tensor]:
-    """Of the stream: prompt word site d_model; of the heads: prompt word site d_head."""
+def _word_vectors(
+    model: Model, shown: Sequence[Window], numbers: Sequence[dict[int, int]]
+) -> tuple[Float[Tensor, "prompt word site d_model"], Float[Tensor, "prompt word site d_head"]]:
+    """Of the stream and of the heads, for the words that have numbers."""
     (stack, config), target = probed_stack(model), least_target(model, len(shown))
     wanted, last = (f"{stack}.0.resid_pre", f"{stack}.*.attn.z"), f"{stack}.{config.n_layers - 1}.resid_post"
     tokens = TokenBatch.from_rows([window.ids for window in shown])
     out = run(model, tokens, capture=(*wanted, f"{stack}.*.resid_post"), target=target, until=last)
-    rows = [[word - window.start if word >= 0 else word for word in window.word_of] for window in shown]
-    n_words = max(window.stop - window.start for window in shown)
-    belongs = membership(rows, n_words, out.tokens.ids.shape[1]).to(model.device)
+    rows = [[number.get(word, -1) for word in window.word_of] for window, number in zip(shown, numbers, strict=True)]
+    belongs = membership(rows, max(map(len, numbers)), out.tokens.ids.shape[1]).to(model.device)
     share = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
     stream, heads = [], []
     for name, value in out.activations.items():
