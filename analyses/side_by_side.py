@@ -13,16 +13,22 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
 MOST = 16  # processes: each has memory of its own for what it measures
 T = TypeVar("T")
+
+
+class _Counts(NamedTuple):
+    """How many tasks somebody has begun with, and how many other processes have done; in memory that they share."""
+
+    begun: Any
+    done: Any
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object] | None = None) -> list[T]:
@@ -42,12 +48,38 @@ def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object]
     return _whole(tasks, found, done)
 
 
+class Elsewhere(Generic[T]):
+    """Tasks that other processes have begun with; called for what each returned, in their order.
+
+    This process then does those that nobody has begun, and waits for the rest.
+    """
+
+    def __init__(self, tasks: Sequence[Callable[[], T]], receivers: Sequence[Connection], counts: "_Counts | None"):
+        self._tasks, self._receivers, self._counts = tasks, receivers, counts
+        self._threads, self._found = torch.get_num_threads(), list[T]()
+
+    def take_back(self) -> None:
+        """Have the threads again that other processes had, if these have done all tasks."""
+        if self._counts is None or self._counts.done.value >= len(self._tasks):
+            torch.set_num_threads(self._threads)
+
+    def __call__(self) -> list[T]:
+        """What all tasks returned."""
+        if not self._found:
+            found: dict[int, T] = {}
+            torch.set_num_threads(self._threads)
+            while self._counts is not None and (number := _next(self._counts)) < len(self._tasks):
+                found[number] = self._tasks[number]()
+            self._found = _whole(self._tasks, found | _received(self._receivers))
+        return self._found
+
+
 @contextmanager
-def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Callable[[], list[T]]]:
+def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Iterator[Elsewhere[T]]:
     """Other processes begin with `tasks` while this one goes on, with the threads that they leave to it.
 
-    What is yielded is called for what each task returned, in their order. This process then does those that nobody has
-    begun, and waits for the rest. Where there is no other process, that is all of them. For the rest as `side_by_side`.
+    What is yielded is called for what the tasks returned. Where there is no other process, this one does them then. For
+    the rest as `side_by_side`.
 
     Args:
         tasks: as of `side_by_side`.
@@ -57,16 +89,8 @@ def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Ite
     threads = torch.get_num_threads()
     free = (threads + 1) // 2 if crowded else threads - 1
     others = min(len(tasks), free, MOST) if processes(len(tasks) + 1) > 1 else 0
-    with _workers(tasks, others) as (receivers, following):
-
-        @cache
-        def ended() -> list[T]:
-            found: dict[int, T] = {}
-            torch.set_num_threads(threads)
-            while receivers and (number := _next(following)) < len(tasks):
-                found[number] = tasks[number]()
-            return _whole(tasks, found | _received(receivers))
-
+    with _workers(tasks, others) as (receivers, counts):
+        ended = Elsewhere(tasks, receivers, counts)
         torch.set_num_threads(threads if crowded else threads - len(receivers))
         try:
             yield ended
@@ -113,40 +137,40 @@ def _whole(
 
 
 @contextmanager
-def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tuple[list[Connection], Any]]:
-    """So many processes at work on the tasks, by what they send, and the number of the next; none of them is left."""
+def _workers(tasks: Sequence[Callable[[], object]], count: int) -> Iterator[tuple[list[Connection], _Counts | None]]:
+    """So many processes at work on the tasks, by what they send, and how far they are; none of them is left."""
     if not count:
         yield [], None
         return
     fork = multiprocessing.get_context("fork")
-    following = fork.Value("q", 0)
+    counts = _Counts(fork.Value("q", 0), fork.Value("q", 0))
     started: list[BaseProcess] = []
     receivers: list[Connection] = []
     try:
         for _ in range(count):
             receiver, sender = fork.Pipe(duplex=False)
-            worker = fork.Process(target=_work, args=(tasks, following, sender, os.getpid()), daemon=True)
+            worker = fork.Process(target=_work, args=(tasks, counts, sender, os.getpid()), daemon=True)
             with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
                 warnings.simplefilter("ignore", DeprecationWarning)
                 worker.start()
             sender.close()
             started.append(worker)
             receivers.append(receiver)
-        yield receivers, following
+        yield receivers, counts
     finally:
         for worker in started:
             worker.terminate()
             worker.join()
 
 
-def _next(following: Any) -> int:
+def _next(counts: _Counts) -> int:
     """The number of the next task that nobody has begun."""
-    with following.get_lock():
-        number, following.value = following.value, following.value + 1
+    with counts.begun.get_lock():
+        number, counts.begun.value = counts.begun.value, counts.begun.value + 1
     return number
 
 
-def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connection, parent: int) -> None:
+def _work(tasks: Sequence[Callable[[], object]], counts: _Counts, sender: Connection, parent: int) -> None:
     """Take the next task as long as there is one, and somebody who waits for it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is stopped, and ends this one
     for stop in (signal.SIGTERM, signal.SIGHUP):
@@ -154,11 +178,13 @@ def _work(tasks: Sequence[Callable[[], object]], following: Any, sender: Connect
     torch.set_num_threads(1)  # threads do not outlive a fork
     threadpool_limits(1)  # and numpy's would be more than there are cores for
     with ThreadPoolExecutor(1) as sending:  # who reads may be busy, and a pipe holds little
-        while os.getppid() == parent and (number := _next(following)) < len(tasks):
+        while os.getppid() == parent and (number := _next(counts)) < len(tasks):
             try:
                 said = tasks[number](), None
             except Exception as error:
                 said = None, error  # raised where the result is waited for
+            with counts.done.get_lock():
+                counts.done.value += 1
             try:
                 sent = pickle.dumps((number, said))
             except Exception:

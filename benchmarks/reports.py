@@ -69,12 +69,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         asked: dict[str, list[str]] = {
             "default, stories": ["--corpus", QUICK if options.quick else "tales:100"],
+            "default, EWT": real[:1],
             "default": text,
             "MiniLM": ["--model", "minilm", *text],
             "GPT-2 small": ["--model", options.gpt2 or str(Path(folder) / "gpt2"), real[0]],
         }
         for name, arguments in asked.items():
-            if not name.startswith(options.only or "") or (options.quick and name.startswith("GPT-2")):
+            if not name.startswith(options.only or "") or (options.quick and name in {"default, EWT", "GPT-2 small"}):
                 continue
             forced = name.startswith("GPT-2") and options.gpt2 is None
             if forced:

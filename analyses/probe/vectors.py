@@ -103,7 +103,7 @@ def _places(batch: Sequence[Asked], numbers: Sequence[dict[int, int]]) -> tuple[
 
 def _word_vectors(
     model: Model, shown: Sequence[Window], numbers: Sequence[dict[int, int]]
-) -> tuple[Float[Tensor, "prompt word site d_model"], Float[Tensor, "prompt word site d_head"]]:
+) -> tuple[Float[Tensor, "prompt word site d_model"], Float[Tensor, "prompt word head d_head"]]:
     """Of the stream and of the heads, for the words that have numbers."""
     (stack, config), target = probed_stack(model), least_target(model, len(shown))
     wanted, last = (f"{stack}.0.resid_pre", f"{stack}.*.attn.z"), f"{stack}.{config.n_layers - 1}.resid_post"

@@ -4,7 +4,7 @@ Patches read no corpus, and what reads a corpus patches nothing: other processes
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def measure(
     asked = list(_asked(behaviours, serving(needs, corpora), kinds))
     names = list(dict.fromkeys(each.name for some in asked for each in some.behaviours))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        seen = [_read(run, model, each) for each in asked]
+        seen = [_read(run, model, each, tested.take_back) for each in asked]
         run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
@@ -126,11 +126,11 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int, seed: int) -> tuple
 
 
 def _read(
-    run: Run, model: Model, asked: Asked
+    run: Run, model: Model, asked: Asked, told: Callable[[], object]
 ) -> tuple[Asked, Reading, Sequence[Collector], Sequence[Collector] | None]:
     """The corpus read once, by collectors of the model's attention and of the same weighed by norm.
 
-    There is no norm where the model's parts are not at hand.
+    There is no norm where the model's parts are not at hand. With each text somebody is `told`.
     """
     kind = asked.kind
     own = [each.collector(model, seed=run.seed, heads=kind) for each in asked.behaviours]
@@ -138,7 +138,12 @@ def _read(
     if isinstance(model, Transformer):
         weighted = NormWeighted(model, kind.stack, kind.attention)
         by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in asked.behaviours]
-    say = partial(run.say, f"{', '.join(each.name for each in asked.behaviours)}: reading")
+    stage = f"{', '.join(each.name for each in asked.behaviours)}: reading"
+
+    def say(texts: int) -> None:
+        told()
+        run.say(stage, texts)
+
     reading = Reading(model, asked.used.corpus, say, heads=kind, weighted=weighted)
     read(reading, own, by_norm or ())
     return asked, reading, own, by_norm

@@ -54,6 +54,7 @@ def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is
         return os.getpid()
 
     with meanwhile([partial(bytes, 1 << 22), long, os.getpid]) as ended:  # more than a pipe holds, and nobody reads yet
+        ended.take_back()
         assert torch.get_num_threads() == 1  # one core each
         while not begun.exists():
             pass
@@ -62,7 +63,11 @@ def test_another_process_begins_while_this_one_goes_on_and_this_one_does_what_is
         assert there != os.getpid()
         assert many == bytes(1 << 22)
         assert torch.get_num_threads() == 2
-        assert ended() is found
+        assert ended() == found
+    with meanwhile([int]) as ended:
+        while torch.get_num_threads() == 1:
+            ended.take_back()  # of a process that has done all there was
+        assert ended() == [0]
     with meanwhile([lambda: lambda: 1]) as ended:  # which cannot be copied
         assert ended()[0]() == 1
     assert torch.get_num_threads() == 2
