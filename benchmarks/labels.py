@@ -60,7 +60,8 @@ from analyses.causal_tests import no_effects
 from analyses.corpora import read
 from analyses.head_tables import Collected, Scored
 from analyses.labels import label
-from analyses.labels.evidence import CELL, FEWEST
+from analyses.labels.costs import FEWEST
+from analyses.labels.evidence import CELL
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading

@@ -87,6 +87,18 @@ def estimate(
     return Estimate(ratios[0], baseline, gain, low, high, p, n_groups)
 
 
+def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Sum(totals) / sum(weights) over groups, its delta-method standard error, and how many groups have weight.
+
+    Args:
+        totals, weights: group x anything. Of one group the error is 0, which says nothing; of none the ratio is NaN.
+    """
+    groups = (weights > 0).sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (found,), _, error = _to_first_order(np.stack([totals, weights]), (1,), groups)
+    return found, error, groups
+
+
 def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array, Array]:
     """The ratios, what each group adds to their signed sum (group x column), and the sum's standard error.
 

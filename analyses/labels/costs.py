@@ -9,16 +9,17 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
+from analyses.findings import DISCOVERY
 from analyses.labels.claims import Hiding
 from analyses.labels.readouts import Readout
 from interp.patching.knockout import Read
 from interp.patterns import Totals
+from interp.statistics import ratio
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
 SEEN = "attention where masked", "the same to other keys"
 _SURELY = 0.995  # of the one-sided bounds of a cost that is settled
-_ANY = 0.05  # how often any of the costs that are settled above may be none
-_FEWEST = 5  # groups of documents that such a bound needs
+FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
 Cells = Bool[np.ndarray, "head measure"]
 PerCell = Float[np.ndarray, "head measure"]
 
@@ -105,20 +106,16 @@ class Costs:
         """Where more documents would not change whether the effect reaches `least`, by Student's t over groups.
 
         Where its one-sided 99.5% bounds are both below or both above, and where above, p for an effect at all is so
-        small that it holds whatever else of so many `cells` is tested (Bonferroni, .05). Nowhere where fewer than five
-        groups say anything.
+        small that it holds whatever else of so many `cells` is tested (Bonferroni, at the rate that findings are held
+        to). Nowhere where fewer than five groups say anything.
         """
         drops, controls = self.by[CLAIM], self.strictest()[0]
-        weights = drops.weights.numpy()
-        lost, of_all, groups = (drops.scores - controls.scores).numpy(), weights.sum(0), (weights > 0).sum(0)
+        effect, error, groups = ratio((drops.scores - controls.scores).numpy(), drops.weights.numpy())
         with np.errstate(invalid="ignore", divide="ignore"):
-            effect = lost.sum(0) / of_all
-            off = lost - effect * weights  # a ratio's, to first order
-            error = np.sqrt((off**2).sum(0) * groups / (groups - 1)) / of_all
             reach = student.ppf(_SURELY, groups - 1) * error
             p = student.sf(effect / error, groups - 1)
-            apart = (effect + reach < least) | ((effect - reach > least) & (p < _ANY / cells))
-        return (groups >= _FEWEST) & apart
+            apart = (effect + reach < least) | ((effect - reach > least) & (p < DISCOVERY / cells))
+        return (groups >= FEWEST) & apart
 
 
 def _a_row(totals: Totals) -> PerCell:

@@ -16,6 +16,7 @@ from analyses.behaviours import asked_of
 from analyses.findings import DISCOVERY, notable
 from analyses.head_tables import Collected
 from analyses.labels import knockouts
+from analyses.labels.costs import FEWEST
 from analyses.labels.null_bars import Bars, Say, bars_of, shards_of
 from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
@@ -30,7 +31,6 @@ _BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
 _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
 NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
-FEWEST = 5  # documents in which keys were hidden
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 

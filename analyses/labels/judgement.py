@@ -22,8 +22,8 @@ from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
-from analyses.labels.costs import ARMS
-from analyses.labels.evidence import CELL, FEWEST, NOTABLE_EFFECT, Evidence, gather, together
+from analyses.labels.costs import ARMS, FEWEST
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.evidence import candidates as choose
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from interp import statistics
 from interp.statistics import benjamini_hochberg, contrast, estimate, mean_interval, share, shares
 
 
@@ -22,6 +23,19 @@ def halls_p(influences: list[float], gain: float) -> float:
 def test_a_ratio_is_the_totals_over_the_weights_of_every_group_whatever_their_sign():
     found = ratio(np.array([[3.0], [-1.0], [4.0]]), np.array([[4.0], [-2.0], [6.0]]))
     assert found.value[0] == pytest.approx(6 / 8)
+
+
+def test_a_ratio_has_the_error_that_leaving_each_group_out_gives():
+    draws = np.random.default_rng(0)
+    weights = draws.integers(1, 9, (60, 2, 3)).astype(float)
+    totals = weights * (0.3 + 0.1 * draws.standard_normal((60, 2, 3)))
+    weights[7, 0] = totals[7, 0] = 0.0
+    found, error, groups = statistics.ratio(totals, weights)
+    np.testing.assert_allclose(found, totals.sum(0) / weights.sum(0))
+    without = (totals.sum(0) - totals) / (weights.sum(0) - weights)
+    jackknife = np.sqrt((groups - 1) / groups * ((without - without.mean(0)) ** 2).sum(0))
+    np.testing.assert_allclose(error, jackknife, rtol=0.03)
+    assert groups.tolist() == [[59] * 3, [60] * 3]
 
 
 def test_groups_without_any_weight_are_no_observations():
