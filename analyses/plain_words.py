@@ -170,6 +170,12 @@ def needed_alone(words: Words) -> Words:
 
 def label(name: str, title: str = "") -> Words:
     """What a label says of a head, or a measure; its title where it is somebody's own."""
+    told = title or name
+    return known(name) or Words(told, f"looks where “{told}” says")
+
+
+def known(name: str) -> Words | None:
+    """What a label or measure of ours says of a head; None for others, and for what says nothing of where it looks."""
     kind, _, rest = name.partition(":")
     if kind == "relation" and rest.count("->") == 1 and not rest.endswith(":transposed"):
         return relation(*rest.rsplit(":", 1))
@@ -183,5 +189,4 @@ def label(name: str, title: str = "") -> Words:
         return Words(rule(rest).removeprefix("the "), f"goes to {rule(rest)}")
     if kind == "offset":
         return Words(f"token {offset(int(rest))}", f"looks at the token {offset(int(rest))}")
-    told = title or name
-    return _LABELS.get(kind, Words(told, f"looks where “{told}” says"))
+    return _LABELS.get(kind)

@@ -229,12 +229,12 @@ def _told(size: Size) -> str:
 
 
 def _brief(size: Size) -> str:
-    """A size by itself."""
+    """A size by itself, and in a word what it is of."""
     if size.unit == "share" and size.what != "gain":
-        return percent(size.value)
+        return f"{percent(size.value)} {size.what.partition(' ')[0]}"
     if size.unit == "lift":
-        return f"{1 + size.value:.1f}×"
-    return f"{number(size.value)} nats" if size.unit == "nats" else number(size.value, sign=True)
+        return f"{1 + size.value:.1f}× expected"
+    return f"{size.value:.2f} nats lost" if size.unit == "nats" else f"{number(size.value, sign=True)} gain"
 
 
 def _note(fact: Fact) -> str:

@@ -27,7 +27,7 @@ _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "found": ("is found", "found"),
     "part": ("is found in part", "in part"),
     "attention": ("shows in attention only", "in attention only"),
-    "effect": ("shows only when heads are changed", "only when heads are changed"),
+    "effect": ("shows in effects only", "in effects only"),
     "rules": ("is no more than simple rules", "simple rules"),
     "untested": ("shows in attention (effect untested)", "in attention (effect untested)"),
     "none": ("is not found", "not found"),
@@ -64,12 +64,12 @@ class Sentence:
 
     @property
     def first(self) -> str:
-        """The first clause: where a head looks, and what a rule gets."""
+        """The first clause: where a head looks, and what a rule gets; what is needed, where effects alone show it."""
         return _joined(self.clauses[:1])
 
     @property
     def rest(self) -> str:
-        """What the first leaves open: whether the head is right where its rule errs, and what the model needs."""
+        """What the first leaves open: whether the head is right where its rule errs, what the model needs."""
         return _joined(self.clauses[1:])
 
 
@@ -119,10 +119,9 @@ def _sentence(
     hidden = _first(
         (place, fact) for place, fact in own if fact.sizes[-1].unit == "nats" or fact.sizes[0].unit == "nats"
     )
-    made = [
-        *(_looks(tables, looks[1]) if looks else _closest(tables, behaviour)),
-        *([_carries(tables, needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []),
-    ]
+    attention = _looks(tables, looks[1]) if looks else _closest(tables, behaviour)
+    effect = [_carries(tables, needs[1])] if needs else [_hidden(hidden[1])] if hidden and hidden[1].needed else []
+    made = [*effect, *attention] if verdict == "effect" else [*attention, *effect]
     clauses = [Clause("", how, rows) for how, rows in made]
     told = tuple(Clause(again(each, tables, behaviours), each.made, each.rows) for each in clauses)
     return Sentence(behaviour.name, (behaviour.noun or behaviour.title).lower(), verdict, told)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses import plain_words
 from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
@@ -221,9 +222,10 @@ def said_of_rule(row: Mapping[str, Any]) -> str:
 
 
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
-    """One head, by one measure, beside its strictest baseline."""
-    value, gain = number(row["value"]), number(row["gain"], sign=True)
-    by = f" by {measure_name(str(row['measure']))}: {value}, {gain} over {measure_name(str(row['baseline_name']))} "
+    """What one head does, in words and as the measure is called, beside its strictest baseline."""
+    name, value, gain = str(row["measure"]), number(row["value"]), number(row["gain"], sign=True)
+    said = f"{words.said} ({measure_name(name)})" if (words := plain_words.known(name)) else f"by {measure_name(name)}"
+    by = f" {said}: {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
     return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
 
 

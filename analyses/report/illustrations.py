@@ -26,6 +26,7 @@ from interp import AnnotatedText, Model
 
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
+_MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
 _DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; hatched is undefined."
@@ -245,7 +246,9 @@ def _over_words(asked: _Picture) -> Iterator[Figure]:
     cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
     for passage in examples.find(asked.model, asked.corpus, cut):
         found = examples.word_patterns(asked.model, passage, asked.heads)
-        patterns = {name + _to_special(pattern): pattern for name, pattern in zip(asked.named, found, strict=True)}
+        patterns, elsewhere = _on_words(dict(zip(asked.named, found, strict=True)))
+        if not patterns:
+            return
         pronoun, answers = _last_question(passage) if about_pronouns else (None, ())
         figure = figures.attention_over_words(
             passage.words,
@@ -260,6 +263,8 @@ def _over_words(asked: _Picture) -> Iterator[Figure]:
             f"From {passage.document}. Lines go from a word (left) to what it attends to (right), wider for more; "
             "shares below 0.05 and attention to special tokens are not drawn."
         )
+        if elsewhere:
+            caption += f" Left out, since they look at special tokens there: {', '.join(elsewhere)}."
         if about_pronouns:
             caption += " Coloured on the left the pronoun, on the right the mentions that it stands for."
         alt = text_alternatives.lines(patterns, passage.words, pronoun)
@@ -274,10 +279,22 @@ _PICTURES: dict[str, Callable[[_Picture], Iterator[Figure]]] = {
 }
 
 
-def _to_special(pattern: examples.WordPattern) -> str:
-    """How much of the words' attention goes to special tokens, and so is not drawn, where it is much."""
-    share = 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
-    return f"\n({share:.0%} to special tokens)" if share > _MUCH else ""
+def _on_words(patterns: Mapping[str, examples.WordPattern]) -> tuple[dict[str, examples.WordPattern], list[str]]:
+    """The heads to draw, and those of whose lines hardly any would be seen.
+
+    A head's name says how much of its attention goes to special tokens, and so is not drawn, where it is much.
+    """
+    to_special = {name: _to_special(pattern) for name, pattern in patterns.items()}
+    shown = [name for name, share in to_special.items() if share <= _MOST]
+    second = {name: f"({to_special[name]:.0%} to special tokens)" if to_special[name] > _MUCH else "" for name in shown}
+    level = "\n" if any(second.values()) else ""  # titles of as many lines stand at one height
+    named = {name: f"{name}{level}{second[name]}" for name in shown}
+    return {named[name]: patterns[name] for name in shown}, [name for name in patterns if name not in named]
+
+
+def _to_special(pattern: examples.WordPattern) -> float:
+    """The share of the words' attention that goes to special tokens."""
+    return 1 - float(np.nanmean(np.nansum(pattern, axis=1)[~np.isnan(pattern).all(1)]))
 
 
 def _slug(task: str) -> str:

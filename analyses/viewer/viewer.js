@@ -73,10 +73,14 @@
     // right before a pronoun, where it has to be chosen, or at one. Else the token before the last.
     function telling(pattern) {
       const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
-      const pronoun = each => PRONOUN.test((names[each] ?? "").trim()), before = each => pronoun(each + 1);
+      const before = each => pronoun(each + 1);
       const fact = about(layer, head), order = fact?.words === "antecedent" ? [pronoun, before] : [before, pronoun];
       const asked = fact?.behaviour === "coreference" ? [...order, word] : [word];
       return asked.map(asks => hardest(pattern, asks, word)).find(each => each !== null) ?? at;
+    }
+
+    function pronoun(each) {
+      return PRONOUN.test((tokens("queries")[each] ?? "").trim());
     }
 
     function hardest(pattern, asks, word) {
@@ -131,7 +135,8 @@
       const several = picks().length > 1, itself = each => !crossing() && !several && each === picks()[0];
       const told = listed(best.map(each => `${itself(each) ? "itself" : quoted(tokens(other())[each])} (${percent(found[each])})`));
       if (side === "queries") {
-        const look = several ? "together look" : "looks";
+        const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
+        const look = several ? "together look" : chooses ? `before ${quoted(tokens(side)[pick + 1])} looks` : "looks";
         says.textContent = `In ${name}, ${chosen} ${look} ` + (told ? `at ${told}.` : `at no token with ${percent(SAID)} or more.`);
       } else {
         const are = several ? "together are" : "is";

@@ -35,7 +35,7 @@ _FIRST_SCREEN = """height => {
   }
   return found;
 }"""
-_WORDS, _NUMBERS = 130, 12  # of the first screen
+_WORDS, _NUMBERS = 120, 12  # of the first screen
 
 
 class Asked(NamedTuple):
