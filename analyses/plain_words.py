@@ -49,7 +49,7 @@ _RULES = {
     "random": "any mention",
     "same gender": "the last mention of the same gender",
     "same form": "the last mention of the same form",
-    "name or gender": "the last name, or mention of the same gender",
+    "name or gender": "the last mention of fitting gender",
     "name or person": "the last name or person",
     "leftmost person": "the leftmost person",
     "last pronoun": "the last pronoun",

@@ -29,9 +29,10 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import pandas as pd
 import torch
+from matplotlib.ticker import LogLocator
 
 from analyses import corpora, report
-from analyses.figures.style import GREY, INK, PALE, SOFT, panels, styled
+from analyses.figures.style import GREY, INK, PALE, panels, styled
 from benchmarks.reports import force
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.config import Plain
@@ -46,7 +47,8 @@ STAGES = {  # by how a stage's name in `run.json` begins or ends
     "intervals": "intervals, pairs",
     "comparing with rules": "intervals, pairs",
 }
-COLOURS = {"knock-outs": INK, "nulls": SOFT, "attention": GREY, "intervals, pairs": PALE, "the rest": "#e6e9ec"}
+COLOURS = {"knock-outs": INK, "nulls": INK, "attention": GREY, "intervals, pairs": GREY, "the rest": PALE}
+BROKEN = {"nulls", "intervals, pairs"}  # lines that tell two of one grey apart
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,13 @@ def draw(rows: list[dict[str, object]], file: Path) -> None:
             own = table[table["grown"] == grown]
             for name, colour in COLOURS.items():
                 seconds = [max(row[name], 0.05) for row in own["stages"]]
-                axis.plot(own["at"], seconds, "o-", color=colour, label=name, markersize=3)
-            axis.plot(own["at"], own["seconds"], "o-", color="black", label="in all", markersize=3.5)
+                line = "o--" if name in BROKEN else "o-"
+                axis.plot(own["at"], seconds, line, color=colour, label=name, markersize=3)
+            axis.plot(own["at"], own["seconds"], "o-", color=INK, label="in all", linewidth=2.4, markersize=4)
             axis.set(xscale="log", yscale="log", xlabel=labels[grown], ylabel="seconds", title=f"By {grown}")
             axis.set_xticks(own["at"].tolist(), labels=[str(at) for at in own["at"]])
             axis.minorticks_off()
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter("{x:g}")
         axes[0].legend(frameon=False, fontsize=7, ncols=2)
         file.parent.mkdir(parents=True, exist_ok=True)
