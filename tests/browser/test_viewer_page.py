@@ -138,7 +138,7 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
     called = {("decoder", "self", 1, 2): Called("he/she", "coreference")}
     passage = one_stack([" Amy", " saw", " Tim", ".", " She", " ran", " to", " the", " dog"])
     write(Viewer((passage,), called), tmp_path / "she.html")
-    says(browse(tmp_path / "she.html"), "In L1.H2 (he/she), “.” looks at “Tim” (100%).")
+    says(browse(tmp_path / "she.html"), "In L1.H2 (he/she), “.” before “She” looks at “Tim” (100%).")
     write(Viewer((one_stack(),), called), tmp_path / "it.html")  # no he or she: as of any head
     says(browse(tmp_path / "it.html"), "In L1.H2 (he/she), “ran” looks at “it” (100%).")
 
