@@ -1,8 +1,5 @@
 """Norms, embeddings, feed-forwards, the output layer: the parts of a transformer, built from its configuration."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -25,15 +22,8 @@ from interp.config import (
 )
 from interp.lookup import Lookup
 from interp.positions import sinusoids
-from interp.products import linear
+from interp.products import ACTIVATIONS, linear
 from interp.tap import UNTAPPED, Tap
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
 
 
 def build_norm(norm: LayerNorm | RMSNorm | NoNorm, width: int) -> nn.Module:
@@ -125,9 +115,11 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias)
         self.weight = nn.Parameter(self.weight.detach().t().contiguous().t())
 
-    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """By the faster kernel."""
-        return linear(input, self.weight, self.bias)
+    def forward(
+        self, input: Float[Tensor, "*batch d_in"], then: Activation | None = None
+    ) -> Float[Tensor, "*batch d_out"]:
+        """By the faster kernel; what goes through an activation `then` does so there."""
+        return linear(input, self.weight, self.bias, then)
 
 
 class MLP(nn.Module):
@@ -135,7 +127,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: StackConfig, shape: Plain | Gated):
         super().__init__()
-        self.activation = ACTIVATIONS[shape.activation]
+        self.activation: Activation = shape.activation
         self.gated = isinstance(shape, Gated)
         self.up = Linear(config.d_model, config.d_mlp * (1 + self.gated), bias=shape.bias)
         self.down = Linear(config.d_mlp, config.d_model, bias=shape.bias)
@@ -147,9 +139,11 @@ class MLP(nn.Module):
         if self.gated:
             pre, partner = self.up(x).chunk(2, -1)
             # contiguous, so that an equal tensor put here gives equal bits: kernels round by layout
-            post = self.activation(tap("pre", pre.contiguous())) * partner
+            post = ACTIVATIONS[self.activation](tap("pre", pre.contiguous())) * partner
+        elif tap.wants("pre"):
+            post = ACTIVATIONS[self.activation](tap("pre", self.up(x)))
         else:
-            post = self.activation(tap("pre", self.up(x)))
+            post = self.up(x, self.activation)
         return self.down(tap("post", post))
 
 
@@ -204,12 +198,12 @@ class Transforming(nn.Module):
     def __init__(self, d_in: int, d_out: int, shape: Transform):
         super().__init__()
         self.dense = Linear(d_in, d_out, bias=shape.bias)
-        self.activation = ACTIVATIONS[shape.activation]
+        self.activation: Activation = shape.activation
         self.norm = build_norm(shape.norm, d_out)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
         """What the output layer reads."""
-        return self.norm(self.activation(self.dense(x)))
+        return self.norm(self.dense(x, self.activation))
 
 
 class Output(nn.Linear):

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from interp import InputError, Transformer
+from interp.config import Activation
 from interp.parts import Linear
+from interp.products import linear
 
 _ROWS = 256
 
@@ -43,9 +45,9 @@ class Int8(nn.Module):
         with torch.inference_mode():
             return self.rounded.dequantize()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x times the weight, plus the bias where there is one."""
-        return nn.functional.linear(x, self.rounded, self.bias)
+    def forward(self, x: Tensor, then: Activation | None = None) -> Tensor:
+        """As the layer that it stands for: x times the weight, plus a bias, then an activation where there is one."""
+        return linear(x, self.rounded, self.bias, then)
 
 
 def require(quantize: str, dtype: torch.dtype) -> None:

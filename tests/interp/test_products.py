@@ -81,3 +81,16 @@ def test_no_gradient_of_a_weight_is_made_that_nobody_asks_for(used):
     both = torch.autograd.grad(said, [x, weight])
     torch.testing.assert_close(both[0], alone)
     torch.testing.assert_close(both[1], torch.autograd.grad(plain(x, weight).sum(), [weight])[0])
+
+
+@pytest.mark.parametrize("then", products.ACTIVATIONS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_activation_behind_a_product_is_the_same_within_its_kernel(then, grad, used):
+    x, weight, b = parts(40)
+    with torch.set_grad_enabled(grad):
+        found = linear(x, weight.requires_grad_(grad), b, then)
+    expected = products.ACTIVATIONS[then](plain(x.double(), weight.double(), b.double()))
+    torch.testing.assert_close(found.detach(), expected.detach().float())
+    torch.testing.assert_close(linear(x[:2], weight, b, then), products.ACTIVATIONS[then](plain(x[:2], weight, b)))
+    assert found.requires_grad == grad
+    assert len(used) == products._there()
