@@ -53,7 +53,7 @@ class Pass:
     """Texts that a model reads when something is first asked of their patterns.
 
     As long as only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory.
-    Whoever asks for whole patterns has them read, once, and rows are of them from then on.
+    Whoever asks for whole patterns has them read, once; where that comes first, rows are taken from them.
     """
 
     def __init__(self, model: Model, heads: Heads, given: Given, norms: NormWeighted | None = None):
@@ -69,7 +69,7 @@ class Pass:
 
     @cached_property
     def few(self) -> FewRows | None:
-        """What rows are made of; None where they are of whole patterns only."""
+        """What rows are made of; None where whole patterns were read first, or there is no other way."""
         if "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.patterns.norm_weighted import written
+from interp.patterns.norm_weighted import weighed, written
 from interp.running import Tokens, run
 from interp.sight import Sight
 from interp.tokens import TokenBatch
@@ -77,8 +77,7 @@ class FewRows:
             pattern = attn.scores(asked.transpose(1, 2), keys, sight).softmax(-1)
             if by_norm:
                 assert norms is not None
-                pattern = pattern.to(norms.dtype) * norms[:, :, None]
-                pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
+                pattern = weighed(pattern, norms)
             yield pattern
 
 

@@ -47,8 +47,15 @@ class NormWeighted(OneAttention):
             assert isinstance(attn, Attention)
             place = f"{self.stack}.{layer}.{self.name}"
             norms, pattern = written(attn, seen[f"{place}.v"]), seen[f"{place}.pattern"]
-            weighted = pattern.to(norms.dtype) * norms[:, :, None]
-            yield pattern, weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
+            yield pattern, weighed(pattern, norms)
+
+
+def weighed(
+    pattern: Float[Tensor, "prompt head query key"], norms: Float[Tensor, "prompt head key"]
+) -> Float[Tensor, "prompt head query key"]:
+    """The share of each key in the norms that a query has written."""
+    found = pattern.to(norms.dtype) * norms[:, :, None]
+    return found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def written(attn: Attention, values: Float[Tensor, "prompt key kv_head d_head"]) -> Float[Tensor, "prompt head key"]:
