@@ -39,7 +39,7 @@ _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
 _NEEDED = "Looks there and needed"
 _PAIRS = "Needed"
 _HOLDS = "Attention holds; effect not established"
-_UNASKED = "Looks there; no effect was tested"
+_UNASKED = "Looks there; effect untested"
 
 
 def overview(

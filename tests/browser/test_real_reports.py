@@ -36,7 +36,7 @@ _FIRST_SCREEN = """height => {
   return found;
 }"""
 _WORDS, _NUMBERS = 120, 12  # of the first screen
-_THREE_ATLASES = 12  # words more where a model has two stacks
+_THREE_ATLASES = 10  # words more where a model has two stacks
 
 
 class Asked(NamedTuple):
