@@ -6,7 +6,6 @@ rows, and keys at the distances that are usual for the label (`claims`). Hiding 
 a key whose value nobody reads may be missed; what is needed must be missed too where weights stay as they are.
 """
 
-import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,7 +173,7 @@ def _tallied(
     if not own:
         raise InputError("the corpus holds no text to measure: expected at least one")
     read_by = readouts(model, behaviours, other, counts)
-    tally = Tally(model, asked, random.Random(seed), counts, armed, together, estimates=estimates, shards=shards)
+    tally = Tally(model, asked, seed, counts, armed, together, estimates=estimates, shards=shards)
     for behaviour, measure in {measure.name: (behaviour, measure) for behaviour, measure in asked}.values():
         if measure.corpus and behaviour in read_by:
             _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)

@@ -46,7 +46,7 @@ class Tally:
         self,
         model: Transformer,
         measures: Sequence[tuple[str, Measure]],
-        rng: random.Random,
+        seed: int,
         counts: Counter[str],
         armed: Collection[str],
         together: Sequence[Sequence[tuple[int, int]]] | None = None,
@@ -58,12 +58,13 @@ class Tally:
 
         `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
         head by itself. With `estimates` claims and controls are estimated, until `measure` says what is measured. What
-        a lot of claims costs is looked for in `shards` first.
+        a lot of claims costs is looked for in `shards` first. What is drawn for a claim depends on `seed`, its text and
+        its measure alone: whatever else is asked, its controls are the same.
         """
         self.armed, self.together = armed, together
         self.shards, self.asked_for = shards or Shards(), 0
         n_heads = 1 if together is not None else model.config.n_layers * model.config.n_heads
-        self.model, self.measures, self.rng, self.counts = model, measures, rng, counts
+        self.model, self.measures, self.seed, self.counts = model, measures, seed, counts
         shape = n_heads, len(measures)
         self.costs = Costs.empty((CLAIM, *CONTROLS, *ARMS, *SEEN), *shape)
         self.usual: dict[str, list[frozenset[int]]] = defaultdict(list)  # by measure, the distances of each row's keys
@@ -115,17 +116,19 @@ class Tally:
     ) -> Iterator[tuple[str, Hiding]]:
         """A claim and its controls."""
         causal, words = self.model.config.last.causal, measure.of_words
-        found = with_control(window, looks, readable, self.rng, causal=causal, at_distance=words, counts=self.counts)
+        about = self.seed, window.text.document, window.start, window.ids, measure.name
+        rng = random.Random(repr(about))
+        found = with_control(window, looks, readable, rng, causal=causal, at_distance=words, counts=self.counts)
         if found is None:
             return
-        lot = readout.lot(window, found[0].rows, self.rng)
+        lot = readout.lot(window, found[0].rows, rng)
         claim, others = (each.take(lot) for each in found)
         yield CLAIM, claim
         yield CONTROLS[0], others
         if words:
-            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[measure.name], self.rng, causal=causal)
+            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[measure.name], rng, causal=causal)
         if measure.name in self.armed:
-            yield ARMS[0], claim.exchanged(window, self.rng, causal=causal)
+            yield ARMS[0], claim.exchanged(window, rng, causal=causal)
             yield ARMS[1], claim.removed()
 
     def flush(self) -> None:

@@ -238,6 +238,21 @@ def test_several_texts_at_once_are_what_each_is_alone(monkeypatch):
     pd.testing.assert_frame_equal(together[told], alone[told], rtol=1e-4, atol=1e-5)
 
 
+def test_what_else_is_asked_draws_no_other_controls():
+    """Nor do keys that are exchanged, nor other measures."""
+    words = [*{*WORDS}]
+    model = Planted(words, [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>").build()
+    texts = [annotated(f"document {number}") for number in range(6)]
+    told = ["measure", "layer", "head", "drop", "control", "n"]
+    bare = knockouts.measure(model, texts, behaviours=["position"]).table[told]
+    armed = knockouts.measure(model, texts, behaviours=["position"], armed={*bare["measure"]}).table
+    assert armed["exchange"].notna().any()
+    pd.testing.assert_frame_equal(armed[told], bare, rtol=1e-5, atol=1e-6)
+    more = knockouts.measure(model, texts, behaviours=["part-of-speech", "position"]).table
+    same = more.loc[more["behaviour"] == "position", told].reset_index(drop=True)
+    pd.testing.assert_frame_equal(same, bare, rtol=1e-5, atol=1e-6)
+
+
 def test_words_in_pieces_and_texts_of_one_sentence_are_counted():
     text = AnnotatedText(("a-b", "c", "d"), (True,) * 3, "one", ("NOUN", "VERB", "NOUN"))
     model = Planted(["a", "-", "b", "c", "d"], [[planted.uniform]], n_ctx=16, start="<s>").build()
