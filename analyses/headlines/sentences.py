@@ -234,8 +234,11 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     head = f"{_named(label, several)} {_label(rows, titled).said}"
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
-    best = f"{plain_words.taking(str(rule['rival']))} gets {percent(rule['rival_value'])}"
-    return f"{head} in {percent(rule['value'])} of cases; {best}"
+    own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
+    if rule["value"] > rule["rival_value"]:
+        return f"{head} in {own} of cases; {taking} gets {rival}"
+    fewer = "as many as" if own == rival else "fewer than"
+    return f"{head} in {own} of cases, {fewer} {taking} ({rival})"
 
 
 def _say_finds(rows: Rows, titled: Mapping[str, str], several: bool) -> str:

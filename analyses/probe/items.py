@@ -33,7 +33,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedWindow:
     """What is asked in one window: words with labels, and edges."""
 
     window: Window
@@ -45,7 +45,7 @@ class Asked:
 class Items:
     """All that is asked of both splits, in an order that does not depend on that of the documents."""
 
-    asked: dict[str, list[Asked]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    asked: dict[str, list[AskedWindow]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     counts: Counter[str] = field(default_factory=Counter)
     documents: dict[str, set[str]] = field(default_factory=lambda: {split: set() for split in SPLITS})
 
@@ -115,7 +115,7 @@ def _check_documents(documents: dict[str, set[str]], given: bool) -> None:
         raise InputError(f"a probe needs documents to train on and two others to test on{also}; got {have}")
 
 
-def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[Asked]:
+def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[AskedWindow]:
     assert model.tokenizer is not None
     labelled = (text.tags or text.relations) is not None and left["words"] > 0
     referring, why_not = items_and_unasked(text) if left["edges"] > 0 else ([], [])
@@ -128,7 +128,7 @@ def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counte
         counts.update(reason for word, reason in why_not if window.scores(word))
         if words or edges:
             left.subtract({"words": len(words), "edges": len(edges)})
-            yield Asked(window, words, edges)
+            yield AskedWindow(window, words, edges)
 
 
 def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterator[Edge]:

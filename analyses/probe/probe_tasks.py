@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.probe.items import Asked
+from analyses.probe.items import AskedWindow
 from analyses.rivals.antecedents import RIVALS
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
@@ -114,7 +114,7 @@ class Posed:
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
-def labels_of(task: Task, asked: Sequence[Asked]) -> Labels:
+def labels_of(task: Task, asked: Sequence[AskedWindow]) -> Labels:
     """What is asked for a task."""
     found: list[tuple[int, str, str, str]]  # row, type, label, document
     rules = None

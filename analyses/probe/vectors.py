@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analyses.probe.items import Asked, probed_stack
+from analyses.probe.items import AskedWindow, probed_stack
 from analyses.reading.inputs import least_target
 from analyses.reading.windows import Window
 from interp import Model, TokenBatch, run
@@ -40,7 +40,7 @@ class Read:
     mentions: Vectors
 
 
-def read(model: Model, asked: Sequence[Asked], progress: Callable[[int], object] | None = None) -> Read:
+def read(model: Model, asked: Sequence[AskedWindow], progress: Callable[[int], object] | None = None) -> Read:
     """Run a model and keep the vectors of what is asked, in its order. A word's vector is the mean over its pieces.
 
     Args:
@@ -74,8 +74,8 @@ def _room(model: Model, count: int) -> Vectors:
     return Vectors(torch.empty(config.n_layers + 1, count, config.d_model), torch.empty(n_heads, count, config.d_head))
 
 
-def _batches(asked: Sequence[Asked], most: int) -> Iterator[list[Asked]]:
-    batch: list[Asked] = []
+def _batches(asked: Sequence[AskedWindow], most: int) -> Iterator[list[AskedWindow]]:
+    batch: list[AskedWindow] = []
     for each in asked:
         if batch and (len(batch) + 1) * max(len(one.window.ids) for one in (batch[-1], each)) > most:
             yield batch
@@ -85,13 +85,13 @@ def _batches(asked: Sequence[Asked], most: int) -> Iterator[list[Asked]]:
         yield batch
 
 
-def _numbered(asked: Asked) -> dict[int, int]:
+def _numbered(asked: AskedWindow) -> dict[int, int]:
     """The words that something is asked of, each with its number among them; of a chapter they are few."""
     ends = (word for edge in asked.edges for word in (edge.pronoun, edge.mention))
     return {word: number for number, word in enumerate(dict.fromkeys([*asked.words, *ends]))}
 
 
-def _places(batch: Sequence[Asked], numbers: Sequence[dict[int, int]]) -> tuple[list[tuple[int, int]], ...]:
+def _places(batch: Sequence[AskedWindow], numbers: Sequence[dict[int, int]]) -> tuple[list[tuple[int, int]], ...]:
     """Row and number of words, pronouns and mentions."""
     edges = [(row, edge) for row, each in enumerate(batch) for edge in each.edges]
     return (

@@ -78,7 +78,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Asked(Attended):
+class OnDemand(Attended):
     """What is asked of a pass: the model's own patterns, or the same by norm."""
 
     of: Pass

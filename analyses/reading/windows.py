@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from analyses.reading.attended import Asked, Attended, Known, Pass, makes_rows
+from analyses.reading.attended import Attended, Known, OnDemand, Pass, makes_rows
 from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
@@ -312,9 +312,9 @@ def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeigh
     return Batch(
         windows=shown,
         tokens=tokens,
-        attention=Asked(reading),
+        attention=OnDemand(reading),
         rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
         crossing=crossing,
-        weighted=None if norms is None else Asked(reading, by_norm=True),
+        weighted=None if norms is None else OnDemand(reading, by_norm=True),
     )

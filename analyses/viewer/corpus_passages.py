@@ -1,12 +1,15 @@
 """Which passages does a report show? Those that were asked for; else beginnings of texts that were read."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
-from analyses.corpora.mentions import PRONOUNS
+from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
 from analyses.reading.token_ids import TokenIds
+from analyses.reading.windows import windows
 from analyses.viewer.passages import Passage, read
-from interp import AnnotatedText, InputError, Model
+from interp import AnnotatedText, InputError, Model, Tokenizer
 
 _COUNT = 2  # passages, where none are asked for
 _SEARCHED = 20  # texts looked at for them
@@ -38,7 +41,8 @@ def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
         if len(passages) == _COUNT:
             break
         try:
-            passages.append(read(model, shown.text, (shown.target or shown.text) if paired else None))
+            seen = read(model, shown.text, (shown.target or shown.text) if paired else None)
+            passages.append(replace(seen, meant=_meant(model, model.tokenizer, shown)))
         except InputError:  # longer than the context, or nothing a decoder can read
             continue
     return passages
@@ -47,6 +51,22 @@ def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
 def _pronouns(text: AnnotatedText) -> int:
     """How many different pronouns of the third person it has."""
     return len({word.lower() for word in text.words} & PRONOUNS.keys())
+
+
+def _meant(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int, str]:
+    """By the token of each pronoun of the third person, the nearest name or noun before it for the same person."""
+    found: dict[int, str] = {}
+    only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
+    for mention in text.mentions or () if len(only) == 1 else ():
+        if mention.end - mention.start > 1 or text.words[mention.head].lower() not in PRONOUNS:
+            continue
+        before = [each for each in text.mentions or () if each.chain == mention.chain and each.end <= mention.start]
+        named = [each for each in before if text.words[each.head].lower() not in ALL_PRONOUNS]
+        columns = only[0].columns.get(mention.head)
+        if named and columns:
+            nearest = max(named, key=lambda each: each.end)
+            found[columns[0]] = " ".join(text.words[nearest.start : nearest.end])
+    return found
 
 
 def _beginning(text: AnnotatedText) -> AnnotatedText | None:

@@ -8,7 +8,7 @@ import base64
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -66,9 +66,13 @@ class Attention:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at."""
+    """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
+
+    `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it.
+    """
 
     attentions: tuple[Attention, ...]
+    meant: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -140,7 +144,11 @@ class Viewer:
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
             "called": [[*name, said.words, said.behaviour] for name, said in self.called.items()],
             "passages": [
-                {"title": passage.title, "attentions": [_told(each, kept[id(each)]) for each in passage.attentions]}
+                {
+                    "title": passage.title,
+                    "attentions": [_told(each, kept[id(each)]) for each in passage.attentions],
+                    "meant": passage.meant,
+                }
                 for passage in self.passages
             ],
         }

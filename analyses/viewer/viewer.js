@@ -1,7 +1,7 @@
 // Where does each token look? One section.viewer a time: hover or focus a token, click to hold it, choose a head.
 "use strict";
 (() => {
-  const SAID = 0.05, MOST = 3; // of what a head looks at, what is said in words
+  const SAID = 0.1, MOST = 3; // of what a head looks at, what is said in words
   const PRONOUN = /^(he|him|his|himself|she|her|hers|herself)$/i;
   const make = (tag, set = {}, ...inside) => {
     const { role, label, ...rest } = set, made = Object.assign(document.createElement(tag), rest);
@@ -130,13 +130,16 @@
         return;
       }
       const quoted = each => `“${plain(each)}”`;
-      const chosen = listed(picks().map(pick => quoted(tokens(side)[pick])));
+      const first = kindsNow()[0], text = side === "keys" && crossing() ? now().keys : now().queries;
+      const meant = text === first.queries ? data.passages[passage].meant : {}; // whom a pronoun of the text stands for
+      const picked = pick => quoted(text[pick]) + (meant[pick] ? ` (meaning ${quoted(meant[pick])})` : "");
+      const chosen = listed(picks().map(picked));
       const best = [...found.keys()].filter(each => found[each] >= SAID).sort((a, b) => found[b] - found[a]).slice(0, MOST);
       const several = picks().length > 1, itself = each => !crossing() && !several && each === picks()[0];
       const told = listed(best.map(each => `${itself(each) ? "itself" : quoted(tokens(other())[each])} (${percent(found[each])})`));
       if (side === "queries") {
         const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
-        const look = several ? "together look" : chooses ? `before ${quoted(tokens(side)[pick + 1])} looks` : "looks";
+        const look = several ? "together look" : chooses ? `before ${picked(pick + 1)} looks` : "looks";
         says.textContent = `In ${name}, ${chosen} ${look} ` + (told ? `at ${told}.` : `at no token with ${percent(SAID)} or more.`);
       } else {
         const are = several ? "together are" : "is";

@@ -1,5 +1,7 @@
 """The attention viewer in a browser: what a hand, a key, an address and another part of the page make it show."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from jaxtyping import UInt8
@@ -139,6 +141,12 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
     passage = one_stack([" Amy", " saw", " Tim", ".", " She", " ran", " to", " the", " dog"])
     write(Viewer((passage,), called), tmp_path / "she.html")
     says(browse(tmp_path / "she.html"), "In L1.H2 (he/she), “.” before “She” looks at “Tim” (100%).")
+    told = replace(passage, meant={4: "Amy"})
+    write(Viewer((told,), called), tmp_path / "told.html")
+    shown = browse(tmp_path / "told.html")
+    says(shown, "In L1.H2 (he/she), “.” before “She” (meaning “Amy”) looks at “Tim” (100%).")
+    shown.page.hover(".token >> text=She")
+    says(shown, "In L1.H2 (he/she), “She” (meaning “Amy”) looks at “.” (100%).")
     write(Viewer((one_stack(),), called), tmp_path / "it.html")  # no he or she: as of any head
     says(browse(tmp_path / "it.html"), "In L1.H2 (he/she), “ran” looks at “it” (100%).")
 

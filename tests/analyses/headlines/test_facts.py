@@ -84,9 +84,9 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert [each.text for each in said] == [
         "L1.H0 looks at what followed this token before (induction) with 90% of its attention; uniform attention gets "
         "2%. Replacing L1.H0 removes 15% of copying.",
-        "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 80%. Where taking the last "
-        "verb errs, L1.H1 is right in 55%. Replacing L0.H1 removes 35% of the choice of was or were; the model is "
-        "right in 65%.",
+        "L1.H1 goes from an object to its verb in 70% of cases, fewer than taking the last verb (80%). Where taking "
+        "the last verb errs, L1.H1 is right in 55%. Replacing L0.H1 removes 35% of the choice of was or were; the "
+        "model is right in 65%.",
     ]
     assert [each.first for each in said] == [f"{each.clauses[0].text}." for each in said]
 

@@ -51,7 +51,7 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
 def test_a_cell_says_its_head_two_facts_and_what_they_rest_on(page):
     assert "L1.H0: ●induc\u00adtion, copying; needed" in page.text
     assert "L1.H1: □object to its verb, noun to verb; attention alone" in page.text
-    assert "L0.H0: ·quiet" in page.text
+    assert "L0.H0: ·nothing found" in page.text
 
 
 def test_every_head_has_a_card_and_that_of_the_strongest_comes_first(page):

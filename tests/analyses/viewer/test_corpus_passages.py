@@ -1,5 +1,7 @@
 """A report's passages are those that were typed, or begin the texts that were read."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 from worded import worded
@@ -7,7 +9,7 @@ from worded import worded
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import overview
 from analyses.viewer import Called, Viewer, corpus_passages
-from interp import AnnotatedText, InputError
+from interp import AnnotatedText, InputError, Mention
 from tests.analyses.headlines.hand_made_tables import hand_made
 
 SENTENCE = "Tim saw the dog because He saw Sue"  # 8 words
@@ -41,6 +43,20 @@ def test_texts_with_more_pronouns_come_first():
     )
     shown = corpus_passages.found(model, [bare, some, more])
     assert lengths(shown) == [len(more.words), len(some.words)]
+
+
+def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
+    """He is the dog, which is named twice before; "his" is said of him again; Sue is nobody's pronoun."""
+    words = ["The", "dog", "saw", "Sue", "because", "the", "dog", "saw", "He", "saw", "his", "dog"]
+    chain = [Mention(*span, "dog") for span in ((0, 2, 1), (5, 7, 6), (8, 9, 8), (10, 11, 10))]
+    mentions = (*chain, Mention(3, 4, 3, "Sue"), Mention(11, 12, 11, "another"))
+    told = replace(text(1, " ".join(words)), mentions=mentions)
+    (shown,) = corpus_passages.found(worded(), [told])
+    assert shown.meant == {8: "the dog", 10: "the dog"}
+    (bare,) = corpus_passages.found(worded(), [replace(told, mentions=None)])
+    assert bare.meant == {}
+    (unnamed,) = corpus_passages.found(worded(), [replace(told, mentions=tuple(chain[2:]))])
+    assert unnamed.meant == {}  # nobody is named before
 
 
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
