@@ -15,6 +15,7 @@ half: one whole `run(edit=)` a row of the text and cell, its prompt alone. Print
     covered             share of the drawn whose two effects differ by less than their two intervals together, and
     covered_out         the same of those that were screened out: an estimate's interval on one side, a measurement's on
                         the other. Two independent 95% intervals together are right 95% of the time
+    no_interval         of the drawn, how many have too few documents on either side for one; they are not in `covered`
     on_same             the drawn measured on the same documents as were estimated: 95% of the absolute errors of
                         estimates below 0.01 nats a row are below this
 """
@@ -117,8 +118,8 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
     up, down = known["ci_high"] - known["effect"], known["effect"] - known["ci_low"]
     up_there, down_there = known["high_there"] - known["there"], known["there"] - known["low_there"]
     above = known["effect"] >= known["there"]
-    wide = np.where(above, np.hypot(down, up_there), np.hypot(up, down_there))
-    covered = far <= wide
+    wide = np.hypot(down.where(above, up), up_there.where(above, down_there))
+    covered = (far <= wide).astype(float).where(wide.notna())
     small = known.loc[known["estimate"] < NOTABLE_EFFECT]
     return {
         "cells": cells,
@@ -128,6 +129,7 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
         "most_missed": float(beta.ppf(0.95, missed + 1, len(out) - missed)) if missed < len(out) else 1.0,
         "covered": float(covered.mean()),
         "covered_out": float(covered.loc[out.index].mean()),
+        "no_interval": int(covered.isna().sum()),
         "on_same": float((small["same"] - small["estimate"]).abs().quantile(0.95)),
     }
 

@@ -54,7 +54,7 @@ def _pronouns(text: AnnotatedText) -> int:
 
 
 def _meant(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int, str]:
-    """By the token of each pronoun of the third person, the nearest name or noun before it for the same person."""
+    """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
     found: dict[int, str] = {}
     only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
     for mention in text.mentions or () if len(only) == 1 else ():
@@ -64,8 +64,7 @@ def _meant(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int,
         named = [each for each in before if text.words[each.head].lower() not in ALL_PRONOUNS]
         columns = only[0].columns.get(mention.head)
         if named and columns:
-            nearest = max(named, key=lambda each: each.end)
-            found[columns[0]] = " ".join(text.words[nearest.start : nearest.end])
+            found[columns[0]] = text.words[max(named, key=lambda each: each.end).head]
     return found
 
 

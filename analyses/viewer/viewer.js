@@ -123,7 +123,8 @@
     }
 
     function say(found, pattern) {
-      const fact = about(layer, head), name = `${named(layer, head)}${fact ? ` (${fact.words})` : ""}`;
+      const fact = about(layer, head), begins = named(layer, head);
+      const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}`;
       root.dataset.painted = pattern ? `${named(layer, head)} ${side} ${picks().join("+")}` : "";
       if (!pattern) {
         says.textContent = isKept(layer, head) ? "" : `${name} was left out, to keep this page small.`;
@@ -140,10 +141,10 @@
       if (side === "queries") {
         const [pick] = picks(), chooses = fact?.behaviour === "coreference" && !several && pronoun(pick + 1);
         const look = several ? "together look" : chooses ? `before ${picked(pick + 1)} looks` : "looks";
-        says.textContent = `In ${name}, ${chosen} ${look} ` + (told ? `at ${told}.` : `at no token with ${percent(SAID)} or more.`);
+        says.textContent = `${name}: ${chosen} ${look} ` + (told ? `at ${told}.` : `at no token with ${percent(SAID)} or more.`);
       } else {
         const are = several ? "together are" : "is";
-        says.textContent = `In ${name}, ${chosen} ${are} looked at ` + (told ? `by ${told}.` : `by no token with ${percent(SAID)} or more.`);
+        says.textContent = `${name}: ${chosen} ${are} looked at ` + (told ? `by ${told}.` : `by no token with ${percent(SAID)} or more.`);
       }
     }
 

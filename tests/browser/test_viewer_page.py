@@ -55,7 +55,7 @@ def looked_at(shown) -> list[str]:
 
 def test_a_token_that_is_pointed_at_shows_where_it_looks(browse, file):
     shown = browse(file)
-    says(shown, "In L1.H2 (previous token), “ran” looks at “it” (100%).")
+    says(shown, "L1.H2 (previous token): “ran” looks at “it” (100%).")
     shown.page.hover(".token >> text=dog")
     says(shown, "“dog” looks at “the” (100%)")
     assert looked_at(shown) == ["the"]
@@ -96,20 +96,20 @@ def test_all_of_it_is_done_by_keys(browse, file):
     page.keyboard.press("Enter")
     says(shown, "“.” looks at “ran”")
     page.keyboard.press("k")
-    says(shown, "In L1.H1, “.” looks at itself (100%)")
+    says(shown, "L1.H1: “.” looks at itself (100%)")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L1.H1"
     page.keyboard.press("ArrowDown")
-    says(shown, "In L0.H1 (object to verb), “.” looks at “ran” (60%)")
+    says(shown, "L0.H1 (object to verb): “.” looks at “ran” (60%)")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L0.H1: object to verb"
 
 
 def test_an_address_tells_what_is_seen(browse, file):
     shown = browse(file, hash="#L0.H1/2/to/p1")
-    says(shown, "In L0.H1 (object to verb), “a” is looked at by “time” (60%)")
+    says(shown, "L0.H1 (object to verb): “a” is looked at by “time” (60%)")
     assert shown.page.eval_on_selector(".viewer-pick", "each => each.value") == "1"
     shown.page.evaluate("location.hash = '#L1.H2/1'")
-    says(shown, "In L1.H2 (previous token), “Amy” looks at “<s>” (100%)")
+    says(shown, "L1.H2 (previous token): “Amy” looks at “<s>” (100%)")
     for wrong in ("#L9.H9", "#nothing", "#L0.H1/99", "#%"):
         again = browse(file, hash=wrong)
         assert looked_at(again)
@@ -125,13 +125,13 @@ def test_source_and_target_stand_side_by_side(browse, tmp_path):
     cross = Attention(Heads("decoder", 1, 2, "cross", causal=False), target, source, crossing)
     write(Viewer((Passage((encoder, cross)),), {}, linked=True, first=("decoder", "cross", 0, 0)), tmp_path / "v.html")
     shown = browse(tmp_path / "v.html")
-    says(shown, "In cross-attention L0.H0, “le” looks at “dog” (100%)")
+    says(shown, "Cross-attention L0.H0: “le” looks at “dog” (100%)")
     left, right = (each.bounding_box() for each in shown.page.query_selector_all(".viewer-text"))
     assert left["x"] + left["width"] < right["x"]
     shown.page.hover(".token >> text=dog")
     says(shown, "“dog” is looked at by “<s>” (100%), “le” (100%) and “chien” (100%)")
     shown.page.click("text=encoder")
-    says(shown, "In encoder L0.H0, “the” looks at itself")
+    says(shown, "Encoder L0.H0: “the” looks at itself")
     assert shown.page.evaluate("location.hash") == "#encoder.L0.H0"
     assert not shown.errors
 
@@ -140,15 +140,15 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
     called = {("decoder", "self", 1, 2): Called("he/she", "coreference")}
     passage = one_stack([" Amy", " saw", " Tim", ".", " She", " ran", " to", " the", " dog"])
     write(Viewer((passage,), called), tmp_path / "she.html")
-    says(browse(tmp_path / "she.html"), "In L1.H2 (he/she), “.” before “She” looks at “Tim” (100%).")
+    says(browse(tmp_path / "she.html"), "L1.H2 (he/she): “.” before “She” looks at “Tim” (100%).")
     told = replace(passage, meant={4: "Amy"})
     write(Viewer((told,), called), tmp_path / "told.html")
     shown = browse(tmp_path / "told.html")
-    says(shown, "In L1.H2 (he/she), “.” before “She” (meaning “Amy”) looks at “Tim” (100%).")
+    says(shown, "L1.H2 (he/she): “.” before “She” (meaning “Amy”) looks at “Tim” (100%).")
     shown.page.hover(".token >> text=She")
-    says(shown, "In L1.H2 (he/she), “She” (meaning “Amy”) looks at “.” (100%).")
+    says(shown, "L1.H2 (he/she): “She” (meaning “Amy”) looks at “.” (100%).")
     write(Viewer((one_stack(),), called), tmp_path / "it.html")  # no he or she: as of any head
-    says(browse(tmp_path / "it.html"), "In L1.H2 (he/she), “ran” looks at “it” (100%).")
+    says(browse(tmp_path / "it.html"), "L1.H2 (he/she): “ran” looks at “it” (100%).")
 
 
 def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
@@ -157,16 +157,16 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
     )
     (tmp_path / "report.html").write_text(page, "utf-8")
     shown = browse(tmp_path / "report.html")
-    says(shown, "In L1.H2")
+    says(shown, "L1.H2")
     detail = "{stack: null, attention: 'self', layer: 0, head: 1}"
     shown.page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:head', {{detail: {detail}}}))")
-    says(shown, "In L0.H1 (object to verb)")
+    says(shown, "L0.H1 (object to verb)")
     assert shown.page.eval_on_selector(".viewer", "each => each.classList.contains('part-of-speech')")
     assert shown.page.evaluate("location.hash") == ""
     shown.page.evaluate("document.addEventListener('interp:turned', event => { window.turned = event.detail; })")
     shown.page.focus(".viewer .token >> nth=2")
     shown.page.keyboard.press("j")
-    says(shown, "In L0.H2")
+    says(shown, "L0.H2")
     assert shown.page.evaluate("turned") == {"stack": "decoder", "attention": "self", "layer": 0, "head": 2}
     assert not shown.errors
 
