@@ -58,13 +58,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row."""
+    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
+
+    `over` is the baseline that a gain is over, by its name in `heads`.
+    """
 
     what: str
     value: float
     low: float
     high: float
     unit: Unit
+    over: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ def _labelled(
         rows += [head_row(cell)] if cell else []
         beside = _beside(label, cell, rule)
         rows += [rule_row(rule)] if rule is not None and _ruled(label) else []
-        gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell))
+        over = str(cell.get("baseline_name", ""))
+        gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell), over)
         lost = [Size("hiding it costs", row["effect"], row["effect_low"], row["effect_high"], "nats")]
         lost = [each for each in lost if np.isfinite(each.low)]
         yield (
@@ -252,7 +257,8 @@ def _measured(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterable[t
         label = called.get(str(row["measure"]))
         if label is None or row["unit"] not in RANKED:
             continue
-        gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row))
+        over = str(row["baseline_name"])
+        gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row), over)
         yield (
             Place.of(row),
             Fact(

@@ -223,7 +223,8 @@ def _told(size: Size) -> str:
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"
-    what = "gain over its rule" if size.what == "gain" else size.what
+    over = plain_words.rule(size.over, "token") if size.over else "its baseline"
+    what = f"gain over {over}" if size.what == "gain" else size.what
     nats = " nats of log probability a token" if size.unit == "nats" else ""
     return f"{what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
 
