@@ -167,8 +167,13 @@ def _looks(tables: Tables, fact: Fact) -> list[tuple[str, tuple[Row, ...]]]:
         return [("looks", (*fact.row_of("labels"), *fact.row_of("heads")))]
     found = [("chooses", (*fact.row_of("labels"), *rule))]
     row = rule[0].find(tables)
-    beaten = not fact.name.startswith("rule:") and row["rival_value"] >= row["value"]
-    return [*found, ("finds", rule)] if beaten and math.isfinite(row["target_share"]) else found
+    asked = not fact.name.startswith("rule:") and _beaten(row)
+    return [*found, ("finds", rule)] if asked and math.isfinite(row["target_share"]) else found
+
+
+def _beaten(rule: Mapping[str, Any]) -> bool:
+    """Whether the strictest rule of a row of rules does as well as the head."""
+    return bool(rule["rival_value"] >= rule["value"])
 
 
 def _carries(tables: Tables, fact: Fact) -> tuple[str, tuple[Row, ...]]:
@@ -235,7 +240,7 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
-    if rule["value"] > rule["rival_value"]:
+    if not _beaten(rule):
         return f"{head} in {own} of cases; {taking} gets {rival}"
     fewer = "as many as" if own == rival else "fewer than"
     return f"{head} in {own} of cases, {fewer} {taking} ({rival})"

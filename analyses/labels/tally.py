@@ -59,7 +59,8 @@ class Tally:
         `together` are, for each measure, the heads (layer, head) from which keys are hidden at once; None: from every
         head by itself. With `estimates` claims and controls are estimated, until `measure` says what is measured. What
         a lot of claims costs is looked for in `shards` first. What is drawn for a claim depends on `seed`, its text and
-        its measure alone: whatever else is asked, its controls are the same.
+        its measure alone, keys at usual distances on its measure's texts before too: whatever else is asked, its
+        controls are the same.
         """
         self.armed, self.together = armed, together
         self.shards, self.asked_for = shards or Shards(), 0

@@ -131,8 +131,8 @@
         return;
       }
       const quoted = each => `“${plain(each)}”`;
-      const first = kindsNow()[0], text = side === "keys" && crossing() ? now().keys : now().queries;
-      const meant = text === first.queries ? data.passages[passage].meant : {}; // whom a pronoun of the text stands for
+      const text = tokens(side);
+      const meant = text === kindsNow()[0].queries ? data.passages[passage].meant : {}; // whom a pronoun of the text stands for
       const picked = pick => quoted(text[pick]) + (meant[pick] ? ` (meaning ${quoted(meant[pick])})` : "");
       const chosen = listed(picks().map(picked));
       const best = [...found.keys()].filter(each => found[each] >= SAID).sort((a, b) => found[b] - found[a]).slice(0, MOST);
