@@ -31,7 +31,7 @@ _TWO_STACKS = (
 )
 
 
-class Asked(NamedTuple):
+class Served(NamedTuple):
     """A corpus, the heads that read it, and the behaviours that are asked of them."""
 
     used: Serving
@@ -61,10 +61,10 @@ def measure(
         for kind in kinds:
             if name in asked_of(kind, behaviours):
                 found[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
-    asked = list(_asked(behaviours, serving(needs, corpora), kinds))
-    names = list(dict.fromkeys(each.name for some in asked for each in some.behaviours))
+    served = list(_served(behaviours, serving(needs, corpora), kinds))
+    names = list(dict.fromkeys(each.name for some in served for each in some.behaviours))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        seen = [_read(run, model, each, tested.take_back) for each in asked]
+        seen = [_read(run, model, each, tested.take_back) for each in served]
         run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
@@ -105,12 +105,14 @@ def _known(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     return table
 
 
-def _asked(behaviours: Mapping[str, Behaviour], served: Sequence[Serving], kinds: Sequence[Heads]) -> Iterator[Asked]:
-    for used in served:
+def _served(
+    behaviours: Mapping[str, Behaviour], servings: Sequence[Serving], kinds: Sequence[Heads]
+) -> Iterator[Served]:
+    for used in servings:
         for kind in kinds:
             some = [each for name, each in asked_of(kind, behaviours).items() if name in used.asked]
             if some:
-                yield Asked(used, kind, some)
+                yield Served(used, kind, some)
 
 
 def _effects(model: Model, behaviour: Behaviour, pairs: int, seed: int) -> tuple[Effects, float]:
@@ -126,36 +128,36 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int, seed: int) -> tuple
 
 
 def _read(
-    run: Run, model: Model, asked: Asked, told: Callable[[], object]
-) -> tuple[Asked, Reading, Sequence[Collector], Sequence[Collector] | None]:
+    run: Run, model: Model, served: Served, told: Callable[[], object]
+) -> tuple[Served, Reading, Sequence[Collector], Sequence[Collector] | None]:
     """The corpus read once, by collectors of the model's attention and of the same weighed by norm.
 
     There is no norm where the model's parts are not at hand. With each text somebody is `told`.
     """
-    kind = asked.kind
-    own = [each.collector(model, seed=run.seed, heads=kind) for each in asked.behaviours]
+    kind = served.kind
+    own = [each.collector(model, seed=run.seed, heads=kind) for each in served.behaviours]
     weighted, by_norm = None, None
     if isinstance(model, Transformer):
         weighted = NormWeighted(model, kind.stack, kind.attention)
-        by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in asked.behaviours]
-    stage = f"{', '.join(each.name for each in asked.behaviours)}: reading"
+        by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in served.behaviours]
+    stage = f"{', '.join(each.name for each in served.behaviours)}: reading"
 
     def say(texts: int) -> None:
         told()
         run.say(stage, texts)
 
-    reading = Reading(model, asked.used.corpus, say, heads=kind, weighted=weighted)
+    reading = Reading(model, served.used.corpus, say, heads=kind, weighted=weighted)
     read(reading, own, by_norm or ())
-    return asked, reading, own, by_norm
+    return served, reading, own, by_norm
 
 
 def _sums(
-    asked: Asked, reading: Reading, own: Sequence[Collector], by_norm: Sequence[Collector] | None
+    served: Served, reading: Reading, own: Sequence[Collector], by_norm: Sequence[Collector] | None
 ) -> Iterator[Sums]:
     """What all collectors of one reading added up."""
     norms = [None] * len(own) if by_norm is None else collected(reading, by_norm)
-    for behaviour, found, weighed in zip(asked.behaviours, collected(reading, own), norms, strict=True):
-        yield Sums(behaviour, asked.kind, asked.used, found, weighed)
+    for behaviour, found, weighed in zip(served.behaviours, collected(reading, own), norms, strict=True):
+        yield Sums(behaviour, served.kind, served.used, found, weighed)
 
 
 def _with_intervals(sums: Sequence[Sums], seed: int) -> Iterator[Measured | str]:

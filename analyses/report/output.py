@@ -47,9 +47,8 @@ class Output:
         self.folder, self.out = folder, out
         self.files: list[str] = []
         self.shown = False
-        self._drawn: dict[
-            str, tuple[Figure, dict[str, bytes]]
-        ] = {}  # by name: what was shown before is not drawn again
+        # by name: what was shown before is not drawn again
+        self._drawn: dict[str, tuple[Figure, dict[str, bytes]]] = {}
 
     @property
     def may_show(self) -> bool:

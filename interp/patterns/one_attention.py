@@ -33,5 +33,10 @@ class OneAttention:
 
     def sublayers(self) -> Iterator[Sublayer]:
         """This attention, block by block."""
-        for block in self.model.stack(self.stack).blocks:
-            yield block.attention if self.attention == "self" else block.cross
+        return sublayers(self.model, self.stack, self.attention)
+
+
+def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[Sublayer]:
+    """The attention of a stack, within it (`self`) or to its source (`cross`), block by block."""
+    for block in model.stack(stack).blocks:
+        yield block.attention if attention == "self" else block.cross

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.attention import Attention
-from interp.patterns.one_attention import OneAttention
+from interp.patterns.one_attention import OneAttention, sublayers
 from interp.products import linear
 from interp.running import run
 from interp.sight import Sight, Source
@@ -94,12 +94,12 @@ class _Read:
     spread: Float[Tensor, "1 head"]
 
 
-class Streams(OneAttention):
+class Streams:
     """What one kind of attention of a model reads, layer by layer; that of texts which come again is kept."""
 
-    def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self", *, kept: int = KEPT):
-        """Of the attention of `stack` (by default the last); `kept` bytes at most."""
-        super().__init__(model, stack, attention)
+    def __init__(self, model: Transformer, stack: str, attention: str = "self", *, kept: int = KEPT):
+        """Of the attention of `stack`, within it or to its source (`cross`); `kept` bytes at most."""
+        self.model, self.stack, self.attention = model, stack, attention
         self.room, self._known = kept, dict[bytes, list[_Read]]()
 
     @torch.no_grad()
@@ -122,7 +122,7 @@ class Streams(OneAttention):
         seen = run(self.model, batch, target=target, capture=final, until=read)
         own = batch if target is None or self.stack == "encoder" else target
         sight = Sight.of(own, causal=self.model.config.stacks[self.stack].causal)
-        for layer, sublayer in enumerate(self.sublayers()):
+        for layer, sublayer in enumerate(sublayers(self.model, self.stack, self.attention)):
             x = keys = sublayer.read(seen[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
                 keys = seen[final[0]]

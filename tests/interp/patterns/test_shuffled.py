@@ -74,7 +74,7 @@ def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_
     assert len(passes) == 4
     for kept, expected in ((1 << 20, 2), (0, 4), (streams_of(model, texts[0]), 3)):
         passes.clear()
-        torch.testing.assert_close(patterns(Streams(model, kept=kept)), alone, rtol=0, atol=0)
+        torch.testing.assert_close(patterns(Streams(model, "decoder", kept=kept)), alone, rtol=0, atol=0)
         assert len(passes) == expected
 
 
