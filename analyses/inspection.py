@@ -92,16 +92,10 @@ def inspect(run: RunFolder, name: str) -> Inspected:
 
 
 def said(run: RunFolder) -> list[str]:
-    """The headline of a run and its first sentences, in lines for a terminal; nothing of runs that have none."""
+    """The headline of a run and its first sentences; nothing of runs that have none."""
     headline, sentences = run.facts.get("headline"), [*(run.facts.get("sentences") or {}).values()]
     rest = len(sentences) - _SAID
-    texts = [*([f"{headline}."] if headline else []), *sentences[:_SAID], *([f"{rest} more on the page."] * (rest > 0))]
-    return in_columns(texts)
-
-
-def in_columns(texts: Iterable[str]) -> list[str]:
-    """Texts in lines for a terminal."""
-    return [line for text in texts for line in wrap(text, COLUMNS)]
+    return [*([f"{headline}."] if headline else []), *sentences[:_SAID], *([f"{rest} more on the page."] * (rest > 0))]
 
 
 def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:

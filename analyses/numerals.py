@@ -12,6 +12,8 @@ def number(value: Any, *, sign: bool = False) -> str:
         return "–"
     if isinstance(value, (int, np.integer)):
         return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
+    if round(float(value), 3) == 0:
+        return "0.000"  # what rounds to nothing has no sign
     return f"{float(value):{'+' if sign else ''}.3f}".replace("-", "−")
 
 

@@ -15,6 +15,7 @@ REPLICATES = 1000
 FEWEST_CLUSTERS = 8  # of one way in which pairs are related; of fewer no variance between them can be told
 _FEWEST = 3  # groups that an interval needs
 _FEWEST_DRAWN = 8  # groups from which on drawing them again tells more of their spread than Student's t
+_SAME = 1e-6  # of a value: groups that vary by less say the same, and what is left is rounding
 _BLOCK = 5120  # products of two quantities that are resampled at once
 
 
@@ -22,8 +23,8 @@ _BLOCK = 5120  # products of two quantities that are resampled at once
 class Estimate:
     """A ratio of totals beside its baseline's; every field has one value a column.
 
-    `gain` is value - baseline; `low` and `high` bound it at 95%; `p` is one-sided, for gain > 0. Without a baseline the
-    gain is the value itself. `groups` is how many were observed.
+    `gain` is value - baseline; `low` and `high` bound it at 95%; `p` is one-sided, for gain > 0, and `p_below` for
+    gain < 0. Without a baseline the gain is the value itself. `groups` is how many were observed.
     """
 
     value: Array
@@ -32,12 +33,13 @@ class Estimate:
     low: Array
     high: Array
     p: Array
+    p_below: Array
     groups: Array
 
     @property
     def two_sided(self) -> Array:
         """p for gain != 0."""
-        return 2 * np.minimum(self.p, 1 - self.p)
+        return np.minimum(2 * np.minimum(self.p, self.p_below), 1.0)
 
 
 def estimate(
@@ -54,10 +56,12 @@ def estimate(
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
     of a ratio or a difference of two. Of three to seven groups it is Student's, of the same error: of so few that are
     drawn again, some draws hardly vary, and bounds in units of their error are anything. `p` is Student's t with
-    groups - 1 degrees of freedom, of a t freed from what the groups' skewness does to it (Hall 1992). Where all n
-    groups say exactly the same, p is that of a sign test, 2^-n, and the interval that of n + 1 groups of which one says
-    0; where all say 0, nothing tells how large another might be, and it is 0 to 0. Columns without weight are NaN; in a
-    column with weight in fewer than two groups the value stands and the rest is NaN, in two the interval is.
+    groups - 1 degrees of freedom, of t or of a t freed from what the groups' skewness does to it (Hall 1992), whichever
+    says less: Hall's transformation only ever adds doubt here, since far out its cube calls t larger than it is. Where
+    all n groups say the same, to a millionth, p is that of a sign test, 2^-n, and the interval that of n + 1 groups of
+    which one says 0; where all say 0, nothing tells how large another might be, and it is 0 to 0. Columns without
+    weight are NaN; in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the
+    interval is.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
@@ -73,18 +77,10 @@ def estimate(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
         gain = _signed(signs, ratios)
-        low_t, high_t = _studentised_quantiles(full, signs, gain, error, n_groups, seed)
-        p = _t_tail(_unskewed(gain / error, influence), n_groups - 1)
-        low, high = gain - high_t * error, gain - low_t * error
-    same = (error == 0) & (n_groups > 1)
-    p = np.where(same, 0.5 - np.sign(gain) * (0.5 - 0.5**n_groups), p)
-    p = np.where(np.isnan(gain) | (n_groups < 2), np.nan, p)
-    apart = special.stdtrit(np.maximum(n_groups, 1), 0.975) * np.abs(gain) / (n_groups + 1)
-    low, high = np.where(same, gain - apart, low), np.where(same, gain + apart, high)
-    few = n_groups < _FEWEST
-    low, high = np.where(few, np.nan, low), np.where(few, np.nan, high)
+        quantiles = _studentised_quantiles(full, signs, gain, error, n_groups, seed)
+        low, high, p, p_below = _sure(gain, error, influence, quantiles, n_groups)
     baseline = ratios[1] if beside else np.zeros_like(gain)
-    return Estimate(ratios[0], baseline, gain, low, high, p, n_groups)
+    return Estimate(ratios[0], baseline, gain, low, high, p, p_below, n_groups)
 
 
 def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -108,6 +104,26 @@ def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple
     ratios = sums[0::2] / sums[1::2]
     influence = _signed(signs, (full[0::2] - ratios[:, None] * full[1::2]) / sums[1::2, None])
     return ratios, influence, _error((influence**2).sum(0), n_groups)
+
+
+def _sure(
+    value: Array, error: Array, influence: Array, quantiles: tuple[Array, Array], n_groups: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Bounds of a value at 95%, and its p on either side, for more than 0 and for less."""
+    t, degrees = value / error, n_groups - 1
+    g = _unskewed(t, influence)
+    above, below = (np.maximum(_t_tail(sign * t, degrees), _t_tail(sign * g, degrees)) for sign in (1, -1))
+    low, high = value - quantiles[1] * error, value - quantiles[0] * error
+    same = (error <= _SAME * np.abs(value)) & (n_groups > 1)
+    agreed = 0.5 - np.sign(value) * (0.5 - 0.5**n_groups)
+    untested = np.isnan(value) | (n_groups < 2)
+    above, below = (
+        np.where(untested, np.nan, np.where(same, of_same, p)) for of_same, p in ((agreed, above), (1 - agreed, below))
+    )
+    apart = special.stdtrit(np.maximum(n_groups, 1), 0.975) * np.abs(value) / (n_groups + 1)
+    low, high = np.where(same, value - apart, low), np.where(same, value + apart, high)
+    few = n_groups < _FEWEST
+    return np.where(few, np.nan, low), np.where(few, np.nan, high), above, below
 
 
 def _t_tail(t: np.ndarray, degrees: np.ndarray | int) -> np.ndarray:
@@ -231,12 +247,9 @@ def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int =
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios, influence, error = _to_first_order(full, signs, n_groups)
         value = _signed(signs, ratios)
-        low_t, high_t = _studentised_quantiles(full, signs, value, error, n_groups, seed)
-        p = _t_tail(_unskewed(value / error, influence), n_groups - 1)
-        p = 2 * np.minimum(p, 1 - p)
-    p = np.where(error == 0, np.where(value == 0, 1.0, 0.0), p)
-    p = np.where(np.isnan(value) | (n_groups < 2), np.nan, p)
-    return Contrast(value, value - high_t * error, value - low_t * error, p)
+        quantiles = _studentised_quantiles(full, signs, value, error, n_groups, seed)
+        low, high, above, below = _sure(value, error, influence, quantiles, n_groups)
+    return Contrast(value, low, high, np.minimum(2 * np.minimum(above, below), 1.0))
 
 
 def _products(u: Array) -> Array:

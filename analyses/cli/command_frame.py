@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
+_COLUMNS = 80  # of a terminal
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -83,8 +85,9 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
             if json:
                 typer.echo(as_json({"out": str(folder), "report": str(folder / "report.html"), "said": said}))
             elif not quiet:
-                for line in (*said, written):
-                    typer.echo(line)
+                for text in said:
+                    typer.echo(fill(text, _COLUMNS))
+                typer.echo(written)
 
         _, *own = inspect.signature(body).parameters.values()
         first, *rest = inspect.signature(_shared).parameters.values()
@@ -113,10 +116,10 @@ def _shared(
 
 
 def _sentences(first: Iterable[str], folder: Path) -> list[str]:
-    """What is to be said first, and what a report that was left says first, in lines."""
+    """What is to be said first, and what a report that was left says first."""
     from analyses import inspection, runs
 
-    return [*inspection.in_columns(first), *inspection.said(runs.read(folder))]
+    return [*first, *inspection.said(runs.read(folder))]
 
 
 def as_json(value: Mapping[str, Any]) -> str:

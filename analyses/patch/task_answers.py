@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from analyses.causal_tests import guessed
-from analyses.numerals import counted
 from interp import Model
 from interp.patching import Pairs, Sweep, unreliable
 from interp.patching.metrics import last_logits
@@ -50,10 +49,17 @@ class Answers:
     def said(self) -> str:
         """In a sentence."""
         sign = "right" if self.difference > 0 else "wrong"
+        prefers = (
+            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.share:.0%}) and the "
+            f"wrong one on {self.wrong} of the corrupted"
+        )
+        if self.n == 1:
+            clean, corrupted = ("right", "wrong")[1 - self.right], ("right", "wrong")[self.wrong]
+            prefers = (
+                f"The model prefers the {clean} answer to the clean prompt and the {corrupted} one to the corrupted"
+            )
         return (
-            f"The model prefers the right answer on {self.right} of {counted(self.n, 'clean prompt')} "
-            f"({self.share:.0%}) and the wrong one on {self.wrong} of the corrupted; "
-            f"clean less corrupted, the logit difference is {_signed(self.difference)}, of the {sign} sign."
+            f"{prefers}; clean less corrupted, the logit difference is {_signed(self.difference)}, of the {sign} sign."
         )
 
 

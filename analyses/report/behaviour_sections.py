@@ -51,10 +51,10 @@ _FOLLOWED = (
 _AGAINST = {
     False: (
         "measure above the baseline",
-        "where simple rules such as “the last verb” or “the nearest name” are wrong",
+        "Where simple rules such as “the last verb” or “the nearest name” are wrong",
         ", where those rules hardly err",
     ),
-    True: ("two tags with a lift above 1", "beside the same head’s lift from words of other tags", ""),
+    True: ("two tags with a lift above 1", "Beside the same head’s lift from words of other tags", ""),
 }
 _BESIDE_RULES = {
     BEATS: "where rules are wrong, the head is right more often than it follows them",
@@ -187,7 +187,7 @@ def _found(result: Result) -> list[Text]:
         return [*said, *_against_rules(result)]
     closest = best(heads.loc[heads["unit"] == "share"], result.behaviour.headline, 1).to_dict("records")
     none = "No head stands out."
-    return [[f"{none} Closest comes ", *_finding(closest[0]), "."] if closest else none]
+    return [[f"{none} The closest: ", *_finding(closest[0]), "."] if closest else none]
 
 
 def _against_rules(result: Result) -> list[Text]:
@@ -196,9 +196,10 @@ def _against_rules(result: Result) -> list[Text]:
     for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
         count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
         found, beside, ends = _AGAINST[bool(of_tags)]
+        holds, fails, untested = (number(count[verdict]) for verdict in (BEATS, FAILS, UNTESTED))
         said.append(
-            f"Pairs of head and {found}: {number(len(rows))}. Of these, {beside}, {number(count[BEATS])} still hold, "
-            f"{number(count[FAILS])} do not, and {number(count[UNTESTED])} cannot be tested on this text{ends}."
+            f"Pairs of head and {found}: {number(len(rows))}. {beside}, it still holds in {holds}, does not in {fails} "
+            f"and cannot be tested on this text in {untested}{ends}."
         )
     return said
 
@@ -208,24 +209,27 @@ def said_of_rule(row: Mapping[str, Any]) -> str:
     if row["rival"] == OTHERS:
         return _BESIDE_OTHERS[row["verdict"]].format(*row["measure"].removeprefix("tag:").split("->"))
     right = f"{row['rival_value']:.0%}"
-    strictest = f"; the rule “{row['rival']}” is right in {right}"
+    strictest = f"; the rule “{measure_name(row['rival'])}” is right in {right}"
+    followed = f"It goes to “{measure_name(row['rule'])}”"
     match row["rule"]:
         case rule if rule == NO_RULE:
             goes = f"It goes by no simple rule{strictest}"
         case rule if rule in (RELATION, ANTECEDENT):
             goes = f"Nothing simpler predicts its choices than {rule}{strictest}"
         case rule if rule == row["rival"]:
-            goes = f"It goes to “{rule}” ({row['predicts']:.0%} of its choices), which is right in {right}"
-        case rule:
-            goes = f"It goes to “{rule}” ({row['predicts']:.0%} of its choices){strictest}"
+            goes = f"{followed} ({row['predicts']:.0%} of its choices), which is right in {right}"
+        case _:
+            goes = f"{followed} ({row['predicts']:.0%} of its choices){strictest}"
     return f"{goes}: {_BESIDE_RULES[row['verdict']]}."
 
 
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
     """What one head does, in words and as the measure is called, beside its strictest baseline."""
     name, value, gain = str(row["measure"]), number(row["value"]), number(row["gain"], sign=True)
-    said = f"{words.said} ({measure_name(name)})" if (words := plain_words.known(name)) else f"by {measure_name(name)}"
-    by = f" {said}: {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
+    words, called = plain_words.known(name), f"({measure_name(name)})"
+    said = f" by the measure {measure_name(name)}" if words is None else f" {words.said}"
+    said += f" {called}" if words is not None and not words.said.endswith(called) else ""
+    by = f"{said}: {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
     return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
 
 
@@ -287,11 +291,12 @@ def _followed(result: Result) -> list[Table]:
             _head(row),
             measure_name(row["measure"]),
             number(row["value"]),
-            f"{row['rival']} {number(row['rival_value'])}",
+            f"{measure_name(row['rival'])} {number(row['rival_value'])}",
             f"{number(row['target_share'])} / {number(row['rival_share'])} (n {whole(row['n_differ'])})",
-            f"{row['own_rival']} {number(row['own_difference'], sign=True)} (n {whole(row['own_n_differ'])})",
+            f"{measure_name(str(row['own_rival']))} {number(row['own_difference'], sign=True)} "
+            f"(n {whole(row['own_n_differ'])})",
             row["verdict"],
-            row["rule"] + (f" {number(row['predicts'])}" if row["rule"] != NO_RULE else ""),
+            measure_name(row["rule"]) + (f" {number(row['predicts'])}" if row["rule"] != NO_RULE else ""),
         ]
         for row in shown.to_dict("records")
     ]

@@ -100,9 +100,9 @@ def _screened(behaviour: str, found: Screened) -> str:
         return f"{behaviour}: all effects on the half that chooses were measured."
     return (
         f"{behaviour}: of {number(found.cells)} effects on the half that chooses {number(found.measured)} were "
-        f"measured and the rest estimated. Of those, {number(found.sampled)} were drawn at random and measured: "
-        f"{number(found.missed)} would have been candidates, at 95% at most {number(found.most_missed)} of all, and "
-        f"nine tenths lay within {number(found.error)} nats a row of their estimates."
+        f"measured and the rest estimated. Of those, {number(found.sampled)} were drawn at random and measured: missed "
+        f"candidates among them {number(found.missed)}, at 95% at most {number(found.most_missed)} of all, and nine "
+        f"tenths lay within {number(found.error)} nats a row of their estimates."
     )
 
 
@@ -181,7 +181,7 @@ def _rule(row: Mapping[str, Any]) -> str:
     if not isinstance(row["verdict"], str):
         return ""
     follows = isinstance(row["rule"], str) and row["rule"] not in {NO_RULE, RELATION}
-    return row["verdict"] + (f"; follows “{row['rule']}”" if follows else "")
+    return row["verdict"] + (f"; follows “{measure_name(row['rule'])}”" if follows else "")
 
 
 def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
@@ -191,16 +191,18 @@ def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
 
 def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
-    both, effect, attention = (number(labels["evidence"].tolist().count(evidence)) for evidence in _EVIDENCE)
+    both, effect, attention = (labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE)
+    heads = len(labels[_HEAD].drop_duplicates())
     said = []
     for behaviour, rows in labels.groupby("behaviour", sort=False):
-        heads = [_place(row, labels) for row in rows.drop_duplicates(_HEAD).to_dict("records")]
-        named = f" ({', '.join(heads)})" if len(heads) <= _NAMED else ""
+        own = [_place(row, labels) for row in rows.drop_duplicates(_HEAD).to_dict("records")]
+        named = f" ({', '.join(own)})" if len(own) <= _NAMED else ""
         said.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{named}")
     by_behaviour = f" By behaviour: {', '.join(said)}." if said else ""
     return (
-        f"{number(len(labels[_HEAD].drop_duplicates()))} heads carry labels that held on the other half of the text: "
-        f"{both} labels with attention and effect, {attention} with attention alone, {effect} with effect alone."
+        f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'} labels that held on the other half of the "
+        f"text: {counted(both, 'label')} with attention and effect, {number(attention)} with attention alone, "
+        f"{number(effect)} with effect alone."
         f"{by_behaviour}"
     )
 

@@ -210,7 +210,7 @@ def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
             for name, stack in model["stacks"].items()
         )
         size = f"{number(model['parameters'])} parameters, context of {model['context']} tokens."
-        return [remark(f"{shapes} {size} Heads are {named}")]
+        return [remark(f"{shapes[:1].upper()}{shapes[1:]} {size} Heads are {named}")]
     columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
     rows = [
         [

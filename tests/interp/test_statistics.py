@@ -1,5 +1,7 @@
 """Intervals and tests on numbers that can be derived by hand, and coverage on data without any effect."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,12 +14,12 @@ def ratio(totals: np.ndarray, weights: np.ndarray, seed: int = 0):
     return estimate(totals, weights, seed=seed)
 
 
-def halls_p(influences: list[float], gain: float) -> float:
-    """One-sided p of a gain from what each group adds to it, by hand: t, freed from skewness."""
-    part, n = np.array(influences), len(influences)
-    squares = (part**2).sum()
-    t, k = gain / np.sqrt(squares * n / (n - 1)), (part**3).sum() / squares**1.5
-    return float(stats.t.sf(t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6, n - 1))
+def halls_p(influences: Sequence[float] | np.ndarray, gain: np.ndarray | float) -> np.ndarray:
+    """One-sided p of a gain from what each group adds to it, by hand: of t as it is or freed from skewness."""
+    parts, n = np.asarray(influences), len(influences)
+    squares = (parts**2).sum(0)
+    t, k = gain / np.sqrt(squares * n / (n - 1)), (parts**3).sum(0) / squares**1.5
+    return np.maximum(stats.t.sf(t, n - 1), stats.t.sf(t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6, n - 1))
 
 
 def test_a_ratio_is_the_totals_over_the_weights_of_every_group_whatever_their_sign():
@@ -145,7 +147,7 @@ def test_observations_that_never_vary_leave_room_for_one_that_does(value):
     assert [low, high] == pytest.approx([value - apart, value + apart], abs=1e-3)
 
 
-@pytest.mark.parametrize(("sign", "most"), [(1, 0.001), (-1, 0.007)])
+@pytest.mark.parametrize(("sign", "most"), [(1, 0.0002), (-1, 0.007)])
 def test_skewed_documents_seldom_look_like_a_finding(sign, most):
     """Twenty documents of lognormal gains (sigma 0.6), mean 0: t has p < .001 in 1.3% of those that hang low."""
     sigma, rng = 0.6, np.random.default_rng(0)
@@ -153,9 +155,33 @@ def test_skewed_documents_seldom_look_like_a_finding(sign, most):
     found = estimate(values, np.ones_like(values))
     assert (found.p < 0.001).mean() <= most
     assert (found.p < 0.05).mean() <= 0.09
-    t = values.mean(0) / values.std(0, ddof=1) * 20**0.5
-    k = ((values - values.mean(0)) ** 3).sum(0) / ((values - values.mean(0)) ** 2).sum(0) ** 1.5
-    np.testing.assert_allclose(found.p, stats.t.sf(t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6, 19), rtol=1e-9)
+    np.testing.assert_allclose(found.p, halls_p((values - values.mean(0)) / 20, values.mean(0)), rtol=1e-9)
+    np.testing.assert_allclose(estimate(-values, np.ones_like(values)).p, found.p_below, rtol=1e-9)
+
+
+@pytest.mark.parametrize("groups", [5, 8, 20])
+def test_a_table_of_nothing_holds_a_discovery_in_one_report_of_twenty(groups, monkeypatch):
+    """As many columns as a report of 72 heads tests; Hall's t alone had one in 46%, 31% and 18% of the reports."""
+    unasked = np.full(3_744, np.nan)
+    monkeypatch.setattr(statistics, "_studentised_quantiles", lambda *_: (unasked, unasked))  # of intervals alone
+    rng, reports = np.random.default_rng(groups), 200
+    found = 0
+    for _ in range(reports):
+        values = rng.standard_normal((groups, 3_744))
+        found += bool((benjamini_hochberg(estimate(values, np.ones_like(values)).p) < 0.05).any())
+    assert found / reports <= 0.05 + 2 * (0.05 * 0.95 / reports) ** 0.5
+
+
+@pytest.mark.parametrize("rounding", [1e-9, 1e-7])
+def test_groups_that_differ_by_rounding_say_the_same(rounding):
+    """What a saturated head reaches in every document is no more certain than a number of documents can make it."""
+    moved = 0.95 * (1 + rounding * np.array([[0.0], [1.0], [-1.0], [1.0], [0.0]]))
+    found, exact = (estimate(each, np.ones_like(each)) for each in (moved, np.full_like(moved, 0.95)))
+    for name in ("p", "p_below", "low", "high"):
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-6)
+    two = contrast(np.stack([moved, np.zeros_like(moved)]), np.ones((2, *moved.shape)), (1, -1))
+    assert two.p[0] == pytest.approx(2 * 0.5**5)
+    assert two.low[0] == pytest.approx(exact.low[0], rel=1e-6)
 
 
 def test_a_single_group_has_a_value_and_no_interval():
@@ -215,7 +241,7 @@ def test_a_contrast_of_two_ratios_is_their_estimate_tested_on_both_sides():
     np.testing.assert_allclose(two.value, same.gain)
     np.testing.assert_allclose(two.low, same.low, atol=1e-9)
     np.testing.assert_allclose(two.high, same.high, atol=1e-9)
-    np.testing.assert_allclose(two.p, 2 * np.minimum(same.p, 1 - same.p), atol=1e-9)
+    np.testing.assert_allclose(two.p, same.two_sided, atol=1e-9)
 
 
 def test_intervals_of_a_difference_of_gains_cover_the_truth():
@@ -237,7 +263,7 @@ def test_a_difference_by_hand():
     found = contrast(totals, np.ones_like(totals), (1, -1))
     # differences 0, 1, 5: mean 2, influences (-2, -1, 3) / 3
     assert found.value[0] == pytest.approx(2.0)
-    assert found.p[0] == pytest.approx(2 * halls_p([-2 / 3, -1 / 3, 1], 2.0))
+    assert found.p[0] == pytest.approx(2 * float(halls_p([-2 / 3, -1 / 3, 1], 2.0)))
     assert found.low[0] < 2.0 < found.high[0]
 
 
