@@ -22,6 +22,7 @@ from analyses.numerals import percent
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
+_WHOEVER = "rule:any->"  # begins labels that say of a lift whom it is not about
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "found": ("is found", "found"),
@@ -161,19 +162,14 @@ def _tested(tables: Tables, behaviour: str) -> bool:
 
 
 def _looks(tables: Tables, fact: Fact) -> list[tuple[str, tuple[Row, ...]]]:
-    """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads. Where the rule
-    does as well as the head, also how often the head is right where the rule errs."""
-    if not (rule := fact.row_of("rules")):
+    """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads. Of a relation or
+    an antecedent also how often the head is right where the rule errs."""
+    rule = fact.row_of("rules")
+    if not rule or fact.name.startswith(_WHOEVER):
         return [("looks", (*fact.row_of("labels"), *fact.row_of("heads")))]
     found = [("chooses", (*fact.row_of("labels"), *rule))]
-    row = rule[0].find(tables)
-    asked = not fact.name.startswith("rule:") and _beaten(row)
-    return [*found, ("finds", rule)] if asked and math.isfinite(row["target_share"]) else found
-
-
-def _beaten(rule: Mapping[str, Any]) -> bool:
-    """Whether the strictest rule of a row of rules does as well as the head."""
-    return bool(rule["rival_value"] >= rule["value"])
+    asked = not fact.name.startswith("rule:") and math.isfinite(rule[0].find(tables)["target_share"])
+    return [*found, ("finds", rule)] if asked else found
 
 
 def _carries(tables: Tables, fact: Fact) -> tuple[str, tuple[Row, ...]]:
@@ -240,10 +236,7 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     if str(label["label"]).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
-    if not _beaten(rule):
-        return f"{head} in {own} of cases; {taking} gets {rival}"
-    fewer = "as many as" if own == rival else "fewer than"
-    return f"{head} in {own} of cases, {fewer} {taking} ({rival})"
+    return f"{head} in {own} of cases; {taking} gets {rival}"
 
 
 def _say_finds(rows: Rows, titled: Mapping[str, str], several: bool) -> str:

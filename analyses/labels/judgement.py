@@ -112,8 +112,8 @@ def label(
 
     A relation, a lift or an antecedent must besides set the head apart from the simplest rules
     (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
-    VERB`), or that it looks at a class whoever asks (`rule:any->NOUN`), or none. `measure` names what was asked,
-    `verdict` and `rule` say how it stands to the rules.
+    VERB`), or that it looks at a class whoever asks, as words of other tags do too (`rule:any->NOUN`), or none.
+    `measure` names what was asked, `verdict` and `rule` say how it stands to the rules.
 
     Args:
         model: a transformer with a tokenizer.
@@ -269,14 +269,11 @@ def _as_itself(candidates: pd.DataFrame) -> pd.DataFrame:
 def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
     """What has rules to beat, by the name of the rule that the head follows; without a name where it follows none."""
     rows = candidates.loc[candidates["verdict"].notna()].assign(plain=True)
-    names = [_plain_name(*row) for row in rows[["measure", "rule"]].itertuples(index=False, name=None)]
-    return rows.assign(label=pd.Series(names, index=rows.index, dtype=object))
+    return rows.assign(label=pd.Series([*map(_plain_name, rows["rule"])], index=rows.index, dtype=object))
 
 
-def _plain_name(measure: str, rule: object) -> str | None:
-    """`rule:last VERB`; of `tag:X->Y` that it looks at Y whoever asks."""
-    if measure.startswith("tag:"):
-        return f"rule:any->{measure.rpartition('>')[2]}"
+def _plain_name(rule: object) -> str | None:
+    """`rule:last VERB`, `rule:any->NOUN`."""
     return f"rule:{rule}" if isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT} else None
 
 

@@ -2,8 +2,10 @@
 
 A head that goes from objects to their verbs may only go to the last verb. On the items where that rule and the tree
 differ, a head of syntax chooses the word that the tree names; and some rule predicts the head's own choices best.
-Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best. A
-head that looks from verbs to nouns may look at nouns whoever asks: its rival is itself, from words of other tags.
+Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best. The
+head must be right more often than the first on all items too: one that is right where the rule errs and wrong where the
+rule is right does no better than the rule. A head that looks from verbs to nouns may look at nouns whoever asks: its
+rival is itself, from words of other tags.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +28,8 @@ from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "value", "n"),
-    *("rival", "rival_value", "n_differ", "documents", "target_share", "rival_share"),
+    *("rival", "rival_value", "margin", "margin_low", "margin_high", "margin_p"),
+    *("n_differ", "documents", "target_share", "rival_share"),
     *("difference", "ci_low", "ci_high", "p"),
     *("own_rival", "own_n_differ", "own_documents", "own_difference", "own_low", "own_high", "own_p"),
     *("chance", "p_chance"),
@@ -38,6 +41,7 @@ PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule must predict to name a 
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
 OTHERS = "words of other tags"
+WHOEVER = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
 MOST = 200_000  # items whose choices are kept: two bytes a head each
 _ROUNDING = 1e-3  # of half precision
 NO_CHOICE = -(1 << 15)
@@ -115,10 +119,11 @@ def rules_table(
     """One row a head and measure: the rows of `tables/rules`, of the half of the documents that chose nothing.
 
     **Chosen words.** A head has two rivals, both chosen on the other half. `rival` is the rule that finds most of what
-    is sought, the same for all heads; `own_rival` is the rule that predicts this head's choices best. On the `n_differ`
-    items where a rival chooses no word that is sought, `target_share` is how often the head chooses a right one and
-    `rival_share` how often what the rival chooses; `difference` is between the two, with a 95% interval over documents
-    and a one-sided p.
+    is sought, the same for all heads; `own_rival` is the rule that predicts this head's choices best. `margin` is how
+    much more often the head is right than `rival` on all items: one that beats it does so by at least 0.05. On the
+    `n_differ` items where a rival chooses no word that is sought, `target_share` is how often the head chooses a right
+    one and `rival_share` how often what the rival chooses; `difference` is between the two. Both have a 95% interval
+    over documents and a one-sided p.
     `rule` is the simplest rule (of relations a fixed offset, the nearest word of a class, the relation itself; of
     reference the nearest or first mention, another rule, the antecedent itself) that predicts the head's choices within
     0.05 of the best, and `predicts` the share that it predicts; the head has "no rule" where that is below 0.7, or
@@ -126,7 +131,8 @@ def rules_table(
 
     **Lifts.** The rival of `tag:X->Y` is the lift that it would have with the odds of the same head's words of other
     tags (`TagTotals.of_other_queries`): one that likes Y whoever asks is not about X. `difference`, between the two
-    lifts, must be at least 0.05.
+    lifts, must be at least 0.05. `predicts` is how much of what the lift has beyond 1 the rival has; a head that does
+    not beat it has the `rule` `any->Y` where that is half and more, beyond doubt something.
 
     `chance` is how often the head would be right if the words of the target's tag at about its distance changed places,
     and `p_chance` the one-sided p of what it is right beyond that; missing where there is never another such word.
@@ -140,16 +146,21 @@ def rules_table(
         return pd.DataFrame(columns=RULE_COLUMNS)
     table = pd.concat(found, ignore_index=True).reindex(columns=RULE_COLUMNS)
     fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
-    p, low = table[["p", "own_p", "p_chance"]].max(axis=1).astype(float), table[["ci_low", "own_low"]].min(axis=1)
+    p = table[["p", "own_p", "p_chance", "margin_p"]].max(axis=1).astype(float)
+    low = table[["ci_low", "own_low", "margin_low"]].min(axis=1)
     tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
     of_tags = (table["rival"] == OTHERS).to_numpy()
     q = np.full(len(table), np.nan)
     for some in (tested & ~of_tags, tested & of_tags):  # the many lifts that differ would ease the bar of relations
         q[some] = benjamini_hochberg(p.to_numpy()[some])
-    enough = ~of_tags | (table["difference"] >= NOTABLE).to_numpy()
-    larger = (low > 0).to_numpy() & enough
+    enough = table["difference"].where(of_tags, table["margin"]) >= NOTABLE
+    larger = ((low > 0) & enough).to_numpy()
     verdict = np.where(tested, np.where((q < DISCOVERY) & larger, BEATS, FAILS), UNTESTED)
+    shared = (table["predicts"] >= WHOEVER) & (table["predicts_low"] > 0)
+    shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
+    likes = np.where(shared & (verdict != BEATS), "any->" + table["measure"].str.rpartition(">")[2], NO_RULE)
     beside = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
+    beside["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
     return table.assign(behaviour=behaviour, corpus=corpus, **beside)
 
 
@@ -161,6 +172,9 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
     own, others = half.finish(), half.of_other_queries()
     parts = [each.flatten(1).numpy() for each in (own.scores, own.weights, others.scores, others.weights)]
     found = estimate(*parts, seed=seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beyond = [(observed - expected) / expected.sum(0) for observed, expected in (parts[2:], parts[:2])]
+    shared = estimate(*beyond, present=parts[1] != 0, seed=seed)
     where, at = heads.columns(len(measures))
     n, documents = own.rows.sum(0).flatten().round(), (own.rows > 0).sum(0).flatten()
     table = pd.DataFrame(
@@ -177,6 +191,9 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
             "ci_low": found.low,
             "ci_high": found.high,
             "p": found.p,
+            "predicts": shared.value,
+            "predicts_low": shared.low,
+            "predicts_high": shared.high,
         }
     )
     kept = table.loc[(table["n"] > 0) & table["value"].notna()]
@@ -232,10 +249,16 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
     n_heads = reports.chosen.shape[1]
     best = int(chooses.sought.mean(0).argmax())
     rival, own = _against(reports, np.full(n_heads, best), seed), _against(reports, chooses.predicted.argmax(0), seed)
+    more = reports.right.astype(float) - reports.hits[:, [best]]
+    margin = reports.over_groups(more, np.ones_like(more), seed)
     return {
         "value": reports.right.mean(0),
         "n": len(reports.groups),
         "rival_value": float(reports.hits[:, best].mean()),
+        "margin": margin.value,
+        "margin_low": margin.low,
+        "margin_high": margin.high,
+        "margin_p": margin.p,
         **rival,
         "own_rival": own["rival"],
         "own_n_differ": own["n_differ"],

@@ -339,7 +339,7 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     alone = {**where, **shared, "head": 3, "label": "self", "heads": 1, "effect": 0.3, "all_effect": 0.3}
     (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
-        "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.0002+0.000 −0.500 to +0.500"
+        "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.00020.000 −0.500 to +0.500"
     )
     assert label_section.together(pd.DataFrame([alone])) is None
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import fill
 
 import pandas as pd
 import pytest
@@ -128,7 +129,8 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
     asked = "position", "--corpus", "stories:2", "--out", str(position)
     written = f"wrote {position}/report.html; beside it run.json, tables/ and figures/"
-    assert typed(capsys, *asked) == (0, "\n".join([*told, written, ""]), "")
+    lines = [fill(text, 80) for text in told]
+    assert typed(capsys, *asked) == (0, "\n".join([*lines, written, ""]), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
@@ -140,9 +142,8 @@ def test_a_terminal_is_told_three_sentences_and_how_many_more_there_are(tmp_path
     record["sentences"] = {name: f"{name} {'holds ' * 20}" for name in "abcde"}
     (folder / "run.json").write_text(json.dumps(record))
     told = inspection.said(runs.read(folder))
-    assert [line[0] for line in told if not line.startswith("holds")] == ["a", "b", "c", "2"]
+    assert [text[0] for text in told] == ["a", "b", "c", "2"]
     assert told[-1] == "2 more on the page."
-    assert all(len(line) <= inspection.COLUMNS for line in told)
 
 
 def test_shells_can_complete_it(capsys, monkeypatch):

@@ -84,7 +84,7 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
     assert (has["n_heads"], has["mean_depth"]) == (1, 1.0)
     assert (lacks["n_heads"], np.isnan(lacks["mean_depth"])) == (0, True)
     assert lacks["difference"] == pytest.approx(lacks["gain"] - has["gain"])
-    assert lacks["difference_high"] < -0.9
+    assert lacks["difference_high"] < -0.85  # every text says the same: room for one that does not
     assert told_apart(lacks)
     assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
 

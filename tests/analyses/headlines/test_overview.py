@@ -67,7 +67,7 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
         "Needed",
         "Attention holds; effect not established",
     ]
-    assert "70%, the last verb 80%; false discovery rate 0.001 of attention, 0.400 of effect" in page.text
+    assert "70%, the last verb 60%; false discovery rate 0.001 of attention, 0.400 of effect" in page.text
     assert "gain over uniform attention 0.880" in page.text
     assert "35% removed by replacing it (25% to 100%)" in page.text
     assert "3.0 times what distance explains (3.0 to 3.0)" in page.text

@@ -27,18 +27,18 @@ OBJECT = "relation:obj:dependent->head"
         ),
         (
             row(OBJECT, "offset -1", UNTESTED),
-            "It goes to “offset -1” (74% of its choices); the rule “last VERB” is right in 91%: "
+            "It goes to “offset −1” (74% of its choices); the rule “last VERB” is right in 91%: "
             "this text cannot tell the head from a rule.",
         ),
         (
             row(OBJECT, NO_RULE, BEATS),
             "It goes by no simple rule; the rule “last VERB” is right in 91%: "
-            "where rules are wrong, the head is right more often than it follows them.",
+            "the head is right more often, and where rules are wrong more often than it follows them.",
         ),
         (
             row("antecedent", ANTECEDENT, BEATS, "same gender"),
             "Nothing simpler predicts its choices than the antecedent itself; the rule “same gender” is right in 91%: "
-            "where rules are wrong, the head is right more often than it follows them.",
+            "the head is right more often, and where rules are wrong more often than it follows them.",
         ),
         (row("tag:NOUN->ADJ", None, BEATS, OTHERS), "NOUN words give ADJ words more than words of other tags do."),
         (

@@ -82,10 +82,23 @@ def test_what_is_right_no_more_often_than_any_word_of_the_tag_is_not_set_apart(c
     def half(target, rules, rng):
         return np.where(rng.random((len(target), 4)) < 0.5, target[:, None], -25)  # else a word of no rule
 
-    table = judged(records(half, chance=chance))
+    table = judged(records(half, chance=chance, wrong=0.7))
     assert (table["p"] < 0.01).all()
     assert set(table["verdict"]) == {verdict}
     np.testing.assert_allclose(table["chance"], chance, atol=1e-3)
+
+
+def test_what_is_right_where_the_rule_errs_and_elsewhere_less_often_does_no_better_than_it():
+    """Half of the targets anywhere against seven tenths by rule: it knows what the rule does not, and less in all."""
+
+    def half(target, rules, rng):
+        return np.where(rng.random((len(target), 4)) < 0.5, target[:, None], -25)
+
+    table = judged(records(half))
+    assert (table["ci_low"] > 0).all()
+    np.testing.assert_allclose(table["margin"], table["value"] - table["rival_value"])
+    assert (table["margin_high"] < 0).all()
+    assert set(table["verdict"]) == {FAILS}
 
 
 def judged(kept: Records) -> pd.DataFrame:
@@ -246,3 +259,16 @@ def test_a_head_that_likes_a_tag_whoever_asks_is_not_about_the_one_who_asks():
     assert first["verdict"].tolist() == [FAILS, BEATS, FAILS, FAILS]
     assert set(table.loc[table["measure"] == "tag:Z->Y", "verdict"]) == {FAILS}
     assert set(table["rival"]) == {OTHERS}
+    assert first["rule"].tolist() == ["any->Y", NO_RULE, NO_RULE, NO_RULE]
+    assert first.loc[0, "predicts"] == pytest.approx(1, abs=0.1)
+    assert set(table.loc[table["head"] > 0, "rule"]) == {NO_RULE}
+
+
+def test_where_little_text_cannot_tell_who_asks_nothing_is_said_of_all_who_ask():
+    """A head that likes a tag from one tag alone, in too few documents to set it apart, does not like it from all."""
+    kept = Records(Heads("decoder", 1, 4), [], (OFFSETS, NEAREST), RELATION)
+    lifted = [tag_measure(*"XY"), tag_measure(*"ZY"), tag_measure(*"YX")]
+    table = rules_table([kept], "b", "made up", lifted, tag_totals(prompts=14))
+    table = table.loc[table["measure"] == "tag:X->Y"].set_index("head")
+    assert table.loc[1, ["verdict", "rule"]].tolist() == [UNTESTED, NO_RULE]
+    assert table.loc[0, "rule"] == "any->Y"
