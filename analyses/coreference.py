@@ -41,8 +41,9 @@ def measure(
     """How often every head's attention from a pronoun chooses a mention of its chain, among all mentions before it.
 
     `antecedent` is the share of pronouns whose most attended candidate is in the chain, `antecedent-mass` the share of
-    the candidates' attention that is; `:named` keeps the items whose nearest true antecedent is a name or a noun. The
-    baseline is the strictest of nearest, first, random, same gender and same form.
+    the candidates' attention that is; `:named` keeps the items whose nearest true antecedent is a name or a noun. Of a
+    causal model `antecedent-predicting` asks the same of the token before the pronoun. The baseline is the strictest of
+    `analyses.rivals.antecedents.RIVALS`, from the token before the pronoun of those that do not know the pronoun.
 
     Returns the rows of `tables/heads`.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analyses.head_names import HEAD
 from analyses.head_tables import BOTH_READINGS
 from analyses.measures import RANKED
 from interp.patterns.rows import SINKS
@@ -21,8 +22,7 @@ DISCOVERY = 0.05  # the false discovery rate that findings are held to
 FEW_DOCUMENTS = 20  # fewer, and intervals are rough
 FEW_ITEMS = 50  # fewer scored items than this, and a share is rough whatever the documents
 UNKNOWN = 0.01  # a larger share of unknown tokens is said beside the findings
-_HEAD = ["stack", "attention", "layer", "head"]
-_ROW = [*_HEAD, "behaviour", "measure", "corpus"]
+_ROW = [*HEAD, "behaviour", "measure", "corpus"]
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def beating_reference(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def _each(rows: pd.DataFrame) -> Iterable[tuple[object, ...]]:
-    return rows[[*_HEAD, "together"]].itertuples(index=False, name=None)
+    return rows[[*HEAD, "together"]].itertuples(index=False, name=None)
 
 
 def _keys(rows: pd.DataFrame) -> set[tuple[object, ...]]:
@@ -60,7 +60,7 @@ def _keys(rows: pd.DataFrame) -> set[tuple[object, ...]]:
 
 def best(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataFrame:
     """Rows of the heads with the largest gains in `measures`, each head once, the largest first."""
-    return _ranked(heads, measures).drop_duplicates(_HEAD).head(top)
+    return _ranked(heads, measures).drop_duplicates(HEAD).head(top)
 
 
 def _ranked(heads: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
@@ -74,11 +74,11 @@ def varied(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.Dat
     seen: set[object] = set()
     chosen = []
     for row in rows.to_dict("records"):
-        keys = {row["measure"], tuple(row[column] for column in _HEAD)}
+        keys = {row["measure"], tuple(row[column] for column in HEAD)}
         if not keys & seen:
             chosen.append(row)
             seen |= keys
-    rest = [row for row in rows.drop_duplicates(_HEAD).to_dict("records") if tuple(row[c] for c in _HEAD) not in seen]
+    rest = [row for row in rows.drop_duplicates(HEAD).to_dict("records") if tuple(row[c] for c in HEAD) not in seen]
     return pd.DataFrame([*chosen, *rest][:top], columns=rows.columns)
 
 
@@ -89,10 +89,10 @@ def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
     """
     rows = effects.loc[effects["task"] == task]
     clear = (rows["effect"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
-    largest = rows.loc[clear].sort_values("effect", ascending=False, kind="stable").drop_duplicates(_HEAD).head(top)
-    chosen = largest[_HEAD]
+    largest = rows.loc[clear].sort_values("effect", ascending=False, kind="stable").drop_duplicates(HEAD).head(top)
+    chosen = largest[HEAD]
     for way in rows["intervention"].unique():
-        values = rows.loc[rows["intervention"] == way, [*_HEAD, "effect", "ci_low", "ci_high"]]
+        values = rows.loc[rows["intervention"] == way, [*HEAD, "effect", "ci_low", "ci_high"]]
         names = {"effect": way, "ci_low": f"{way}_low", "ci_high": f"{way}_high"}
-        chosen = chosen.merge(values.rename(columns=names), on=_HEAD, how="left")
+        chosen = chosen.merge(values.rename(columns=names), on=HEAD, how="left")
     return chosen

@@ -35,9 +35,12 @@ class Place(NamedTuple):
         return f"{self.kind}.{name}" if several else name
 
 
+HEAD = [*Place._fields]  # the columns of a table that say of which head a row is
+
+
 def places(rows: pd.DataFrame) -> list[Place]:
     """The heads that a table has rows of, in its order."""
-    named = rows[[*Place._fields]].drop_duplicates().itertuples(index=False, name=None)
+    named = rows[HEAD].drop_duplicates().itertuples(index=False, name=None)
     return [Place(str(stack), str(attention), int(layer), int(head)) for stack, attention, layer, head in named]
 
 

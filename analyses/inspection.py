@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from analyses import plain_words
 from analyses.behaviours import ACROSS, OURS
 from analyses.explanations import ALL
 from analyses.head_names import Place, places
@@ -25,6 +26,7 @@ _SAID = 3  # sentences of a run
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
+_APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
 _LONGEST = 28  # letters of a name in a table
 Row = Mapping[str, Any]
 
@@ -70,7 +72,9 @@ class Inspected:
             yield from ("", "Nothing that was asked of this head holds.")
         for table, shown in SHOWN.items():
             if table in self.rows and len(rows := shown.chosen(self.rows[table])):
-                yield from ("", f"{shown.title} (tables/{table})", *_table(shown.columns, rows.to_dict("records")))
+                apart = {name: _text(name) for name in _APART if name in rows and len({*rows[name]}) > 1}
+                columns = {**shown.columns, **apart}
+                yield from ("", f"{shown.title} (tables/{table})", *_table(columns, rows.to_dict("records")))
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
@@ -162,8 +166,8 @@ def _fact(fact: Fact) -> Iterator[str]:
     yield from wrap(f"- {fact.words.said}", COLUMNS, subsequent_indent="  ")
     numbers = [_size(size) for size in fact.sizes]
     if fact.value == fact.value:
-        beside = f" (baseline {number(fact.baseline)}, {fact.baseline_name})" if fact.baseline_name else ""
-        numbers.append(f"value {number(fact.value)}{beside}")
+        beside = f", {fact.baseline_name} {number(fact.baseline)}" if fact.baseline_name else ""
+        numbers.append(f"on {fact.read_on} {number(fact.value)}{beside}")
     numbers.append(f"q {false_discovery_rate(fact.q)}")
     if fact.q_effect == fact.q_effect:
         numbers.append(f"q of the effect {false_discovery_rate(fact.q_effect)}")
@@ -171,8 +175,10 @@ def _fact(fact: Fact) -> Iterator[str]:
 
 
 def _size(size: Size) -> str:
-    unit = " nats a row" if size.unit == "nats" else ""
-    return f"{size.what} {number(size.value, sign=True)}{unit} ({interval(size.low, size.high, sign=True)})"
+    unit = " nats a token" if size.unit == "nats" else ""
+    of = f"over {size.over} " if size.what == "gain" and size.over else ""
+    of = f"of {plain_words.readout(size.over)} " if size.unit == "nats" else of
+    return f"{size.what} {number(size.value, sign=True)}{unit} {of}({interval(size.low, size.high, sign=True)})"
 
 
 def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Iterator[str]:
@@ -233,9 +239,9 @@ SHOWN: Mapping[str, Shown] = {
         _largest("value", 4),
         {
             "measure": _text("measure"),
-            "right": _number("value"),
-            "best rule": _text("rival"),
-            "its": _number("rival_value"),
+            "value": _number("value"),
+            "strictest rule": _text("rival"),
+            "its value": _number("rival_value"),
         },
     ),
     "effects": Shown(

@@ -60,6 +60,12 @@ _RULES = {
     "the relation itself": "the relation itself",
     "the antecedent itself": "the antecedent itself",
 }
+_READOUTS = {
+    "next token": "the log-probability of the next token",
+    "masked word": "the log-probability of the masked word",
+    "tag probe": "a probe of the word’s tag",
+    "antecedent probe": "a probe of pronoun and antecedent",
+}
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,11 @@ def taking(name: str) -> str:
     """A simple rule as what one would do who follows it: `taking the last verb`; uniform attention is no choice."""
     said = rule(name)
     return f"taking {said}" if said.startswith(("the last", "the next", "the first", "the nearest", "any")) else said
+
+
+def readout(name: str) -> str:
+    """What the cost of hiding keys is read off from."""
+    return _READOUTS.get(name, name)
 
 
 def answer(carried: str) -> str:

@@ -29,14 +29,13 @@ from analyses.figures.style import (
     sized,
     styled,
 )
-from analyses.head_names import head_name
+from analyses.head_names import HEAD, head_name
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
 _LINES = 5  # of text that fit into a cell
 _CELL, _HIGH = 0.7, 0.76  # inches: a cell is not made narrower, where the text has 9 points, and is so high
 _SIDE = 0.5  # inches beside the cells
-_HEAD = ["stack", "attention", "layer", "head"]
 
 
 @styled
@@ -173,7 +172,7 @@ def attention_against_effect(
 
 def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) -> None:
     """All heads in grey, those labelled with this measure in the colour of its behaviour."""
-    chosen = rows.merge(labels[[*_HEAD, "evidence"]], on=_HEAD, how="left")
+    chosen = rows.merge(labels[[*HEAD, "evidence"]], on=HEAD, how="left")
     plain = chosen.loc[chosen["evidence"].isna()]
     ax.scatter(plain["gain"], plain["effect"], s=9, color=GREY, alpha=0.6, linewidth=0)
     named = chosen.dropna(subset=["evidence"])

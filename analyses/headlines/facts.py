@@ -22,6 +22,7 @@ from analyses.findings import DISCOVERY, NOTABLE, notable
 from analyses.head_names import Place, places
 from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
+from analyses.rivals.rules import ANTECEDENT, BEATS, NO_RULE, RELATION
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
@@ -29,6 +30,7 @@ Tables = Mapping[str, pd.DataFrame]
 _KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
 _FIRST = "first-token"
+WHOEVER = "rule:any->"  # begins labels that say of a lift whom it is not about
 MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
 
 
@@ -60,7 +62,7 @@ class Row:
 class Size:
     """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
 
-    `over` is the baseline that a gain is over, by its name in `heads`.
+    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from.
     """
 
     what: str
@@ -108,6 +110,12 @@ class Fact:
         """Whether the model needs the head for it."""
         return self.kind != "looks there"
 
+    @property
+    def read_on(self) -> str:
+        """Of what text its `value` is: of all, or where it stands beside rules of the half that chose nothing."""
+        beside = self.row_of("rules") and not self.name.startswith(WHOEVER)
+        return "the half that reports" if beside else "the whole text"
+
     def row_of(self, table: str) -> tuple[Row, ...]:
         """The first of its rows that is of a table; none where there is none."""
         return tuple(row for row in self.rows if row.table == table)[:1]
@@ -130,7 +138,7 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
     found: dict[Place, list[Fact]] = {place: [] for place in places(tables["heads"])}
     values = _indexed(tables["heads"].loc[tables["heads"]["sink"] == "kept"], "measure")
     rules = _indexed(tables.get("rules", pd.DataFrame()), "measure")
-    for place, fact in [*_labelled(tables, behaviours, values, rules), *_measured(tables, behaviours)]:
+    for place, fact in [*_labelled(tables, behaviours, values, rules), *_measured(tables, behaviours, rules)]:
         found[place].append(fact)
     for place, fact in _carried(tables):
         found[place].append(fact)
@@ -194,7 +202,8 @@ def _labelled(
         rows += [rule_row(rule)] if rule is not None and _ruled(label) else []
         over = str(cell.get("baseline_name", ""))
         gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell), over)
-        lost = [Size("hiding it costs", row["effect"], row["effect_low"], row["effect_high"], "nats")]
+        about = "nats", str(row["readout"])
+        lost = [Size("hiding it costs", row["effect"], row["effect_low"], row["effect_high"], *about)]
         lost = [each for each in lost if np.isfinite(each.low)]
         yield (
             place,
@@ -235,7 +244,7 @@ def _ruled(label: str) -> bool:
 def _beside(label: str, cell: Mapping[str, Any], rule: Mapping[str, Any] | None) -> tuple[float, float, str]:
     """Value, and the strictest of what simpler rules get, with its name; of a label that is a rule, how often the
     head's choice is the rule's."""
-    if rule is not None and label.startswith("rule:") and not label.startswith("rule:any"):
+    if rule is not None and label.startswith("rule:") and not label.startswith(WHOEVER):
         return float(rule["predicts"]), float("nan"), ""
     if rule is not None and _ruled(label) and not label.startswith("rule:"):
         return float(rule["value"]), float(rule["rival_value"]), str(rule["rival"])
@@ -247,33 +256,42 @@ def _beside(label: str, cell: Mapping[str, Any], rule: Mapping[str, Any] | None)
 # Findings of behaviours that have no labels.
 
 
-def _measured(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterable[tuple[Place, Fact]]:
+def _measured(
+    tables: Tables, behaviours: Mapping[str, Behaviour], rules: Mapping[Any, Any]
+) -> Iterable[tuple[Place, Fact]]:
+    """Of what has rules to beat, what beats them; else the rule that the head follows, if it follows one."""
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     heads = tables["heads"]
     rest = heads.loc[~heads["behaviour"].isin(labelled)]
     titled = titles(behaviours)
     called = {each.name: each.called for each in _measures(behaviours)}
     for row in notable(rest).to_dict("records") if len(rest) else []:
-        label = called.get(str(row["measure"]))
+        label, place = called.get(str(row["measure"])), Place.of(row)
         if label is None or row["unit"] not in RANKED:
             continue
+        rule = rules.get((*place, row["measure"]))
+        if rule is not None and rule["verdict"] != BEATS:
+            if rule["rule"] in {NO_RULE, RELATION, ANTECEDENT}:
+                continue
+            label = f"rule:{rule['rule']}"
+        value, baseline, baseline_name = _beside(label, row, rule)
         over = str(row["baseline_name"])
         gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row), over)
         yield (
-            Place.of(row),
+            place,
             Fact(
                 plain_words.label(label, titled.get(label, "")),
-                str(row["behaviour"]),
+                "position" if label.startswith(_LOCAL) else str(row["behaviour"]),
                 "looks there",
                 label,
                 (gain,),
                 float(row["q"]),
                 _of_rest(gain, row),
                 rung(label),
-                (head_row(row),),
-                value=float(row["value"]),
-                baseline=float(row["baseline"]),
-                baseline_name=str(row["baseline_name"]),
+                (head_row(row), *([rule_row(rule)] if rule is not None and _ruled(label) else [])),
+                value=value,
+                baseline=baseline,
+                baseline_name=baseline_name,
             ),
         )
 

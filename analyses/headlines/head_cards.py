@@ -145,16 +145,17 @@ class _Cards:
         )
 
     def _groups(self, own: Sequence[Fact]) -> list[tuple[str, list[Known]]]:
-        """The facts under what they rest on."""
-        found: dict[str, list[Known]] = {_NEEDED: [], _PAIRS: [], _HOLDS: [], _UNASKED: []}
+        """The facts under what they rest on; what the first fact rests on stands first."""
+        found: dict[str, list[Known]] = {}
         for fact in own:
-            asked = np.isfinite(fact.q_effect)
+            asked = any(size.unit == "nats" for size in fact.sizes)
             heading = {"looks there and needed": _NEEDED, "needed": _PAIRS}.get(
                 fact.kind, _HOLDS if asked else _UNASKED
             )
             bars = [self._bar(size) for size in fact.sizes if np.isfinite(size.low)]
-            found[heading].append(Known(fact.words.said, fact.words.short, fact.behaviour, _note(fact), bars))
-        return [(heading, known) for heading, known in found.items() if known]
+            known = Known(fact.words.said, fact.words.short, fact.behaviour, _note(fact), bars)
+            found.setdefault(heading, []).append(known)
+        return [*found.items()]
 
     def _bar(self, size: Size) -> Bar:
         """A size on the line that all of its unit share."""
@@ -223,10 +224,12 @@ def _told(size: Size) -> str:
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"
+    bounds = interval(size.low, size.high)
+    if size.unit == "nats":
+        return f"{size.what} {number(size.value)} nats a token ({bounds}) of {plain_words.readout(size.over)}"
     over = plain_words.rule(size.over, "token") if size.over else "its baseline"
     what = f"gain over {over}" if size.what == "gain" else size.what
-    nats = " nats of log probability a token" if size.unit == "nats" else ""
-    return f"{what} {number(size.value)}{nats} ({interval(size.low, size.high)})"
+    return f"{what} {number(size.value)} ({bounds})"
 
 
 def _brief(size: Size) -> str:
@@ -243,7 +246,7 @@ def _note(fact: Fact) -> str:
     beside = ""
     if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
         rival = plain_words.rule(fact.baseline_name, "token")
-        beside = f"{percent(fact.value)}, {rival} {percent(fact.baseline)}; "
+        beside = f"on {fact.read_on} {percent(fact.value)}, {rival} {percent(fact.baseline)}; "
     if fact.sizes[0].unit == "correlation":
         beside = f"rank correlation {number(fact.value)}, {plain_words.rule(fact.baseline_name)} 0; "
     q = f"false discovery rate {_rate(fact.q)}"

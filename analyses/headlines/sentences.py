@@ -16,13 +16,12 @@ from analyses import plain_words
 from analyses.findings import FEW_ITEMS
 from analyses.head_names import Place
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Row, Tables, answers, head_row, rule_row, titles
+from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, head_row, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
-_WHOEVER = "rule:any->"  # begins labels that say of a lift whom it is not about
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
 _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "found": ("is found", "found"),
@@ -165,7 +164,7 @@ def _looks(tables: Tables, fact: Fact) -> list[tuple[str, tuple[Row, ...]]]:
     """Where a head looks: from the rule's row where it has rules to beat, else from its row of heads. Of a relation or
     an antecedent also how often the head is right where the rule errs."""
     rule = fact.row_of("rules")
-    if not rule or fact.name.startswith(_WHOEVER):
+    if not rule or fact.name.startswith(WHOEVER):
         return [("looks", (*fact.row_of("labels"), *fact.row_of("heads")))]
     found = [("chooses", (*fact.row_of("labels"), *rule))]
     asked = not fact.name.startswith("rule:") and math.isfinite(rule[0].find(tables)["target_share"])

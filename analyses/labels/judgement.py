@@ -21,6 +21,7 @@ from scipy.stats import spearmanr
 from analyses.behaviours import asked_of, chosen
 from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, beating_reference
+from analyses.head_names import HEAD
 from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.labels.costs import ARMS, FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
@@ -56,7 +57,6 @@ _TOO_FEW = (
     "labels are chosen on one half of the documents and reported on the other: expected at least "
     f"{_FEWEST} documents, got {{}}"
 )
-_HEAD = ["stack", "attention", "layer", "head"]
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,10 @@ def _known(evidence: Evidence) -> pd.DataFrame:
         _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED, "measured"), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
-    beats = {tuple(row) for row in beating_reference(heads)[[*_HEAD, "together"]].itertuples(index=False)}
+    beats = {tuple(row) for row in beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
     alone = np.array([not measure.together for measure in measures], dtype=bool)
-    places = rows[_HEAD].itertuples(index=False)
+    places = rows[HEAD].itertuples(index=False)
     both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
@@ -252,8 +252,8 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     beaten = plain & np.array([row not in itself for row in held[CELL].itertuples(index=False, name=None)], dtype=bool)
     named = beaten & held["label"].notna().to_numpy()
     labels = held.loc[~plain | named].sort_values("gain", ascending=False, kind="stable")
-    labels = labels.drop_duplicates([*_HEAD, "behaviour", "label"])
-    labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *_HEAD, "label"], ignore_index=True)
+    labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
+    labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
     return labels, int((beaten & ~named).sum())
 
 
@@ -341,7 +341,11 @@ def _with_all_heads(
         of = {(*place, each.behaviour.name) for place in about}
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
-        others = [(measure, _others(each, heads, seed)) for measure, heads in pairs]
+        having = [_having(labels, own) for own in asked]
+        others = [
+            (measure, _others(each, len(heads), all_, seed))
+            for (measure, heads), all_ in zip(pairs, having, strict=True)
+        ]
         effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed, shards)
         drops = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
         for own, effect, rival, (_, heads) in zip(asked, drops, drops[len(asked) :], others, strict=False):
@@ -351,21 +355,28 @@ def _with_all_heads(
     return rows
 
 
-def _others(evidence: Evidence, labelled: Sequence[tuple[int, int]], seed: int) -> list[tuple[int, int]]:
-    """Heads without a label, as many as have it where there are."""
+def _having(labels: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, int]]:
+    """The heads that have the label of some rows, by whatever measure."""
+    same = ["stack", "attention", "behaviour", "label"]
+    rows = labels.loc[(labels[same] == own[same].iloc[0]).all(axis=1)]
+    return {*zip(rows["layer"], rows["head"], strict=True)}
+
+
+def _others(evidence: Evidence, count: int, having: set[tuple[int, int]], seed: int) -> list[tuple[int, int]]:
+    """So many heads without a label, or all where they are fewer."""
     every = evidence.reporting.heads[["layer", "head"]].drop_duplicates().itertuples(index=False, name=None)
-    rest = sorted({*every} - {*labelled})
-    return random.Random(seed).sample(rest, min(len(labelled), len(rest)))
+    rest = sorted({*every} - having)
+    return random.Random(seed).sample(rest, min(count, len(rest)))
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:
     """The labels, beside what each head carries of the minimal pairs that ask about the same."""
-    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*_HEAD, "task"])
-    known = {tuple(row[name] for name in (*_HEAD, "task")): row for row in best.to_dict("records")}
+    best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*HEAD, "task"])
+    known = {tuple(row[name] for name in (*HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")
     for row in rows:
         for task in tasks.get(row["label"], ()):
-            carried = known.get((*(row[name] for name in _HEAD), task))
+            carried = known.get((*(row[name] for name in HEAD), task))
             if carried is not None:
                 row |= {"task": task, "task_effect": carried["effect"]}
                 row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}

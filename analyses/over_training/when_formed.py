@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from analyses.head_names import HEAD
 from analyses.head_tables import Heads
 from analyses.numerals import counted
 from analyses.over_training.phase_changes import formed_at
@@ -15,8 +16,7 @@ from interp import InputError, Model
 from interp.training import record
 from models.sources import LENS, directory_of
 
-_HEAD = ["stack", "attention", "layer", "head"]
-COLUMNS = [*_HEAD, "measure", "run", "step", "value", "baseline", "gain", "formed_at", "before"]
+COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "formed_at", "before"]
 
 
 def given(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
@@ -109,7 +109,7 @@ def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
         curves: rows of `forming`.
     """
     rows = []
-    for key, own in curves.sort_values("step").groupby([*_HEAD, "measure", "run"], sort=False):
+    for key, own in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):
         steps, end = [int(step) for step in own["step"]], own.iloc[-1]
         if len(steps) < 2:
             continue

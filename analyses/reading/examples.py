@@ -80,11 +80,6 @@ def word_patterns(
     return pooled
 
 
-def word_pattern(model: Model, text: AnnotatedText, layer: int, head: int, stack: str | None = None) -> WordPattern:
-    """`word_patterns` of one head, of the stack that the output layer reads unless another is named."""
-    return word_patterns(model, text, [Head(stack or list(model.config.stacks)[-1], layer, head)])[0]
-
-
 def tag_patterns(
     model: Model, texts: Iterable[AnnotatedText], heads: Sequence[Head], tags: Sequence[str]
 ) -> Float[NDArray[np.floating], "head tag tag2"]:

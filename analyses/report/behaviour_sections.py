@@ -45,8 +45,8 @@ _FOLLOWED = (
     "On the half of the documents that chose nothing, for the best head of each relation. “Best rule”: the nearest "
     "word of a class that is right most often. “Where it errs”: how often the head chooses the other end of the "
     "relation, and how often the word that the rule chooses. “Own rule”: the one that this head follows best, and how "
-    "much more often, where it errs, the head is right than with it. A head of the relation beats both, and is right in "
-    "0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts its choices."
+    "much more often, where it errs, the head is right than with it. A head of the relation beats both, and is right "
+    "in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts its choices."
 )
 _AGAINST = {
     False: (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import figures
+from analyses import figures, plain_words
 from analyses.figures import measure_name
-from analyses.head_names import Place, kinds
+from analyses.head_names import HEAD, Place, kinds
 from analyses.head_tables import Heads
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
@@ -23,13 +23,6 @@ from interp import Model, Transformer
 
 _NAMED = 4  # heads of one behaviour that a summary names
 _FEW = 12  # labels that are shown at once
-_HEAD = ["stack", "attention", "layer", "head"]
-_READOUTS = {
-    "next token": "the log-probability of the next token",
-    "masked word": "the log-probability of the masked word",
-    "tag probe": "a probe of the word’s tag",
-    "antecedent probe": "a probe of pronoun and antecedent",
-}
 _EVIDENCE = {
     "both": "Attention and effect",
     "effect": "Effect without attention",
@@ -67,8 +60,9 @@ def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) 
         f"row’s own attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when "
         "the keys that the label speaks of are hidden from the head, less what controls lose, and must be at least "
         "0.01 nats a row; exchanging and removing them must cost something too. A relation, tag or antecedent is named "
-        "only where simple rules do not do as well; else the label is the rule that the head follows. Heads that do "
-        "the same stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
+        "only where the head does better than simple rules; else the label is the rule that the head follows, if it "
+        "follows one. Near a threshold intervals promise too much: the lucky ones passed. Heads that do the same "
+        "stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
         *_figures(labelled, model, {name: each.colour for name, each in behaviours.items()}),
     ]
     if several := together(labels):
@@ -192,10 +186,10 @@ def _place(row: Mapping[str, Any], labels: pd.DataFrame) -> str:
 def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """How many labels there are, by evidence and by behaviour; few heads are named, since they are lost among many."""
     both, effect, attention = (labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE)
-    heads = len(labels[_HEAD].drop_duplicates())
+    heads = len(labels[HEAD].drop_duplicates())
     said = []
     for behaviour, rows in labels.groupby("behaviour", sort=False):
-        own = [_place(row, labels) for row in rows.drop_duplicates(_HEAD).to_dict("records")]
+        own = [_place(row, labels) for row in rows.drop_duplicates(HEAD).to_dict("records")]
         named = f" ({', '.join(own)})" if len(own) <= _NAMED else ""
         said.append(f"{titles[str(behaviour)].lower()} {number(len(rows))}{named}")
     by_behaviour = f" By behaviour: {', '.join(said)}." if said else ""
@@ -209,4 +203,4 @@ def short(labels: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 def readouts(labels: pd.DataFrame) -> str:
     """What the effects were read off from."""
-    return " or ".join(_READOUTS.get(name, name) for name in map(str, labels["readout"].dropna().unique()))
+    return " or ".join(plain_words.readout(name) for name in map(str, labels["readout"].dropna().unique()))

@@ -321,6 +321,11 @@ def _check_claim(texts: ClaimedTexts, claim: Claim) -> None:
         raise InputError(
             f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
         )
+    if claim.others is not None:
+        row, key = claim.keys.nonzero(as_tuple=True)
+        other = claim.others[row, key]
+        if int(other.max()) >= claim.keys.shape[1] or not bool(seen[row, other].all()):
+            raise InputError(f"a claim on text {claim.prompt} must exchange keys for others that their rows see")
 
 
 def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:

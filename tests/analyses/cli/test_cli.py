@@ -650,12 +650,12 @@ def test_an_interrupted_command_ends_with_one_line(here, capsys, monkeypatch):
 
 
 def test_word_patterns_of_a_text_add_up_and_miss_nothing(model):
-    from analyses.reading.examples import word_pattern
+    from analyses.reading.examples import Head, word_patterns
 
-    pattern = word_pattern(model, text("d"), 1, 2)
+    (pattern,) = word_patterns(model, text("d"), [Head("decoder", 1, 2)])
     np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-6)
     with pytest.raises(InputError, match="no head"):
-        word_pattern(model, text("d"), 1, 3)
+        word_patterns(model, text("d"), [Head("decoder", 1, 3)])
 
 
 def test_an_excerpt_keeps_what_is_inside():

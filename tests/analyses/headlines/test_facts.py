@@ -78,6 +78,17 @@ def test_without_labels_findings_of_attention_are_facts(tables):
     ]
 
 
+def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_that_it_follows_or_none(tables):
+    bare = {name: tables[name] for name in ("heads", "effects", "tasks")}
+    fails = tables["rules"].assign(verdict="does not beat them")
+    assert [short for short, _ in told(bare | {"rules": fails}, 1, 1)] == ["noun to verb", "nearby"]
+    follows = fails.assign(rule="last VERB", predicts=0.8)
+    found = facts(bare | {"rules": follows}, OURS)[Place("decoder", "self", 1, 1)]
+    (rule,) = (fact for fact in found if fact.name == "rule:last VERB")
+    assert (rule.words.short, rule.value, rule.rung) == ("last verb", 0.8, 1)
+    assert rule.read_on == "the half that reports"
+
+
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     said = sentences(tables, facts(tables, OURS), OURS)
     assert headline(said) == "Position is found, syntax in part"
@@ -103,6 +114,7 @@ def test_who_looks_at_a_class_whoever_asks_is_told_by_the_lift(tables):
     own = label_row(1, 1, "part-of-speech", "rule:any->VERB", "attention", 2.0, measure="tag:NOUN->VERB")
     rule = RULE | {"measure": "tag:NOUN->VERB", "rival": "words of other tags", "rule": "any->VERB", "predicts": 0.9}
     rest = {**tables, "labels": pd.DataFrame([own]), "rules": pd.DataFrame([RULE, rule])}
+    rest["effects"] = tables["effects"].iloc[:2]
     said = sentences(rest, facts(rest, OURS), OURS)
     assert said[1].first == "L1.H1 looks at verbs, whoever asks 3.0 times as much as distance explains."
 

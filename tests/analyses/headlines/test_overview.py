@@ -67,11 +67,14 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
         "Needed",
         "Attention holds; effect not established",
     ]
-    assert "70%, the last verb 60%; false discovery rate 0.001 of attention, 0.400 of effect" in page.text
+    assert (
+        "on the half that reports 70%, the last verb 60%; false discovery rate 0.001 of attention, 0.400 of effect"
+        in page.text
+    )
     assert "gain over uniform attention 0.880" in page.text
     assert "35% removed by replacing it (25% to 100%)" in page.text
     assert "3.0 times what distance explains (3.0 to 3.0)" in page.text
-    assert "hiding it costs 0.050 nats of log probability a token (0.049 to 0.051)" in page.text
+    assert "hiding it costs 0.050 nats a token (0.049 to 0.051) of the log-probability of the next token" in page.text
     assert "Nothing stands out." in page.text
 
 
