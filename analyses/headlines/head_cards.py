@@ -71,7 +71,7 @@ def overview(
 def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
     """The passages, if any, with heads called by the first of their facts, the strongest head first."""
     called: dict[HeadName, Called] = {
-        place: Called(own[0].words.short, own[0].behaviour) for place, own in found.items() if own
+        place: Called(own[0].words.short, own[0].behaviour, own[0].name) for place, own in found.items() if own
     }
     blocks: list[Block] = []
     if passages:

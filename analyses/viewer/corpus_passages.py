@@ -1,7 +1,7 @@
 """Which passages does a report show? Those that were asked for; else beginnings of texts that were read."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -42,7 +42,8 @@ def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
             break
         try:
             seen = read(model, shown.text, (shown.target or shown.text) if paired else None)
-            passages.append(replace(seen, meant=_meant(model, model.tokenizer, shown)))
+            columns = _columns(model, model.tokenizer, shown)
+            passages.append(replace(seen, meant=_meant(shown, columns), asking=_asking(shown, columns)))
         except InputError:  # longer than the context, or nothing a decoder can read
             continue
     return passages
@@ -53,18 +54,35 @@ def _pronouns(text: AnnotatedText) -> int:
     return len({word.lower() for word in text.words} & PRONOUNS.keys())
 
 
-def _meant(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int, str]:
+def _columns(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int, int]:
+    """The first token of each word; of none where the context does not show the whole text."""
+    only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
+    return {word: columns[0] for word, columns in only[0].columns.items()} if len(only) == 1 else {}
+
+
+def _asking(text: AnnotatedText, columns: Mapping[int, int]) -> dict[str, list[int]]:
+    """The tokens of each tag, and of both ends of each relation."""
+    found: dict[str, list[int]] = {}
+    for word, column in columns.items():
+        if text.tags is not None:
+            found.setdefault(f"tag:{text.tags[word]}", []).append(column)
+        if text.relations is not None and text.heads is not None and (head := text.heads[word]) in columns:
+            relation = text.relations[word]
+            found.setdefault(f"relation:{relation}:dependent->head", []).append(column)
+            found.setdefault(f"relation:{relation}:head->dependent", []).append(columns[head])
+    return found
+
+
+def _meant(text: AnnotatedText, columns: Mapping[int, int]) -> dict[int, str]:
     """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
     found: dict[int, str] = {}
-    only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
-    for mention in text.mentions or () if len(only) == 1 else ():
+    for mention in text.mentions or ():
         if mention.end - mention.start > 1 or text.words[mention.head].lower() not in PRONOUNS:
             continue
         before = [each for each in text.mentions or () if each.chain == mention.chain and each.end <= mention.start]
         named = [each for each in before if text.words[each.head].lower() not in ALL_PRONOUNS]
-        columns = only[0].columns.get(mention.head)
-        if named and columns:
-            found[columns[0]] = text.words[max(named, key=lambda each: each.end).head]
+        if named and mention.head in columns:
+            found[columns[mention.head]] = text.words[max(named, key=lambda each: each.end).head]
     return found
 
 

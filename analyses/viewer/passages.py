@@ -7,7 +7,7 @@ stack only what a query sees (row q has q + 1 keys), else whole rows.
 import base64
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -68,11 +68,13 @@ class Attention:
 class Passage:
     """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
 
-    `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it.
+    `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it; `asking`
+    which tokens are of a tag (`tag:NOUN`) or at one end of a relation (`relation:obj:dependent->head`).
     """
 
     attentions: tuple[Attention, ...]
     meant: Mapping[int, str] = field(default_factory=dict)
+    asking: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -137,17 +139,19 @@ class Viewer:
         """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
         several = len({name[:2] for name in self.ordered}) > 1
         kept, _ = self._kept
+        asks = {said.asks for said in self.called.values()}
         return {
             "several": several,
             "heads": self.heads,
             "linked": self.linked,
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
-            "called": [[*name, said.words, said.behaviour] for name, said in self.called.items()],
+            "called": [[*name, said.words, said.behaviour, said.asks] for name, said in self.called.items()],
             "passages": [
                 {
                     "title": passage.title,
                     "attentions": [_told(each, kept[id(each)]) for each in passage.attentions],
                     "meant": passage.meant,
+                    "asking": {name: own for name, own in passage.asking.items() if name in asks},
                 }
                 for passage in self.passages
             ],

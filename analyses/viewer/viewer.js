@@ -23,7 +23,7 @@
 
   function view(root) {
     const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
-    const called = new Map(data.called.map(([s, a, l, h, words, behaviour]) => [`${s} ${a} ${l}.${h}`, { words, behaviour }]));
+    const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks }]));
     const box = name => root.querySelector(`.viewer-${name}`);
     const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
@@ -69,13 +69,15 @@
       return found;
     }
 
-    // The word that looks hardest at another one: what a head does is seen there first. A head of coreference is seen
-    // right before a pronoun, where it has to be chosen, or at one. Else the token before the last.
+    // The word that looks hardest at another one: what a head does is seen there first. A head of a tag or a relation is
+    // seen at a word of that kind, one of coreference right before a pronoun, where it has to be chosen, or at one. Else
+    // the token before the last.
     function telling(pattern) {
       const names = tokens("queries"), word = each => /\p{L}/u.test(names[each]) && !/^(<.*>|\[.*\])$/.test(names[each]);
       const before = each => pronoun(each + 1);
       const fact = about(layer, head), order = fact?.words === "antecedent" ? [pronoun, before] : [before, pronoun];
-      const asked = fact?.behaviour === "coreference" ? [...order, word] : [word];
+      const of = now() === kindsNow()[0] ? data.passages[passage].asking[fact?.asks] ?? [] : [];
+      const asked = [each => of.includes(each), ...fact?.behaviour === "coreference" ? order : [], word];
       return asked.map(asks => hardest(pattern, asks, word)).find(each => each !== null) ?? at;
     }
 

@@ -151,6 +151,17 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
     says(browse(tmp_path / "it.html"), "L1.H2 (he/she): “ran” looks at “it” (100%).")
 
 
+def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(browse, tmp_path):
+    passage = replace(
+        one_stack([" Amy", " saw", " Tim", ".", " She", " ran"]),
+        asking={"tag:NOUN": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB": [1]},
+    )
+    for label, asks in (("tag:VERB->NOUN", "saw"), ("tag:NOUN->VERB", "Tim"), ("relation:obj:dependent->head", "ran")):
+        called = {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)}
+        write(Viewer((passage,), called), tmp_path / "asks.html")
+        says(browse(tmp_path / "asks.html"), f"L1.H2 (it): “{asks}” looks at ")
+
+
 def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
     page = render(
         "?", [], [Section("In short", ["x"]), Section("Text", [Viewer((one_stack(),), CALLED, heads=False)])], {}

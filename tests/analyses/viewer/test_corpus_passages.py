@@ -59,6 +59,24 @@ def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
     assert unnamed.meant == {}  # nobody is named before
 
 
+def test_it_is_told_which_words_are_of_a_tag_or_at_an_end_of_a_relation_where_that_is_annotated():
+    words = ["Sue", "saw", "the", "dog", "because", "Tim", "saw", "Sue"]
+    told = replace(text(1, " ".join(words)), tags=("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN"))
+    told = replace(told, heads=(1, -1, 3, 1, 6, 6, 1, 6))
+    relations = ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")
+    told = replace(told, relations=relations)
+    (shown,) = corpus_passages.found(worded(), [told])
+    assert shown.asking["tag:PROPN"] == [0, 5, 7]
+    assert shown.asking["relation:obj:dependent->head"] == [3, 7]
+    assert shown.asking["relation:obj:head->dependent"] == [1, 6]
+    assert "relation:root:dependent->head" not in shown.asking
+    called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
+    (data,) = Viewer((shown,), called).data["passages"]
+    assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
+    (bare,) = corpus_passages.found(worded(), [replace(told, tags=None, heads=None, relations=None)])
+    assert bare.asking == {}
+
+
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
     (passage,) = corpus_passages.asked(worded(), ["Tim saw the dog"])
     assert lengths([passage]) == [4]
@@ -75,5 +93,5 @@ def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_
     assert isinstance(viewer, Viewer)
     assert not viewer.heads  # the atlas has them
     assert viewer.start == ("decoder", "self", 0, 1)
-    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position")
+    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position", "induction")
     assert overview(hand_made(), OURS)[1].below == []
