@@ -119,7 +119,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
         )
         for part in pair.parts
     ]
-    written = [target_tokenizer.label(id) for id in target]
+    written = target_tokenizer.labels(target)
     start = target_tokenizer.label(model.config.target_start or 0)
     return Example(found, [source_tokenizer.label(id) for id in source], [start, *written[:-1]], written, aligned)
 

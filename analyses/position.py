@@ -36,6 +36,7 @@ from interp.sight import Sight
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
 _REPEATS = 40  # sequences on which induction is measured
+REPEATS = "random repeats"  # what induction is measured on, whatever the corpus is
 _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
@@ -129,7 +130,7 @@ MEASURES = (
         "attention to what followed the token the first time",
         claims=_what_followed,
         tasks=("repeat",),
-        corpus="random repeats",
+        corpus=REPEATS,
         recorded="induction",
         **_ROWS,
     ),

@@ -172,7 +172,8 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
 def _facts(folder: Path) -> dict[str, Any]:
     """What run.json says."""
     if not folder.is_dir():
-        raise InputError("no such directory; expected one that a command of interp left (its --out)")
+        what = "a file" if folder.exists() else "no such directory"
+        raise InputError(f"{what}; expected one that a command of interp left (its --out)")
     if (folder / record.METRICS).is_file():
         raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
     try:

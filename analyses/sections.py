@@ -349,7 +349,7 @@ class Part:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-UNUSED = "not used: an earlier corpus has all that it annotates"
+UNUSED = "not used: it annotates nothing that is asked here, or an earlier corpus has it too"
 
 
 @dataclass(frozen=True)

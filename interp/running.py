@@ -153,7 +153,7 @@ class Run(Shown):
         tokenizer = None
         if self.model is not None:
             tokenizer = self.model.target_tokenizer if batch is self.target else self.model.tokenizer
-        return [None if tokenizer is None else tokenizer.label(id) for id in ids]
+        return [None] * len(ids) if tokenizer is None else list(tokenizer.labels(ids))
 
     @property
     def _read(self) -> tuple[TokenBatch, bool]:

@@ -196,9 +196,6 @@ class Shortcuts(Weights):
         if self.tokenizer is None:
             raise InputError("this model has no tokenizer: its tokens have no text")
         batch = as_batch(cast(Model, self), text)
-        rows = [
-            [self.tokenizer.label(id) for id in ids[real].tolist()]
-            for ids, real in zip(batch.ids, batch.mask, strict=True)
-        ]
+        rows = [self.tokenizer.labels(ids[real].tolist()) for ids, real in zip(batch.ids, batch.mask, strict=True)]
         one = isinstance(text, str) or (isinstance(text, Tensor) and text.ndim == 1)
         return rows[0] if one else rows

@@ -17,6 +17,7 @@ from interp.showing import Shown, so_many
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
 Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
+_PARTS = 4  # tokens at most that a character may be in: UTF-8 has no more bytes of one
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
 
 
@@ -138,6 +139,32 @@ class Tokenizer:
         alone, after = self.backend.decoder.decode(["a"]), self.backend.decoder.decode(["a", token])
         text = after.removeprefix(alone)
         return token if "\ufffd" in text else text or token  # a part of a character has no text of its own
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """Tokens of one text as a person reads them: as `label`, but for characters that are in parts.
+
+        Such a character stands in the place of its first part, and `⋯` in those of the rest.
+        """
+        found, at = [], 0
+        while at < len(ids):
+            size, whole = self._character(ids[at : at + _PARTS])
+            found += [self.label(ids[at])] if size == 1 else [whole, *["⋯"] * (size - 1)]
+            at += size
+        return found
+
+    def _character(self, ids: Sequence[int]) -> tuple[int, str]:
+        """How many of some tokens it takes to say a whole character, and what they say; 1 where none do."""
+        decoder = self.backend.decoder
+        special = self.special_ids
+        tokens = [self.backend.id_to_token(int(id)) for id in ids]
+        if decoder is not None:
+            for size, (id, token) in enumerate(zip(ids, tokens, strict=True), 1):
+                if token is None or int(id) in special:
+                    break
+                text = decoder.decode(["a", *(each for each in tokens[:size] if each)])
+                if "\ufffd" not in text:
+                    return size, text.removeprefix(decoder.decode(["a"]))
+        return 1, ""
 
     def id(self, text: str) -> int:
         """The one token that is exactly `text` (`" he"`).

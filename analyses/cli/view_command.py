@@ -62,9 +62,7 @@ def view(
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, targets, strict=True))
         seen = viewer.Viewer(passages, called, linked=True, first=first)
         viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
-        typer.echo(
-            f"wrote {out}: open it in a browser; a link to {out.name}#{viewer.address(loaded, seen.start)} begins there"
-        )
+        typer.echo(f"wrote {out}: open it in a browser; {out}#{viewer.address(loaded, seen.start)} is this head")
 
 
 def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str | None]:

@@ -198,7 +198,7 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
 def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     values = parameters.split(":") if parameters else []
     if len(values) > 2 or not all(value.isdecimal() for value in values) or values[:1] == ["0"]:
-        raise InputError(f'"{kind}:{parameters}": expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED in numbers')
+        raise InputError(f'"{kind}:{parameters}": expected {kind}, {kind}:COUNT or {kind}:COUNT:SEED, COUNT at least 1')
     for value, (what, digits) in zip(values, _DIGITS.items(), strict=False):
         if len(value) > digits:
             raise InputError(f'"{kind}:{parameters}": expected a {what} of at most {digits} digits, got {len(value)}')

@@ -99,11 +99,12 @@ def sentence(found: Distances) -> str:
     first, last = layers[0], layers[-1]
     text = f"Attention looks {said(first, 'distance')} tokens away in layer 0"
     if found.contrast:
-        _, low, high = found.contrast
+        value, low, high = found.contrast
         farther = (
             "farther" if low > 0 else "nearer" if high < 0 else "neither surely nearer nor farther, the difference"
         )
-        text += f" and {said(last, 'distance')} in layer {last['layer']}: {farther} by {with_interval(*found.contrast)}"
+        apart = (-value, -high, -low) if high < 0 else found.contrast
+        text += f" and {said(last, 'distance')} in layer {last['layer']}: {farther} by {with_interval(*apart)}"
     texts = sum(found.used.values())
     return (
         f"{text}, where uniform attention would look {last['uniform']:.2f} ({number(last['n'])} tokens, {texts} texts)."

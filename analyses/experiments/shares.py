@@ -144,7 +144,7 @@ def _with_length(quantity: str, tokens: int) -> str:
 
 SHARES = Experiment(
     name="shares",
-    title="Attention is a third",
+    title="Is attention a third?",
     question="How much of the model is attention?",
     command="next-word",
     caption="Norms and biases count with the part that they stand before.",

@@ -19,6 +19,8 @@ from analyses.headlines import ranking
 from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, head_row, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
+from analyses.position import REPEATS
+from analyses.rivals.rules import BEATS
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
@@ -28,7 +30,7 @@ _VERDICTS: dict[Verdict, tuple[str, str]] = {
     "part": ("is found in part", "in part"),
     "attention": ("shows in attention only", "in attention only"),
     "effect": ("shows in effects only", "in effects only"),
-    "rules": ("is no more than simple rules", "simple rules"),
+    "rules": ("is no more than simple rules", "no more than simple rules"),
     "untested": ("shows in attention (effect untested)", "in attention (effect untested)"),
     "none": ("is not found", "not found"),
 }
@@ -211,7 +213,10 @@ def _named(row: Mapping[str, Any], several: bool) -> str:
 
 def _label(rows: Rows, titled: Mapping[str, str]) -> plain_words.Words:
     """The label of the first row, or its measure, in words."""
-    name = str(rows[0].get("label", rows[0]["measure"]))
+    first = rows[0]
+    name = str(first.get("label", first["measure"]))
+    if "label" not in first and first.get("verdict", BEATS) != BEATS:  # without labels: the rule that it follows
+        name = f"rule:{first['rule']}"
     return plain_words.label(name, titled.get(name, ""))
 
 
@@ -225,14 +230,15 @@ def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     cases = cell["fewest"] == _EITHER_WAY.fewest
     rival = plain_words.rule(str(cell["baseline_name"]), "word" if cases else "token")
     share = f"in {percent(cell['value'])} of cases" if cases else f"with {percent(cell['value'])} of its attention"
-    return f"{head} {share}; {rival} gets {percent(cell['baseline'])}"
+    where = f" on {cell['corpus']}" if cell["corpus"] == REPEATS else ""
+    return f"{head} {share}{where}; {rival} gets {percent(cell['baseline'])}"
 
 
 def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of labels and one of rules: how often the head is right, and how often the rule."""
     label, rule = rows[0], rows[-1]
     head = f"{_named(label, several)} {_label(rows, titled).said}"
-    if str(label["label"]).startswith("rule:"):
+    if str(label.get("label", "")).startswith("rule:") or ("label" not in label and rule["verdict"] != BEATS):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
     return f"{head} in {own} of cases; {taking} gets {rival}"
@@ -265,7 +271,8 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules or of heads that shows nothing."""
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
-    said = f"No head is shown to {plain_words.infinitive(_label(rows, titled).said)}"
+    asked = plain_words.label(str(row["measure"]), titled.get(str(row["measure"]), ""))
+    said = f"No head is shown to {plain_words.infinitive(asked.said)}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
     return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"

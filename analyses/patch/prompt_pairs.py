@@ -116,4 +116,4 @@ def prompt_tokens(model: Model, pairs: Pairs) -> list[PromptTokens]:
 def labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
     """Tokens as they are shown."""
     assert tokenizer is not None
-    return [tokenizer.label(id) for id in ids]
+    return tokenizer.labels(ids)

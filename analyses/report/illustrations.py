@@ -159,8 +159,8 @@ def _tokens_shown(model: Model, kind: Heads, window: Window) -> tuple[list[str],
     source, target = model.tokenizer, model.target_tokenizer
     assert source is not None
     assert target is not None
-    asks = [target.label(id) for id in window.ids]
-    keys = [source.label(id) for id in window.source or ()]
+    asks = target.labels(window.ids)
+    keys = source.labels(window.source or ())
     return asks, keys if kind.attention == "cross" else asks
 
 

@@ -15,8 +15,12 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None, r
     Raises:
         InputError: they are not.
     """
-    if not temperature >= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-        raise InputError(f"expected temperature >= 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+    if not temperature >= 0:
+        raise InputError(f"expected temperature >= 0 (0 takes the likeliest token); got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise InputError(f"expected top_k >= 1; got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InputError(f"expected 0 < top_p <= 1; got {top_p}")
     if not repetition_penalty > 0:
         raise InputError(f"expected repetition_penalty > 0 (1 is none, above 1 repeats less); got {repetition_penalty}")
 

@@ -25,6 +25,8 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
     Raises:
         InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
     """
+    if not Path(file).is_file():
+        raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:
         content = whole(Path(file), _LARGEST).removeprefix("\ufeff")
         rows = [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
@@ -34,7 +36,8 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
         raise InputError(f"{file} is empty: expected columns {', '.join(COLUMNS)}")
     header, *rows = rows
     if missing := [name for name in COLUMNS if name not in header]:
-        raise InputError(f"{file} lacks the column {', '.join(missing)}: it has {', '.join(header)}")
+        columns = "the column" if len(missing) == 1 else "the columns"
+        raise InputError(f"{file} lacks {columns} {', '.join(missing)}: it has {', '.join(header)}")
     if long := [at for at, row in enumerate(rows, 1) if len(row) > len(header)]:
         raise InputError(
             f"row {long[0]} of {file} has more fields than the CSV's header: put quotes around texts with commas"

@@ -28,8 +28,8 @@ from interp.showing import DataFrame, Shown, so_many
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
 _NAMES = (
-    "named positions align one pair with another, not the two prompts of a pair, whose every token takes the other's "
-    "place: reword one of the two"
+    "every token takes the place of one of the other prompt, so both must have equally many: reword one of the two "
+    "(named positions align one pair with another)"
 )
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
@@ -409,6 +409,15 @@ def _differing(model: Model, target: object, source: object) -> str:
     return "decoder" if source is not None else next(iter(model.config.stacks))
 
 
+def _alike(texts: Sequence[str], answers: Sequence[Sequence[int]]) -> str:
+    """Why two answers cannot be told apart."""
+    said = f"{texts[0]!r} and {texts[1]!r}"
+    if not all(answers):
+        return f"an answer is empty: expected two that continue the prompt, got {said}"
+    same = "the answers are the same" if answers[0] == answers[1] else "one answer begins the other"
+    return f"{same}: {said} are {answers[0]} and {answers[1]}, with no differing piece"
+
+
 def _pair(
     model: Model,
     clean: str,
@@ -431,11 +440,11 @@ def _pair(
     answers = [answering.continuation(text) for text in (right, wrong)]
     shared = first_difference(*answers)
     if shared is None:
-        return f"the answers share no differing piece: {right!r} and {wrong!r} are {answers[0]} and {answers[1]}"
+        return _alike((right, wrong), answers)
     if len(prompts[0]) != len(prompts[1]):
         return f"the prompts do not align: they are {len(prompts[0])} and {len(prompts[1])} tokens long; {_NAMES}"
     if prompts[0] == prompts[1]:
-        return "the prompts are identical: nothing can be patched"
+        return f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched"
     if target is not None:
         beside = [*read, *answers[0][:shared]]
     else:

@@ -87,6 +87,10 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
     (rule,) = (fact for fact in found if fact.name == "rule:last VERB")
     assert (rule.words.short, rule.value, rule.rung) == ("last verb", 0.8, 1)
     assert rule.read_on == "the half that reports"
+    alone = bare | {"rules": follows, "heads": bare["heads"].loc[~bare["heads"]["measure"].str.startswith("tag:")]}
+    alone["effects"] = tables["effects"].iloc[:2]
+    said = sentences(alone, facts(alone, OURS), OURS)[1]
+    assert said.first == "L1.H1 goes to the last verb in 80% of cases, as a simple rule does."
 
 
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
