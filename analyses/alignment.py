@@ -121,7 +121,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     ]
     written = target_tokenizer.labels(target)
     start = target_tokenizer.label(model.config.target_start or 0)
-    return Example(found, [source_tokenizer.label(id) for id in source], [start, *written[:-1]], written, aligned)
+    return Example(found, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
 
 
 def _names(pair: Pair) -> list[str]:

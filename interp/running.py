@@ -148,12 +148,12 @@ class Run(Shown):
         names = self._labels(ids, batch)
         return [(at, str(id) if name is None else name) for at, id, name in zip(columns, ids, names, strict=True)]
 
-    def _labels(self, ids: Sequence[int], batch: TokenBatch) -> list[str | None]:
+    def _labels(self, ids: Sequence[int], batch: TokenBatch) -> Sequence[str | None]:
         """Tokens of one of the texts as a person reads them; None without a tokenizer."""
         tokenizer = None
         if self.model is not None:
             tokenizer = self.model.target_tokenizer if batch is self.target else self.model.tokenizer
-        return [None] * len(ids) if tokenizer is None else list(tokenizer.labels(ids))
+        return [None] * len(ids) if tokenizer is None else tokenizer.labels(ids)
 
     @property
     def _read(self) -> tuple[TokenBatch, bool]:

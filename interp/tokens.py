@@ -131,14 +131,7 @@ class Tokenizer:
 
     def label(self, id: int) -> str:
         """A token as a person reads it after other text: with its space, without the vocabulary's own signs."""
-        token = self.backend.id_to_token(int(id))
-        if token is None:
-            return f"<{int(id)}>"
-        if self.backend.decoder is None or int(id) in self.special_ids:
-            return token
-        alone, after = self.backend.decoder.decode(["a"]), self.backend.decoder.decode(["a", token])
-        text = after.removeprefix(alone)
-        return token if "\ufffd" in text else text or token  # a part of a character has no text of its own
+        return self._character([id])[1]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Tokens of one text as a person reads them: as `label`, but for characters that are in parts.
@@ -147,24 +140,30 @@ class Tokenizer:
         """
         found, at = [], 0
         while at < len(ids):
-            size, whole = self._character(ids[at : at + _PARTS])
-            found += [self.label(ids[at])] if size == 1 else [whole, *["⋯"] * (size - 1)]
+            size, text = self._character(ids[at : at + _PARTS])
+            found += [text, *["⋯"] * (size - 1)]
             at += size
         return found
 
     def _character(self, ids: Sequence[int]) -> tuple[int, str]:
-        """How many of some tokens it takes to say a whole character, and what they say; 1 where none do."""
-        decoder = self.backend.decoder
-        special = self.special_ids
-        tokens = [self.backend.id_to_token(int(id)) for id in ids]
-        if decoder is not None:
-            for size, (id, token) in enumerate(zip(ids, tokens, strict=True), 1):
-                if token is None or int(id) in special:
-                    break
-                text = decoder.decode(["a", *(each for each in tokens[:size] if each)])
-                if "\ufffd" not in text:
-                    return size, text.removeprefix(decoder.decode(["a"]))
-        return 1, ""
+        """How many of some tokens, from the first on, it takes to say whole characters, and what they say.
+
+        A part of a character that the rest does not make whole is 1, and stands as the vocabulary has it.
+        """
+        first, decoder = self.backend.id_to_token(int(ids[0])), self.backend.decoder
+        if first is None:
+            return 1, f"<{int(ids[0])}>"
+        if decoder is None or int(ids[0]) in self.special_ids:
+            return 1, first
+        tokens = ["a"]
+        for id in ids:
+            if (token := self.backend.id_to_token(int(id))) is None or int(id) in self.special_ids:
+                break
+            tokens.append(token)
+            text = decoder.decode(tokens).removeprefix(decoder.decode(["a"]))
+            if "\ufffd" not in text:
+                return len(tokens) - 1, text or first
+        return 1, first
 
     def id(self, text: str) -> int:
         """The one token that is exactly `text` (`" he"`).

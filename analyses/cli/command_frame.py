@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
 
-_COLUMNS = 80  # of a terminal
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -85,8 +84,10 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
             if json:
                 typer.echo(as_json({"out": str(folder), "report": str(folder / "report.html"), "said": said}))
             elif not quiet:
+                from analyses.inspection import COLUMNS
+
                 for text in said:
-                    typer.echo(fill(text, _COLUMNS))
+                    typer.echo(fill(text, COLUMNS))
                 typer.echo(written)
 
         _, *own = inspect.signature(body).parameters.values()

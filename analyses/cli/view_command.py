@@ -62,7 +62,7 @@ def view(
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, targets, strict=True))
         seen = viewer.Viewer(passages, called, linked=True, first=first)
         viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
-        typer.echo(f"wrote {out}: open it in a browser; {out}#{viewer.address(loaded, seen.start)} is this head")
+        typer.echo(f"wrote {out}: open it in a browser; it begins at {out}#{viewer.address(loaded, seen.start)}")
 
 
 def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str | None]:

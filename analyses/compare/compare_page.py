@@ -210,11 +210,11 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
         every = "the one measure" if len(rows) == 1 else f"all {len(rows)} measures"
         return f"In {every} that heads of either show, its best head {small}."
     ways = {"less": [row for row in clear if row["difference"] < 0], "more": [r for r in clear if r["difference"] > 0]}
-    said = [f"gains clearly {way} in {len(some)} ({_largest(some)})" for way, some in ways.items() if some]
-    said += [f"{small}, in {len(rows) - len(clear)}"] if len(rows) > len(clear) else []
     if len(rows) == 1:
         (way,) = (way for way, some in ways.items() if some)
         return f"In the one measure that heads of either show, its best head gains clearly {way} ({_largest(clear)})."
+    said = [f"gains clearly {way} in {len(some)} ({_largest(some)})" for way, some in ways.items() if some]
+    said += [f"{small}, in {len(rows) - len(clear)}"] if len(rows) > len(clear) else []
     return f"Of {len(rows)} measures that heads of either show, its best head {'; '.join(said)}."
 
 

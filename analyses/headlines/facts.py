@@ -22,7 +22,7 @@ from analyses.findings import DISCOVERY, NOTABLE, notable
 from analyses.head_names import Place, places
 from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
-from analyses.rivals.rules import ANTECEDENT, BEATS, NO_RULE, RELATION
+from analyses.rivals.rules import ANY, called_beside
 
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
@@ -30,7 +30,7 @@ Tables = Mapping[str, pd.DataFrame]
 _KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
 _FIRST = "first-token"
-WHOEVER = "rule:any->"  # begins labels that say of a lift whom it is not about
+WHOEVER = f"rule:{ANY}"  # begins labels that say of a lift whom it is not about
 MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
 
 
@@ -267,13 +267,11 @@ def _measured(
     called = {each.name: each.called for each in _measures(behaviours)}
     for row in notable(rest).to_dict("records") if len(rest) else []:
         label, place = called.get(str(row["measure"])), Place.of(row)
+        rule = rules.get((*place, row["measure"]))
+        if label is not None and rule is not None:
+            label = called_beside(label, rule)
         if label is None or row["unit"] not in RANKED:
             continue
-        rule = rules.get((*place, row["measure"]))
-        if rule is not None and rule["verdict"] != BEATS:
-            if rule["rule"] in {NO_RULE, RELATION, ANTECEDENT}:
-                continue
-            label = f"rule:{rule['rule']}"
         value, baseline, baseline_name = _beside(label, row, rule)
         over = str(row["baseline_name"])
         gain = Size("gain", row["gain"], row["ci_low"], row["ci_high"], _unit(row), over)

@@ -20,7 +20,7 @@ from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, head_r
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 from analyses.position import REPEATS
-from analyses.rivals.rules import BEATS
+from analyses.rivals.rules import called_beside
 
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
@@ -167,7 +167,7 @@ def _looks(tables: Tables, fact: Fact) -> list[tuple[str, tuple[Row, ...]]]:
     an antecedent also how often the head is right where the rule errs."""
     rule = fact.row_of("rules")
     if not rule or fact.name.startswith(WHOEVER):
-        return [("looks", (*fact.row_of("labels"), *fact.row_of("heads")))]
+        return [("looks", (*(fact.row_of("labels") or rule), *fact.row_of("heads")))]
     found = [("chooses", (*fact.row_of("labels"), *rule))]
     asked = not fact.name.startswith("rule:") and math.isfinite(rule[0].find(tables)["target_share"])
     return [*found, ("finds", rule)] if asked else found
@@ -213,15 +213,19 @@ def _named(row: Mapping[str, Any], several: bool) -> str:
 
 def _label(rows: Rows, titled: Mapping[str, str]) -> plain_words.Words:
     """The label of the first row, or its measure, in words."""
-    first = rows[0]
-    name = str(first.get("label", first["measure"]))
-    if "label" not in first and first.get("verdict", BEATS) != BEATS:  # without labels: the rule that it follows
-        name = f"rule:{first['rule']}"
+    name = _name(rows)
     return plain_words.label(name, titled.get(name, ""))
 
 
+def _name(rows: Rows) -> str:
+    """The label of the first row; of one of rules what a head is called beside these, else its measure."""
+    first = rows[0]
+    beside = called_beside(str(first["measure"]), first) if "verdict" in first else None
+    return str(first.get("label") or beside or first["measure"])
+
+
 def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
-    """From a row of labels, where there is one, and one of heads."""
+    """From a row of labels, or of rules, where there is one, and one of heads."""
     head, cell = f"{_named(rows[0], several)} {_label(rows, titled).said}", rows[-1]
     if cell["unit"] == "lift":
         return f"{head} {cell['value']:.1f} times as much as distance explains"
@@ -238,7 +242,7 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of labels and one of rules: how often the head is right, and how often the rule."""
     label, rule = rows[0], rows[-1]
     head = f"{_named(label, several)} {_label(rows, titled).said}"
-    if str(label.get("label", "")).startswith("rule:") or ("label" not in label and rule["verdict"] != BEATS):
+    if _name(rows).startswith("rule:"):
         return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
     return f"{head} in {own} of cases; {taking} gets {rival}"

@@ -32,7 +32,7 @@ from analyses.labels.screen import Screened
 from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from analyses.rivals.rules import ANTECEDENT, BEATS, NO_RULE, RELATION
+from analyses.rivals.rules import BEATS, plain_name
 from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
@@ -269,12 +269,7 @@ def _as_itself(candidates: pd.DataFrame) -> pd.DataFrame:
 def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
     """What has rules to beat, by the name of the rule that the head follows; without a name where it follows none."""
     rows = candidates.loc[candidates["verdict"].notna()].assign(plain=True)
-    return rows.assign(label=pd.Series([*map(_plain_name, rows["rule"])], index=rows.index, dtype=object))
-
-
-def _plain_name(rule: object) -> str | None:
-    """`rule:last VERB`, `rule:any->NOUN`."""
-    return f"rule:{rule}" if isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT} else None
+    return rows.assign(label=pd.Series([*map(plain_name, rows["rule"])], index=rows.index, dtype=object))
 
 
 def _held(candidates: pd.DataFrame) -> pd.DataFrame:
@@ -341,11 +336,7 @@ def _with_all_heads(
         of = {(*place, each.behaviour.name) for place in about}
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
-        having = [_having(labels, own) for own in asked]
-        others = [
-            (measure, _others(each, len(heads), all_, seed))
-            for (measure, heads), all_ in zip(pairs, having, strict=True)
-        ]
+        others = [(measure, _others(each, labels, own, seed)) for (measure, _), own in zip(pairs, asked, strict=True)]
         effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed, shards)
         drops = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
         for own, effect, rival, (_, heads) in zip(asked, drops, drops[len(asked) :], others, strict=False):
@@ -355,18 +346,15 @@ def _with_all_heads(
     return rows
 
 
-def _having(labels: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, int]]:
-    """The heads that have the label of some rows, by whatever measure."""
+def _others(evidence: Evidence, labels: pd.DataFrame, own: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
+    """As many heads as have a label by one measure, of those that have it by none; all where they are fewer."""
     same = ["stack", "attention", "behaviour", "label"]
-    rows = labels.loc[(labels[same] == own[same].iloc[0]).all(axis=1)]
-    return {*zip(rows["layer"], rows["head"], strict=True)}
-
-
-def _others(evidence: Evidence, count: int, having: set[tuple[int, int]], seed: int) -> list[tuple[int, int]]:
-    """So many heads without a label, or all where they are fewer."""
-    every = evidence.reporting.heads[["layer", "head"]].drop_duplicates().itertuples(index=False, name=None)
-    rest = sorted({*every} - having)
-    return random.Random(seed).sample(rest, min(count, len(rest)))
+    having = labels.loc[(labels[same] == own[same].iloc[0]).all(axis=1)]
+    every, labelled = (
+        {*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (evidence.reporting.heads, having)
+    )
+    rest = sorted(every - labelled)
+    return random.Random(seed).sample(rest, min(len(own), len(rest)))
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:

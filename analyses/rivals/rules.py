@@ -8,7 +8,7 @@ rule is right does no better than the rule. A head that looks from verbs to noun
 rival is itself, from words of other tags.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -40,8 +40,8 @@ FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer t
 PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule must predict to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
-OTHERS = "words of other tags"
-WHOEVER = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
+OTHERS, ANY = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
+LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
 MOST = 200_000  # items whose choices are kept: two bytes a head each
 _ROUNDING = 1e-3  # of half precision
 NO_CHOICE = -(1 << 15)
@@ -156,12 +156,22 @@ def rules_table(
     enough = table["difference"].where(of_tags, table["margin"]) >= NOTABLE
     larger = ((low > 0) & enough).to_numpy()
     verdict = np.where(tested, np.where((q < DISCOVERY) & larger, BEATS, FAILS), UNTESTED)
-    shared = (table["predicts"] >= WHOEVER) & (table["predicts_low"] > 0)
+    shared = (table["predicts"] >= LIKED) & (table["predicts_low"] > 0)
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
-    likes = np.where(shared & (verdict != BEATS), "any->" + table["measure"].str.rpartition(">")[2], NO_RULE)
+    likes = np.where(shared & (verdict != BEATS), ANY + table["measure"].str.rpartition(">")[2], NO_RULE)
     beside = {"p_both": p.where(tested & larger), "q": q, "verdict": verdict}
     beside["rule"] = table["rule"].where(~of_tags, pd.Series(likes, table.index))
     return table.assign(behaviour=behaviour, corpus=corpus, **beside)
+
+
+def plain_name(rule: object) -> str | None:
+    """The label of a head by the rule that it follows, `rule:last VERB` or `rule:any->NOUN`; None of one without."""
+    return f"rule:{rule}" if isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT} else None
+
+
+def called_beside(label: str, row: Mapping[str, Any]) -> str | None:
+    """The label of a head by a row of `tables/rules`: its measure's where it beats the rules, else a plain name."""
+    return label if row["verdict"] == BEATS else plain_name(row["rule"])
 
 
 def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | None, seed: int) -> list[pd.DataFrame]:

@@ -276,6 +276,25 @@ def test_an_id_outside_the_vocabulary_has_a_label_too():
     assert Tokenizer(byte_level()).label(99_999) == "<99999>"
 
 
+def test_a_character_in_parts_stands_at_the_first_of_them():
+    tokenizer = Tokenizer(byte_level())
+    ids = tokenizer.pieces("he grüßt 😀 he").ids
+    labels = tokenizer.labels(ids)
+    assert len(labels) == len(ids)
+    assert "".join(labels).replace("⋯", "").strip() == "he grüßt 😀 he"
+    assert labels.count("⋯") == 1 + 1 + 3  # of two, two and four bytes, each in a token of its own
+    assert labels[labels.index("😀") :][:4] == ["😀", "⋯", "⋯", "⋯"]
+    (part,) = tokenizer.labels(ids[labels.index("😀") :][:1])
+    assert part == tokenizer.label(ids[labels.index("😀")]) != "😀"  # the rest is not there
+    assert tokenizer.labels([]) == []
+
+
+@EVERY
+def test_whole_characters_have_the_labels_of_their_tokens(name, tokenizer):
+    ids = tokenizer.encode("Tim was happy. She said no!")
+    assert tokenizer.labels(ids) == [tokenizer.label(id) for id in ids]
+
+
 # --- text that continues other text
 
 

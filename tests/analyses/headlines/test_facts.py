@@ -91,6 +91,11 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
     alone["effects"] = tables["effects"].iloc[:2]
     said = sentences(alone, facts(alone, OURS), OURS)[1]
     assert said.first == "L1.H1 goes to the last verb in 80% of cases, as a simple rule does."
+    likes = RULE | {"measure": "tag:NOUN->VERB", "verdict": "does not beat them", "rule": "any->VERB", "predicts": 0.9}
+    rest = bare["heads"].loc[~bare["heads"]["measure"].str.startswith("relation:")]
+    alone |= {"heads": rest, "rules": pd.DataFrame([likes])}
+    said = sentences(alone, facts(alone, OURS), OURS)[1]
+    assert said.first == "L1.H1 looks at verbs, whoever asks 3.0 times as much as distance explains."
 
 
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from analyses import behaviours, part_of_speech, position
+from analyses.behaviours import OURS
 from analyses.causal_tests import no_effects
 from analyses.findings import notable
+from analyses.head_names import HEAD
 from analyses.head_tables import BOTH_READINGS, Collected
-from analyses.labels import LABEL_COLUMNS, label, tally
-from analyses.labels.evidence import HALVES
+from analyses.labels import LABEL_COLUMNS, judgement, label, tally
+from analyses.labels.evidence import HALVES, Evidence, Half
+from analyses.labels.null_bars import Bars
 from analyses.reading import windows
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
@@ -94,6 +97,19 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
     assert (rows["all_low"] > 2 * rows["effect"]).all()
     assert rows["all_effect"].nunique() == 1
     assert (rows["others_high"] < rows["all_low"] / 4).all()
+
+
+def test_others_than_those_with_a_label_have_it_by_no_measure():
+    """Two heads have it by one measure and one by another: of four heads one is left."""
+    places = [("decoder", "self", 0, head) for head in range(4)]
+    heads = pd.DataFrame(places, columns=HEAD)
+    about = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
+    labels = heads.iloc[:3].assign(**about, measure=["tag:VERB->NOUN"] * 2 + ["tag:ADP->NOUN"])
+    empty = pd.DataFrame()
+    known = Evidence(OURS["part-of-speech"], Half(heads, empty), Half(heads, empty), Bars())
+    assert judgement._others(known, labels, labels.iloc[:2], seed=0) == [(0, 3)]
+    alone = labels.iloc[:2]
+    assert sorted(judgement._others(known, alone, alone, seed=0)) == [(0, 2), (0, 3)]
 
 
 @pytest.mark.slow

@@ -39,6 +39,11 @@ CLAIMS = [
 ]
 
 
+def exchanged(other: int) -> Claim:
+    """A claim on a row that sees the keys 0 to 2, of which one is exchanged."""
+    return replace(claim(0, {2: [1]}), how="exchange", others=torch.full((1, 7), other))
+
+
 def read_anywhere(model, seed: int) -> list[Claim]:
     """Claims of random rows and keys, read at random positions: before, at and after the rows; changed in every way."""
     generator = torch.Generator().manual_seed(seed)
@@ -217,6 +222,7 @@ def test_a_copying_head_needs_exactly_the_key_that_it_copies():
         (lambda: claim(1, {4: [1]}), "expected 0-3, rows that a token follows"),
         (lambda: claim(0, {2: [4]}), "keys that its rows see"),
         (lambda: claim(0, {0: [0]}), "leave each row another one"),
+        *((lambda at=at: exchanged(at), "for others that their rows see") for at in (3, 6, 9)),
     ],
 )
 def test_bad_claims_get_one_clear_error(build, message):
