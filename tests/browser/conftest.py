@@ -29,6 +29,7 @@ class Shown:
         self.context = browser.new_context(**how, java_script_enabled=scripts, reduced_motion="reduce")
         self.page = self.context.new_page()
         self.page.set_default_timeout(5000)
+        self.page.set_default_navigation_timeout(60_000)  # a large page on a busy machine
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on(
