@@ -123,7 +123,9 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {profession.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    assert "carries 1.00" in profession.sentence(found)
+    assert "the model does not do the task" in profession.sentence(found)  # as planted it gives one answer to both
+    doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
+    assert "carries 1.00" in profession.sentence(doing)
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +296,7 @@ def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
 def test_sentences_hold_the_numbers_of_their_tables(found, tables):
     attention = tables["shares"].loc[tables["shares"]["part"] == shares.ATTENTION, "share"]
     assert all(f"{share:.2f}" in shares.sentence(found["shares"]) for share in attention)
-    for name, column in (("knight", "share"), ("adjectives", "gain"), ("cost", "exponent")):
+    for name, column in (("adjectives", "gain"), ("cost", "exponent")):
         assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
     ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
     gaps = ring.loc[ring["layer"] == ring["layer"].max()].set_index("role")["gap"]

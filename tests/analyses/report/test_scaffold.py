@@ -213,7 +213,12 @@ def test_a_heading_calls_a_path_by_its_last_part(name, short):
 
 def test_contents_lead_to_definitions_and_to_how_a_run_is_cited(tmp_path):
     out = tmp_path / "out"
-    write(out, lambda run: page(definitions=[("gain", "more")]), {"/a/path/tiny": Transformer(LLAMA)}, seed=7)
+    write(
+        out,
+        lambda run: page(definitions=[("gain", "more")]),
+        {"/a/path/tiny": Transformer(TransformerConfig(decoder=LLAMA))},
+        seed=7,
+    )
     shown = page_of(out)
     contents = re.search(r'<nav class="contents".*?</nav>', (out / "report.html").read_text("utf-8"), re.DOTALL)
     assert contents is not None
