@@ -168,7 +168,8 @@ def _fact(fact: Fact) -> Iterator[str]:
     if fact.value == fact.value:
         beside = f", {fact.baseline_name} {number(fact.baseline)}" if fact.baseline_name else ""
         numbers.append(f"on {fact.read_on} {number(fact.value)}{beside}")
-    numbers.append(f"q {false_discovery_rate(fact.q)}")
+    if fact.sizes[0].q != fact.sizes[0].q:
+        numbers.append(f"q {false_discovery_rate(fact.q)}")
     if fact.q_effect == fact.q_effect:
         numbers.append(f"q of the effect {false_discovery_rate(fact.q_effect)}")
     yield from wrap("; ".join(numbers), COLUMNS, initial_indent="    ", subsequent_indent="    ")
@@ -178,7 +179,8 @@ def _size(size: Size) -> str:
     unit = " nats a token" if size.unit == "nats" else ""
     of = f"over {size.over} " if size.what == "gain" and size.over else ""
     of = f"of {plain_words.readout(size.over)} " if size.unit == "nats" else of
-    return f"{size.what} {number(size.value, sign=True)}{unit} {of}({interval(size.low, size.high, sign=True)})"
+    own = f", q {false_discovery_rate(size.q)}" if size.q == size.q else ""
+    return f"{size.what} {number(size.value, sign=True)}{unit} {of}({interval(size.low, size.high, sign=True)}){own}"
 
 
 def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Iterator[str]:

@@ -12,8 +12,11 @@ import matplotlib.figure
 import pandas as pd
 
 from analyses import behaviours, figures
+from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
+from analyses.headlines import ranking
+from analyses.headlines.facts import facts
 from analyses.measures import Behaviour
 from analyses.over_training.training_page import change_steps
 from analyses.report.explanation_section import by_group
@@ -161,13 +164,21 @@ def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawin
     labels, stacks = tables.get("labels", pd.DataFrame()), run.facts.get("model", {}).get("stacks", {})
     if labels.empty:
         return
-    for before, rows in _kinds(labels, several):
+    for before, rows in _kinds(_facts(tables, labels), several):
         sizes = stacks[str(rows["stack"].iloc[0])]
         shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
         yield Drawing(f"{before}labels", partial(figures.label_map, rows, **shape, colours=_COLOURS))
     evidence = tables["evidence"]
     if evidence["effect"].notna().to_numpy().any():
         yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=_COLOURS))
+
+
+def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
+    """What the atlas says of every head; of tables that lack what this takes the labels."""
+    try:
+        return ranking.in_order(facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()}))
+    except KeyError:
+        return labels
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:

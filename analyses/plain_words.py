@@ -185,6 +185,65 @@ def label(name: str, title: str = "") -> Words:
     return known(name) or Words(told, f"looks where “{told}” says")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Of which words examples of a label are (`verbs`), and what is so of those at which a head does what it says."""
+
+    words: str
+    whose: str
+
+
+def asked(label: str, measure: str, title: str = "") -> Asked:
+    """The words that a measure asks, and what a head's attention from them does that has the label.
+
+    Args:
+        label: the measure's own, or a rule's (`rule:last VERB`); several offsets apart by commas.
+        measure: by its name.
+        title: of a measure that is somebody's own.
+    """
+    words, sought, mentions = _asked(measure, title)
+    if label.startswith("rule:any->"):
+        words, sought = "words", an(tag(label.removeprefix("rule:any->")))
+    elif label.startswith("rule:"):
+        sought = rule(label.removeprefix("rule:"))
+    elif ", " in label:
+        near = [_asked(each, title)[1] for each in label.split(", ")]
+        sought = f"{', '.join(near[:-1])} or {near[-1]}"
+    return Asked(words, f"most attended mention is {sought}" if mentions else f"strongest attention is on {sought}")
+
+
+_SOUGHT = {
+    "first-token": ("words", "the first token"),
+    "self": ("words", "the word itself"),
+    "previous-token": ("words", "the token before"),
+    "next-token": ("words", "the token after"),
+    "duplicate-token": ("repeated words", "an earlier copy"),
+    "induction": ("repeated words", "what followed an earlier copy"),
+    "antecedent": ("pronouns", "one that they stand for"),
+    "antecedent-predicting": ("words before a pronoun", "one that the pronoun will stand for"),
+}
+
+
+def _asked(measure: str, title: str) -> tuple[str, str, bool]:
+    """Words that ask, what they seek, and whether that is a mention."""
+    kind, _, rest = measure.partition(":")
+    if kind in _SOUGHT:
+        return *_SOUGHT[kind], kind.startswith("antecedent")
+    if kind == "offset":
+        return "words", f"the token {offset(int(rest))}", False
+    if kind == "tag" and rest.count("->") == 1:
+        this, that = map(tag, rest.split("->"))
+        return plural(this), an(that), False
+    if kind == "relation" and rest.count("->") == 1:
+        name, _, way = rest.rpartition(":")
+        ends = RELATIONS.get(name)
+        this, that = (ends if way == "dependent->head" else ends[::-1]) if ends else way.split("->")
+        return (
+            (plural(this), f"their {that}", False) if ends else (f"words at the {this} of {name}", f"its {that}", False)
+        )
+    return f"words that “{title or measure}” is about", "a word that it names", False
+
+
 def known(name: str) -> Words | None:
     """What a label or measure of ours says of a head; None for others, and for what says nothing of where it looks."""
     kind, _, rest = name.partition(":")

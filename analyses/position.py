@@ -87,9 +87,9 @@ def _earlier_copies(shown: Shown) -> Looks:
 
 
 def _what_followed(shown: Shown) -> Looks:
-    """In start + R + R: from the second copy to what came after the token's first occurrence."""
-    length = len(shown.content) // 2
-    return {row: {row - (length - 1)} for row in sorted(shown.content)[length:]}
+    """From a token to what came after its earlier copies: in start + R + R from the second copy into the first."""
+    after = {row: {key + 1 for key in keys if key + 1 < row} for row, keys in _earlier_copies(shown).items()}
+    return {row: keys for row, keys in after.items() if keys}
 
 
 def _offset_measure(offset: int) -> Measure:

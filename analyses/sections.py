@@ -245,13 +245,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence word by word: what asks, and what it attends to with which share, and whether it was drawn at random.
+    """A sentence word by word: what asks, what it attends to with which share, and whether that is what is sought.
 
-    A word is told with what it is: `asks`, `seen`, or `both` where it attends to itself.
+    A word is told with what it is: `asks`, `seen`, or `both` where it attends to itself. `right` is None where all are.
     """
 
     words: Sequence[tuple[str, str]]
     text: str
+    right: bool | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Sentences, and in words what they are examples of."""
+
+    title: str
+    several: Sequence[Example]
 
 
 @dataclass(frozen=True)
@@ -279,7 +288,7 @@ class Card:
     groups    facts under headings
     distance  attention by distance, the first position apart as `sink`
     tags      attention between tags, beside what distance explains
-    best      sentences in which it is surest, and `drawn`: at random
+    examples  sentences in which it is surest, and at random
     alike     the ids of heads of which the same is told first
     tasks     its share in each causal task
     rest      everything else that was measured
@@ -293,8 +302,7 @@ class Card:
     distance: Sequence[Step]
     sink: Step | None
     tags: Sequence[Step]
-    best: Sequence[Example]
-    drawn: Sequence[Example]
+    examples: Sequence[Examples]
     alike: Sequence[str]
     tasks: "Table | None"
     rest: "Table"

@@ -25,7 +25,9 @@ from analyses.experiments.experiment import (
     each_source,
     joined,
     largest,
+    panelled,
     said,
+    strongest,
 )
 from analyses.experiments.prompts import batch_of, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
@@ -221,6 +223,16 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """The strongest cells of each map of heads."""
+    quantities = {"gain": "looks at its adjectives", "carried": "writes what they change"}
+    return panelled(
+        (f"{quantities[column]}, {source}", strongest(own, column, lambda row: head_name(row["layer"], row["head"])))
+        for source, own in table.groupby("source")
+        for column in quantities
+    )
+
+
 ADJECTIVES = Experiment(
     name="adjectives",
     title="A fluffy blue creature",
@@ -233,4 +245,5 @@ ADJECTIVES = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

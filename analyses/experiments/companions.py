@@ -10,7 +10,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, rounded, said
+from analyses.experiments.experiment import (
+    ARTICLES,
+    STORIES,
+    Experiment,
+    Outcome,
+    each_source,
+    ends,
+    panelled,
+    rounded,
+    said,
+)
 from analyses.experiments.prompts import readable, streams, tokenizer_of
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
@@ -116,6 +126,15 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """How the two cosines of each word go over the layers."""
+    told = []
+    for _, own in table.groupby(_WORDS, sort=False):
+        word, near, far = (str(own[role].iloc[0]) for role in _WORDS)
+        told.append((word, f"with {near} {ends(own, 'near_cosine')}, with {far} {ends(own, 'far_cosine')}"))
+    return panelled(told)
+
+
 COMPANIONS = Experiment(
     name="companions",
     title="Girl, boy and car",
@@ -125,4 +144,5 @@ COMPANIONS = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from scipy import stats
 
-from analyses.experiments.experiment import Experiment, Outcome
+from analyses.experiments.experiment import Experiment, Outcome, panelled
 from analyses.figures.style import GREY, INK, SOFT, legend, panels, styled
 from analyses.numerals import number
 from interp import Model, StackConfig, TokenBatch
@@ -155,6 +155,17 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """How each part's line rises in time and in operations."""
+    told = []
+    for part, own in table.groupby("part", sort=False):
+        first, last = own.sort_values("tokens").iloc[[0, -1]].to_dict("records")
+        times, operations = (last[name] / first[name] for name in ("seconds", "flops"))
+        grown = f"at {last['tokens'] / first['tokens']:.0f} times as many tokens"
+        told.append((str(part), f"{times:.0f} times the time and {operations:.0f} times the operations {grown}"))
+    return panelled(told)
+
+
 COST = Experiment(
     name="cost",
     title="The quadratic cost",
@@ -167,4 +178,5 @@ COST = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

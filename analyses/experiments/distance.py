@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import Experiment, Outcome, said, with_interval
+from analyses.experiments.experiment import Experiment, Outcome, ends, rounded, said, with_interval
 from analyses.experiments.prompts import tokenizer_of
 from analyses.figures.style import GREY, INK, begin, legend, styled
 from analyses.numerals import number
@@ -131,6 +131,15 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """The line of the layers' means, how far its heads spread, and uniform attention's level."""
+    heads, layers = table.loc[table["head"] >= 0, "distance"], table.loc[table["head"] < 0]
+    spread = f"heads between {rounded(heads.min())} and {rounded(heads.max())} tokens"
+    return (
+        f"Means of layers {ends(layers, 'distance')}; {spread}; uniform attention {rounded(table['uniform'].iloc[0])}."
+    )
+
+
 DISTANCE = Experiment(
     name="distance",
     title="Near heads and far heads",
@@ -140,4 +149,5 @@ DISTANCE = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

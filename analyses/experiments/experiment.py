@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from operator import itemgetter
@@ -70,6 +70,7 @@ class Experiment(Generic[Found]):
         measure: runs a model (`measure(model, seed=0)`); refuses one that it cannot be asked of with an `InputError`.
         sentence: what was found.
         draw: the table's figure (`draw(table, title)`).
+        seen: what is to be seen in that figure, to one who cannot see it.
     """
 
     name: str
@@ -80,6 +81,35 @@ class Experiment(Generic[Found]):
     measure: Callable[..., Found]
     sentence: Callable[[Found], str]
     draw: Callable[[pd.DataFrame, str], Figure]
+    seen: Callable[[pd.DataFrame], str]
+
+
+def ends(rows: pd.DataFrame, column: str, along: str = "layer") -> str:
+    """How a line goes: where it begins, where it ends, and its highest point where that is neither."""
+    own = rows.dropna(subset=[column]).sort_values(along)
+    if own.empty:
+        return "undefined"
+    (first, last), top = own.iloc[[0, -1]].to_dict("records"), largest(own, column)
+    text = f"from {rounded(first[column])} at {along} {first[along]} to {rounded(last[column])} at {last[along]}"
+    return (
+        text if top[along] in (first[along], last[along]) else f"{text}, highest {rounded(top[column])} at {top[along]}"
+    )
+
+
+def strongest(rows: pd.DataFrame, column: str, called: Callable[[Row], str]) -> str:
+    """The cells of a map with the largest values, and the smallest where it is below zero by as much as a tenth."""
+    known = rows.dropna(subset=[column])
+    if known.empty:
+        return "nothing"
+    named = [f"{called(row)} {rounded(row[column])}" for row in known.nlargest(3, column).to_dict("records")]
+    low = known.nsmallest(1, column).to_dict("records")[0]
+    below = f"; lowest {called(low)} {rounded(low[column])}" if low[column] <= -0.1 else ""
+    return f"strongest {', '.join(named)}{below}"
+
+
+def panelled(told: Iterable[tuple[str, str]]) -> str:
+    """What each panel shows, one after the other."""
+    return f"{'; '.join(f'{name}: {said}' for name, said in told)}."
 
 
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -6,13 +6,26 @@ the answer directly.
 
 from collections.abc import Mapping
 from itertools import product
+from math import isnan
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
-from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
+from analyses.experiments.experiment import (
+    ARTICLES,
+    STORIES,
+    Experiment,
+    Outcome,
+    bounded,
+    each_source,
+    largest,
+    panelled,
+    rounded,
+    said,
+    strongest,
+)
+from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of, undone
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import ranges
 from analyses.figures.style import GREY, INK, SOFT, legend, panels, styled
@@ -39,7 +52,19 @@ SWAPS = [
     ),
 ]
 _DIRECT = "direct", "direct_low", "direct_high"
-_COLUMNS = ("source", "layer", "head", "share", "ci_low", "ci_high", *_DIRECT, "n", "accuracy", "example")
+_COLUMNS = (
+    "source",
+    "layer",
+    "head",
+    "share",
+    "ci_low",
+    "ci_high",
+    *_DIRECT,
+    "n",
+    "accuracy",
+    "accuracy_low",
+    "example",
+)
 _TOP = 10  # heads with a line of their own
 
 
@@ -47,7 +72,8 @@ def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Each head's share of the difference between the two answers, patched, and written directly.
 
     Columns: source, layer, head, share, ci_low, ci_high (patched; over pairs), direct, direct_low, direct_high (the
-    change of its direct logit attribution, over the same whole; missing where norms follow sums), n, accuracy, example.
+    change of its direct logit attribution, over the same whole; missing where norms follow sums), n, accuracy,
+    accuracy_low (the lower end of its 95% interval), example.
 
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
@@ -77,6 +103,8 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
 @each_source
 def sentence(where: str, rows: pd.DataFrame) -> str:
     """The head with the largest share, and what it writes directly."""
+    if said_first := undone(rows.to_dict("records")[0], where):
+        return said_first
     best = largest(rows, "share")
     return (
         f"{where} ({best['n']} pairs such as “{best['example']}”, {best['accuracy']:.0%} of prompts answered "
@@ -106,6 +134,17 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """The heads with the longest bars when patched, and what the first of them writes directly."""
+    told = []
+    for source, own in table.groupby("source", sort=True):
+        first = largest(own, "share")
+        direct = "undefined" if isnan(first["direct"]) else rounded(first["direct"])
+        bars = strongest(own, "share", lambda row: head_name(row["layer"], row["head"]))
+        told.append((str(source), f"patched, {bars}; written directly by the first {direct}"))
+    return panelled(told)
+
+
 KNIGHT = Experiment(
     name="knight",
     title="The knight in shining",
@@ -118,4 +157,5 @@ KNIGHT = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

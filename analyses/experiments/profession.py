@@ -13,8 +13,19 @@ import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
-from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, bounded, each_source, largest, said
-from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of
+from analyses.experiments.experiment import (
+    ARTICLES,
+    STORIES,
+    Experiment,
+    Outcome,
+    bounded,
+    each_source,
+    largest,
+    panelled,
+    said,
+    strongest,
+)
+from analyses.experiments.swaps import BothWays, Swap, by_swapping, shares_of, undone
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import layer_map, reaching, under
 from analyses.figures.style import SIGNED, colour_bar, panels, styled
@@ -42,14 +53,28 @@ SWAPS = [
 ]
 _SITES = {"resid_pre": "stream into the layer", "z": "heads of the layer"}
 SUBJECT = "(subject)"  # the token of a place where prompts differ
-_COLUMNS = ("layer", "place", "share", "ci_low", "ci_high", "n", "accuracy", "token", "source", "site", "example")
+_COLUMNS = (
+    "layer",
+    "place",
+    "share",
+    "ci_low",
+    "ci_high",
+    "n",
+    "accuracy",
+    "accuracy_low",
+    "token",
+    "source",
+    "site",
+    "example",
+)
 
 
 def measure(model: Model, *, seed: int = 0) -> Outcome:
     """Share of the difference between the two answers that each layer and position carries.
 
     Columns: source, site (`resid_pre`, or `z` of all heads), layer, place (0 is the last token, -1 the one before),
-    token, share, ci_low, ci_high (over pairs), n, accuracy (of all prompts), example.
+    token, share, ci_low, ci_high (over pairs), n, accuracy (of all prompts), accuracy_low (the lower
+    end of its 95% interval), example.
 
     Raises:
         InputError: no pair can be used, no output layer, no tokenizer.
@@ -86,13 +111,15 @@ def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
     return names
 
 
-def _where(cell: dict[str, Any]) -> str:
+def _where(cell: Mapping[str, Any]) -> str:
     return "the subject" if cell["token"] == SUBJECT else f"“{cell['token']}”"
 
 
 @each_source
 def sentence(where: str, rows: pd.DataFrame) -> str:
     """Where the subject is carried before the first and into the last layer."""
+    if said_first := undone(rows.to_dict("records")[0], where):
+        return said_first
     stream, heads = (rows.loc[rows["site"] == site] for site in _SITES)
     last = stream.loc[stream["layer"] == stream["layer"].max()]
     best, end = largest(last, "share"), largest(last.loc[last["place"] == 0], "share")
@@ -126,6 +153,15 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """The strongest cells of each map of layers and positions."""
+    panels = table["site"].map(lambda site: _SITES[str(site)]) + ", " + table["source"]
+    return panelled(
+        (str(name), strongest(own, "share", lambda row: f"layer {row['layer']} at {_where(row)}"))
+        for name, own in table.groupby(panels, sort=False)
+    )
+
+
 PROFESSION = Experiment(
     name="profession",
     title="The soccer player and the musician",
@@ -138,4 +174,5 @@ PROFESSION = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.experiments.cost import FEED_FORWARD, MIXING, PROJECTIONS, flops
-from analyses.experiments.experiment import Experiment, Outcome, bounded, said
+from analyses.experiments.experiment import Experiment, Outcome, bounded, panelled, rounded, said
 from analyses.experiments.prompts import tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.figures.style import GREY, INK, SOFT, begin, legend, styled
@@ -142,6 +142,14 @@ def _with_length(quantity: str, tokens: int) -> str:
     return quantity.replace(" the ", "\nthe ")
 
 
+def seen(table: pd.DataFrame) -> str:
+    """How each bar is divided."""
+    return panelled(
+        (str(quantity), ", ".join(f"{row['part']} {rounded(row['share'])}" for row in own.to_dict("records")))
+        for quantity, own in table.groupby("quantity", sort=False)
+    )
+
+
 SHARES = Experiment(
     name="shares",
     title="Is attention a third?",
@@ -151,4 +159,5 @@ SHARES = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from interp.patching import unreliable
 from interp.statistics import Shares, shares
 
 Cells = NDArray[np.floating]
+CHANCE = 0.5  # of one of two answers
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,15 @@ class Swap:
 
 @dataclass(frozen=True)
 class BothWays:
-    """Effects of cells, mean of both directions (`*cells pair`), the whole effect of each pair, and share answered."""
+    """Effects of cells, mean of both directions (`*cells pair`), the whole effect of each pair, and share answered.
+
+    `least` is the lower end of the share's 95% interval.
+    """
 
     effects: Cells
     whole: Cells
     accuracy: float
+    least: float
 
 
 def by_swapping(
@@ -53,7 +59,8 @@ def by_swapping(
         swaps: the pairs.
         sites: what is patched, each by its axes.
         rows: makes a table of a source's pairs and of the effects of each site.
-        columns: of the table, in order; `source`, `accuracy` (of all prompts) and `example` are added to its rows.
+        columns: of the table, in order; `source`, `accuracy` (of all prompts, with the lower end of its 95% interval as
+            `accuracy_low`) and `example` are added to its rows.
 
     Raises:
         InputError: no pair can be used; no output layer, no tokenizer, not causal.
@@ -74,7 +81,8 @@ def by_swapping(
             refused[source] = reason
             continue
         used[source] = len(pairs)
-        found = rows(pairs, both).assign(source=source, accuracy=first.accuracy, example=example)
+        answered = {"accuracy": first.accuracy, "accuracy_low": first.least}
+        found = rows(pairs, both).assign(source=source, **answered, example=example)
         tables.append(found[[*columns]])
     return Outcome(joined(tables), used, left_out, refused)
 
@@ -96,7 +104,24 @@ def _patched(model: Model, pairs: Pairs, site: str, by: tuple[str, ...]) -> Both
     ways = [sweep(model, way, logit_difference(), site, by) for way in (pairs, pairs.swapped())]
     effects = np.stack([way.effect().double().cpu().numpy() for way in ways]).mean(0)
     answered = torch.cat([way.clean["logit_difference"] for way in ways]) > 0
-    return BothWays(effects, ways[0].difference().double().cpu().numpy(), float(answered.double().mean()))
+    accuracy = float(answered.double().mean())
+    return BothWays(effects, ways[0].difference().double().cpu().numpy(), accuracy, _least(accuracy, len(pairs)))
+
+
+def _least(share: float, n: int) -> float:
+    """The lower end of a share's 95% interval (Wilson 1927): of pairs, since a pair's two prompts are one item."""
+    spread = 1.96 * (share * (1 - share) / n + 1.96**2 / (4 * n**2)) ** 0.5
+    return (share + 1.96**2 / (2 * n) - spread) / (1 + 1.96**2 / n)
+
+
+def undone(row: Mapping[str, Any], where: str) -> str:
+    """That the model does not do the task, of a row whose accuracy is not shown to be above a coin's; else nothing."""
+    if row["accuracy_low"] > CHANCE:
+        return ""
+    return (
+        f"{where} the model does not do the task: of the prompts of {row['n']} pairs such as “{row['example']}” it "
+        f"answers {row['accuracy']:.0%} rightly, and a coin 50%; so no share of the difference is quoted"
+    )
 
 
 def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:

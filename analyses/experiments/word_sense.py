@@ -14,7 +14,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, said
+from analyses.experiments.experiment import ARTICLES, STORIES, Experiment, Outcome, each_source, ends, panelled, said
 from analyses.experiments.prompts import readable, streams
 from analyses.figures.attention_lines import literal
 from analyses.figures.experiment_plots import label_layers, layer_line
@@ -157,6 +157,15 @@ def draw(table: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def seen(table: pd.DataFrame) -> str:
+    """How each word's line goes over the layers, and that of unambiguous words."""
+    names = {"ambiguous": "the word", "control": "unambiguous words"}
+    return panelled(
+        (str(word), ", ".join(f"{said} {ends(own.loc[own['role'] == role], 'gap')}" for role, said in names.items()))
+        for word, own in table.groupby("word", sort=False)
+    )
+
+
 WORD_SENSE = Experiment(
     name="word-sense",
     title="Mole and ring",
@@ -169,4 +178,5 @@ WORD_SENSE = Experiment(
     measure=measure,
     sentence=sentence,
     draw=draw,
+    seen=seen,
 )

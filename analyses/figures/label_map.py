@@ -50,7 +50,8 @@ def label_map(
     """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
 
     Args:
-        labels: rows of `tables/labels` of one kind of attention in one stack.
+        labels: of one kind of attention in one stack, rows of `tables/labels`, which are put in order here; or what
+            `analyses.headlines.ranking.in_order` makes of all facts, in its order, which is the atlas's.
         n_layers: rows of the map.
         n_heads: columns of the map.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
@@ -77,16 +78,21 @@ def label_map(
     entries = {name: Patch(color=(*_rgb(colour), _STRENGTH["both"])) for name, colour in family.items()}
     entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
     keys(figure, [ax], entries, columns=6)
-    caption(figure, "What each head may be called, the surest label first; colours are behaviours, strength evidence.")
+    also = "" if "gain" in labels else " Beside labels: answers to minimal pairs that the head carries."
+    said = "What each head may be called, the surest first; colours are behaviours, strength evidence."
+    caption(figure, said + also)
     return figure
 
 
 def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """Each head's rows, the strongest evidence first, then labels that few heads have, then the largest gain."""
+    """Each head's rows: of labels alone the strongest evidence first, then those that few heads have, then the largest
+    gain; of facts as they come."""
     order, common = [*_STRENGTH], labels["label"].value_counts()
     rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in labels.to_dict("records")]
+    if "gain" in labels:
+        rows.sort(key=lambda row: (order.index(row["evidence"]), common[row["label"]], -row["gain"]))
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (order.index(row["evidence"]), common[row["label"]], -row["gain"])):
+    for row in rows:
         found.setdefault((row["layer"], row["head"]), []).append(row)
     return found
 

@@ -30,6 +30,7 @@ Tables = Mapping[str, pd.DataFrame]
 _KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
 _FIRST = "first-token"
+MEASURES_APART = ", "  # between names of measures of which a head shows any
 WHOEVER = f"rule:{ANY}"  # begins labels that say of a lift whom it is not about
 MOST = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
 
@@ -62,7 +63,8 @@ class Row:
 class Size:
     """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
 
-    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from.
+    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from. `q` is its
+    own, where it has one beside that of its fact.
     """
 
     what: str
@@ -71,6 +73,7 @@ class Size:
     high: float
     unit: Unit
     over: str = ""
+    q: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Fact:
     rung       what simpler descriptions leave over: 3 what only the words' content tells, a relation, a reference or a
                copy; 2 a pair of tags; 1 a class of words, whoever asks; 0 a distance; -1 the first position
     rows       the row it comes from, and those of what stands beside it
+    measures   the names of the measures that say which words it is about; none where none does
     """
 
     words: Words
@@ -104,6 +108,7 @@ class Fact:
     value: float = float("nan")
     baseline: float = float("nan")
     baseline_name: str = ""
+    measures: tuple[str, ...] = ()
 
     @property
     def needed(self) -> bool:
@@ -140,7 +145,7 @@ def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, li
     rules = _indexed(tables.get("rules", pd.DataFrame()), "measure")
     for place, fact in [*_labelled(tables, behaviours, values, rules), *_measured(tables, behaviours, rules)]:
         found[place].append(fact)
-    for place, fact in _carried(tables):
+    for place, fact in _carried(tables, _foretold(tables, behaviours)):
         found[place].append(fact)
     return {place: _with_one_local(own) for place, own in found.items()}
 
@@ -219,6 +224,7 @@ def _labelled(
                 tuple(rows),
                 float(row["q_effect"]) if kind == "looks there" and lost else float("nan"),
                 *beside,
+                (str(row["measure"]),),
             ),
         )
 
@@ -290,6 +296,7 @@ def _measured(
                 value=value,
                 baseline=baseline,
                 baseline_name=baseline_name,
+                measures=(str(row["measure"]),),
             ),
         )
 
@@ -297,7 +304,14 @@ def _measured(
 # Minimal pairs.
 
 
-def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
+def _foretold(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
+    """By task, the measure that asks about the same where the answer is predicted, where it was measured."""
+    measured = set(tables["heads"]["measure"])
+    asked = (each for each in _measures(behaviours) if each.foretells and each.name in measured)
+    return {task: each.name for each in asked for task in each.tasks}
+
+
+def _carried(tables: Tables, foretold: Mapping[str, str]) -> Iterable[tuple[Place, Fact]]:
     """What each head carries of the answer to minimal pairs: where it is needed, not only enough."""
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
@@ -321,6 +335,7 @@ def _carried(tables: Tables) -> Iterable[tuple[Place, Fact]]:
                 float(row["ci_low"]),
                 3,
                 tuple(_row("effects", each, "behaviour", "task", "intervention") for each in both),
+                measures=(foretold[task],) if task in foretold else (),
             ),
         )
 
@@ -333,7 +348,7 @@ def answers(tables: Tables) -> dict[str, str]:
 
 def _effect(row: Mapping[str, Any]) -> Size:
     what = "removed by replacing it" if row["intervention"] == "noise" else "restored by it"
-    return Size(what, float(row["effect"]), float(row["ci_low"]), float(row["ci_high"]), "share")
+    return Size(what, float(row["effect"]), float(row["ci_low"]), float(row["ci_high"]), "share", q=float(row["q"]))
 
 
 # Near tokens.
@@ -347,5 +362,8 @@ def _with_one_local(own: Sequence[Fact]) -> list[Fact]:
         return rest
     order = [*_KINDS.values()]
     first, *others = sorted(local, key=lambda fact: (order.index(fact.kind), -fact.strength))
-    words = first.words if first.mainly or not others else plain_words.NEARBY
-    return [*rest, replace(first, words=words, rows=(*first.rows, *(row for fact in others for row in fact.rows)))]
+    rows = (*first.rows, *(row for fact in others for row in fact.rows))
+    if first.mainly or not others:
+        return [*rest, replace(first, rows=rows)]
+    measures = tuple(name for fact in (first, *others) for name in fact.measures)
+    return [*rest, replace(first, words=plain_words.NEARBY, rows=rows, measures=measures)]

@@ -1,6 +1,7 @@
 """What stands first on a page about one model? Sentences, the atlas of heads and a card of each, from the tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
@@ -12,12 +13,26 @@ from analyses import plain_words
 from analyses.figures import measure_name
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, Tables, answers, facts
+from analyses.headlines.facts import Fact, Size, Tables, answers, facts, titles
 from analyses.headlines.formation_curves import formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
-from analyses.numerals import false_discovery_rate, interval, number, percent
-from analyses.sections import Atlas, Bar, Block, Card, Cell, Example, Known, Overview, Said, Section, Step, Table
+from analyses.numerals import counted, false_discovery_rate, interval, number, percent
+from analyses.sections import (
+    Atlas,
+    Bar,
+    Block,
+    Card,
+    Cell,
+    Example,
+    Examples,
+    Known,
+    Overview,
+    Said,
+    Section,
+    Step,
+    Table,
+)
 from analyses.viewer import Called, Passage, Viewer
 from analyses.viewer.naming import HeadName
 
@@ -36,6 +51,10 @@ _TICKS: dict[str, list[tuple[str, float]]] = {
 }
 _LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
+_REST = (
+    "On the whole text; induction on random tokens that come twice. Labels, and what is said beside simple rules, are "
+    "of the half of the text that reports, so the same measure may have another number there."
+)
 _NEEDED = "Looks there and needed"
 _PAIRS = "Needed"
 _HOLDS = "Attention holds; effect not established"
@@ -58,7 +77,7 @@ def overview(
     said = sentences(tables, found, behaviours)
     order = ranking.strongest(found)
     order = [*order, *(place for place in found if place not in set(order))]
-    made = _Cards(tables, found, several)
+    made = _Cards(tables, found, several, titles(behaviours))
     shown = Overview(
         [Said(each.title.capitalize(), each.first, each.behaviour, each.rest) for each in said],
         _atlases(found, several),
@@ -71,7 +90,9 @@ def overview(
 def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
     """The passages, if any, with heads called by the first of their facts, the strongest head first."""
     called: dict[HeadName, Called] = {
-        place: Called(own[0].words.short, own[0].behaviour, own[0].name) for place, own in found.items() if own
+        place: Called(own[0].words.short, own[0].behaviour, ", ".join(own[0].measures[:1]))
+        for place, own in found.items()
+        if own
     }
     blocks: list[Block] = []
     if passages:
@@ -109,8 +130,8 @@ def _lines(words: str) -> int:
 class _Cards:
     """Makes the cards of a model's heads, on scales that they share."""
 
-    def __init__(self, tables: Tables, found: Mapping[Place, Sequence[Fact]], several: bool):
-        self.tables, self.found, self.several = tables, found, several
+    def __init__(self, tables: Tables, found: Mapping[Place, Sequence[Fact]], several: bool, titled: Mapping[str, str]):
+        self.tables, self.found, self.several, self.titled = tables, found, several, titled
         self.ends = _ends([size for own in found.values() for fact in own for size in fact.sizes])
         kept = tables["heads"].loc[tables["heads"]["sink"] == "kept"]
         self.measured = _by_place(kept)
@@ -135,8 +156,7 @@ class _Cards:
             distance,
             sink,
             _between_tags(by_name),
-            _sentences(examples, "best"),
-            _sentences(examples, "random"),
+            [] if examples is None else _examples(examples, self.titled),
             self._alike(place),
             self._carried(self.effects.get(place)),
             _rest(measured),
@@ -220,15 +240,15 @@ def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
 def _told(size: Size) -> str:
     """A size in words, with its interval."""
     if size.unit == "share" and size.what != "gain":
-        return f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)})"
+        own = f", false discovery rate {_rate(size.q)}" if np.isfinite(size.q) else ""
+        return f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)}){own}"
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"
     bounds = interval(size.low, size.high)
     if size.unit == "nats":
         return f"{size.what} {number(size.value)} nats a token ({bounds}) of {plain_words.readout(size.over)}"
-    over = plain_words.rule(size.over, "token") if size.over else "its baseline"
-    what = f"gain over {over}" if size.what == "gain" else size.what
+    what = f"gain over {_over(size)}" if size.what == "gain" else size.what
     return f"{what} {number(size.value)} ({bounds})"
 
 
@@ -238,7 +258,15 @@ def _brief(size: Size) -> str:
         return f"{percent(size.value)} {size.what.partition(' ')[0]}"
     if size.unit == "lift":
         return f"{1 + size.value:.1f}× expected"
-    return f"{size.value:.2f} nats lost" if size.unit == "nats" else f"{number(size.value, sign=True)} gain"
+    if size.unit == "nats":
+        return f"{size.value:.2f} nats lost"
+    gain = number(size.value, sign=True)
+    return f"{gain} over {_over(size)}" if size.what == "gain" else gain
+
+
+def _over(size: Size) -> str:
+    """What a gain is over."""
+    return plain_words.rule(size.over, "token") if size.over else "its baseline"
 
 
 def _note(fact: Fact) -> str:
@@ -249,7 +277,7 @@ def _note(fact: Fact) -> str:
         beside = f"on {fact.read_on} {percent(fact.value)}, {rival} {percent(fact.baseline)}; "
     if fact.sizes[0].unit == "correlation":
         beside = f"rank correlation {number(fact.value)}, {plain_words.rule(fact.baseline_name)} 0; "
-    q = f"false discovery rate {_rate(fact.q)}"
+    q = "" if np.isfinite(fact.sizes[0].q) else f"false discovery rate {_rate(fact.q)}"
     return f"{beside}{q} of attention, {_rate(fact.q_effect)} of effect" if np.isfinite(fact.q_effect) else beside + q
 
 
@@ -287,15 +315,30 @@ def _between_tags(by_name: pd.DataFrame) -> list[Step]:
     ]
 
 
-def _sentences(examples: pd.DataFrame | None, choice: str) -> list[Example]:
+def _examples(rows: pd.DataFrame, titled: Mapping[str, str]) -> list[Examples]:
+    """Where a head is surest of what its label says, or of anything, and at random."""
+    first = rows.iloc[0]
+    count = f"{number(int(first['asked']))} %s in {counted(int(first['read']), 'passage')} that were read"
+    if not isinstance(first["measure"], str):
+        surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
+        drawn = f"Any words, drawn at random among {count % 'words'}:"
+    else:
+        asked = plain_words.asked(first["label"], first["measure"], titled.get(first["measure"], ""))
+        surest = f"{asked.words[0].upper()}{asked.words[1:]} whose {asked.whose}, the surest first:"
+        if "best" not in {*rows["choice"]}:
+            surest = f"Of {count % asked.words} there is none whose {asked.whose}."
+        among = f"Drawn at random among {count % asked.words}"
+        drawn = f"{among}: ✓ where the {asked.whose}, ✗ where it is not:"
+    best, random = ([*_sentences(rows.loc[rows["choice"] == choice])] for choice in ("best", "random"))
+    return [Examples(surest, [replace(each, right=None) for each in best]), Examples(drawn, random)]
+
+
+def _sentences(rows: pd.DataFrame) -> Iterator[Example]:
     """Sentences with the word that asks and the word attended to."""
-    if examples is None:
-        return []
-    found = []
-    for row in examples.loc[examples["choice"] == choice].to_dict("records"):
+    for row in rows.to_dict("records"):
         words = [(word, _part(at, row)) for at, word in enumerate(str(row["sentence"]).split(" "))]
-        found.append(Example(words, percent(float(row["weight"]))))
-    return found
+        right = bool(row["right"]) if isinstance(row["measure"], str) else None
+        yield Example(words, percent(float(row["weight"])), right)
 
 
 def _part(at: int, row: Mapping[str, Any]) -> str:
@@ -319,10 +362,10 @@ def _rest(measured: pd.DataFrame) -> Table:
         ]
         for row in measured.to_dict("records")
     ]
-    return Table(columns, rows, "lrrlrrrr")
+    return Table(columns, rows, "lrrlrrrr", _REST)
 
 
 def _cited(fact: Fact) -> str:
     """A fact's rows with its numbers, to copy."""
-    sizes = "; ".join(_told(size) for size in fact.sizes)
-    return "\n".join([f"{fact.words.said}: {sizes}; {_note(fact)}", *(f"    tables/{row}" for row in fact.rows)])
+    said = "; ".join(filter(None, [*map(_told, fact.sizes), _note(fact)]))
+    return "\n".join([f"{fact.words.said}: {said}", *(f"    tables/{row}" for row in fact.rows)])

@@ -15,6 +15,8 @@ lower end of the interval), then by what hiding its keys costs, then as their fi
 
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
 from analyses.head_names import Place
 from analyses.headlines.facts import Fact
 
@@ -30,6 +32,29 @@ def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
     having = [place for place, own in facts.items() if own]
     return sorted(having, key=lambda place: _of_head(facts[place]))
+
+
+def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
+    """Every fact of every head as a row, a head's first to be told first; near tokens, one fact, have a row a label.
+
+    Columns: those of `Place`, `behaviour`, `label` (of minimal pairs what they decide) and `evidence` (both, effect or
+    attention).
+    """
+    evidence = {"looks there and needed": "both", "needed": "effect", "looks there": "attention"}
+    rows = [
+        {**place._asdict(), "behaviour": fact.behaviour, "label": label, "evidence": evidence[fact.kind]}
+        for place, own in facts.items()
+        for fact in ranked(own)
+        for label in _labels(fact)
+    ]
+    return pd.DataFrame(rows, columns=[*Place._fields, "behaviour", "label", "evidence"])
+
+
+def _labels(fact: Fact) -> list[str]:
+    """The labels that a fact was made of; else its name, and of minimal pairs what they decide."""
+    labels = [str(value) for row in fact.rows if row.table == "labels" for key, value in row.key if key == "label"]
+    pairs = any(row.table == "effects" for row in fact.rows)
+    return labels or [fact.words.short if pairs else fact.name]
 
 
 def of_fact(fact: Fact) -> Rank:

@@ -279,7 +279,8 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     said = f"No head is shown to {plain_words.infinitive(asked.said)}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
-    return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    read_on = "the half that reports" if "rival" in row else "the whole text"
+    return f"{said}: on {read_on} {best}, {plain_words.taking(str(rule))} {percent(share)}"
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

@@ -35,7 +35,8 @@ from interp import InputError, Model
 _INTRODUCTION = (
     "A linear classifier is trained to read a label from one layer’s vectors, the model itself unchanged, and tested "
     "on other documents. What it gets says something of the model only beside what it gets without it: the rule that "
-    "reads no sentence, the same probe of the same model before training, and a control task of random labels that "
+    "reads no sentence, which knows a word or its place alone (such as the tag that this word has most often, or the "
+    "nearest mention), the same probe of the same model before training, and a control task of random labels that "
     "only knowing words by heart solves (Hewitt & Liang 2019)."
 )
 _BY_LAYER = (

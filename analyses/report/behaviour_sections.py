@@ -15,6 +15,7 @@ from analyses.head_names import head_name
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number, whole
+from analyses.position import REPEATS
 from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, RELATION, RULE_COLUMNS, UNTESTED
 from analyses.sections import (
     BREAK,
@@ -220,7 +221,7 @@ def said_of_rule(row: Mapping[str, Any]) -> str:
             goes = f"{followed} ({row['predicts']:.0%} of its choices), which is right in {right}"
         case _:
             goes = f"{followed} ({row['predicts']:.0%} of its choices){strictest}"
-    return f"{goes}: {_BESIDE_RULES[row['verdict']]}."
+    return f"On the half that reports {goes[:1].lower()}{goes[1:]}: {_BESIDE_RULES[row['verdict']]}."
 
 
 def _finding(row: Mapping[str, Any]) -> list[Piece]:
@@ -229,7 +230,8 @@ def _finding(row: Mapping[str, Any]) -> list[Piece]:
     words, called = plain_words.known(name), f"({measure_name(name)})"
     said = f" by the measure {measure_name(name)}" if words is None else f" {words.said}"
     said += f" {called}" if words is not None and not words.said.endswith(called) else ""
-    by = f"{said}: {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
+    where = "on random repeats" if row["corpus"] == REPEATS else "on the whole text"
+    by = f"{said}: {where} {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
     return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
 
 

@@ -21,7 +21,7 @@ from analyses.over_training import training_page
 from analyses.over_training.training_runs import Load, read_run
 from analyses.over_training.training_runs import Run as TrainingRun
 from analyses.report import full_report
-from analyses.report.scaffold import Run, Say, write
+from analyses.report.scaffold import Run, Say, short_name, write
 from analyses.sections import Definitions, Page, Section, Source, remark
 from interp import InputError, Model
 
@@ -117,7 +117,7 @@ def probe(
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
         given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
         return Page(
-            title=f"What can be read from the layers of {name}?",
+            title=f"What can be read from the layers of {short_name(name)}?",
             summary=[
                 Definitions(part.short),
                 remark("That a probe reads something from a layer does not show that the model uses it."),
@@ -169,7 +169,7 @@ def experiments(
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
         return Page(
-            title=f"What do small experiments show of {name}?",
+            title=f"What do small experiments show of {short_name(name)}?",
             summary=[Definitions(part.short)],
             sections=[Section("One by one", [*part.sections, *part.counted])],
             tables=part.tables,

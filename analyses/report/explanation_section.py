@@ -14,7 +14,7 @@ from analyses.head_tables import Heads
 from analyses.numerals import counted, interval, number
 from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
-from analyses.report.scaffold import Run
+from analyses.report.scaffold import Run, short_name
 from analyses.rivals.named_keys import END, FIRST, GROUPS
 from analyses.sections import Block, Details, Figure, Part, Section, Table, Text, bold, caveat, counts_table, link
 from interp import InputError, Model
@@ -51,7 +51,7 @@ def told(run: Run, model: Model, results: Sequence[Result]) -> Part:
     sections, short, counts, tables = [], [], {}, []
     asked = {(result.corpus.name, result.kind): result for result in results if _asks(result)}
     for at, ((name, kind), result) in enumerate(asked.items()):
-        where = f"{name}, {kind.title}" if several else name
+        where = ", ".join([short_name(name), *([kind.title] if several else [])])
         title, id = f"What explains the attention of each head on {where}?", f"explained-{at}"
         try:
             say = partial(run.say, f"what explains attention on {name}: reading")

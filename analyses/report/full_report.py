@@ -7,12 +7,14 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from analyses import coreference, probe
-from analyses.behaviours import chosen
+from analyses import coreference, plain_words, probe
+from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section
-from analyses.head_tables import with_q
+from analyses.head_tables import Heads, with_q
+from analyses.headlines import ranking
 from analyses.headlines.example_sentences import example_sentences
+from analyses.headlines.facts import facts
 from analyses.headlines.head_cards import overview
 from analyses.labels import label
 from analyses.measures import Behaviour, Measure
@@ -30,7 +32,7 @@ from analyses.report import (
 )
 from analyses.report.behaviour_sections import Result
 from analyses.report.illustrations import effect_figures, illustrate
-from analyses.report.scaffold import Run, Stages
+from analyses.report.scaffold import Run, Stages, short_name
 from analyses.sections import (
     UNUSED,
     Block,
@@ -60,6 +62,7 @@ _EXPERIMENTS = (
     "read them, and on prompts in the words of the generated stories. A sentence and a figure each; no corpus is "
     "needed."
 )
+_RELATIONS = "; ".join(f"{name} {dependent} to {head}" for name, (dependent, head) in plain_words.RELATIONS.items())
 DEFINITIONS = {
     "finding": "A gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05.",
     "gain": "The value minus the strictest baseline, which went through the same scorer on the same items.",
@@ -82,24 +85,44 @@ DEFINITIONS = {
         "Rows or items that were scored: not padding, not special tokens, and with something that could satisfy the "
         "measure."
     ),
-    "previous-token, first-token, duplicate-token": (
-        "Mean attention to the token before, to the first token, to earlier copies of the same token (Clark 2019; Xiao "
-        "2023 for the first token as a sink)."
+    "previous-token, next-token, first-token, self, duplicate-token": (
+        "Mean attention to the token before, to the token after, to the first token, to the token itself, to earlier "
+        "copies of the same token (Clark 2019; Xiao 2023 for the first token as a sink)."
     ),
+    "offset": (
+        "Mean attention to the token at one distance: offset:−2 is two back, offset:2 two ahead. On a card the offsets "
+        "of one head, if none has half of its attention, are called nearby."
+    ),
+    "distance": "Mean distance in tokens between a token and what it attends to; it describes, and makes no finding.",
     "induction": "On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022).",
     "positional-head": "Share of rows whose largest attention falls on one offset (Voita 2019).",
     "entropy": "Entropy of a row over the logarithm of its visible keys; 1 is uniform.",
+    "monotonicity, diagonal": (
+        "In cross-attention: the rank correlation between a token and the place in the source that it attends to most, "
+        "and how far attention lies from the same share of the way through the source."
+    ),
     "relation": (
         "How often the most attended word from one end of a dependency is the other end (Clark 2019); attention to a "
-        "word sums over its pieces, attention from a word averages."
+        "word sums over its pieces, attention from a word averages. Dependents and heads, as Universal Dependencies "
+        f"name them: {_RELATIONS}. transposed: of all words that attend to the dependent, its head does most."
     ),
     "tag": (
         "Lift: attention from words of one tag to words of another, as a ratio to what the distances alone would give; "
         "1 is none."
     ),
+    "rule": (
+        "The label of a head that does no better than a simple rule which predicts its choices: rule:last VERB goes to "
+        "the nearest verb before, rule:next NOUN to the nearest noun after, rule:offset −2 to the word two back. "
+        "rule:any→NOUN likes nouns whoever asks: words of other tags give them as much."
+    ),
     "antecedent": (
         "How often the most attended mention before a pronoun is in its chain; “named” keeps items whose nearest true "
         "antecedent is a name or a noun."
+    ),
+    "antecedent-mass": "Of the attention on all mentions before a pronoun, the share on those of its chain.",
+    "antecedent-predicting": (
+        "As antecedent, asked of the token before the pronoun, where a causal model chooses the pronoun; its rules do "
+        "not know the pronoun either."
     ),
     "denoise, noise": (
         "Share of the clean-corrupted logit difference that one patched head restores or removes; symmetric token "
@@ -154,10 +177,12 @@ def find(
     measured = behaviour_results.measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
-    results, sentences = _drawn(run, model, _corrected(measured))
-    beside = _with_sentences(trained, sentences)
-    passages = passages or corpus_passages.found(given, next(each.corpus for each in results if not each.left_out))
-    found = Found(results, beside, passages)
+    results = _drawn(run, model, _corrected(measured))
+    if not passages:
+        asked_of = [measure for behaviour in known.values() for measure in behaviour.measures]
+        corpus = next(each.corpus for each in results if not each.left_out)
+        passages = corpus_passages.found(given, corpus, asked_of)
+    found = Found(results, trained, passages)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
         first = _page(run, model, corpora, known, pairs, found)
@@ -173,7 +198,9 @@ def find(
         more = {name: _beside(run, *part) for name, part in zip(told, ended(), strict=True)}
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
     found = replace(found, labelled=labelled, explained=more["explanations"], probed=more.get("probes"), asked=asked)
-    return _page(run, model, corpora, known, pairs, replace(found, scored=more.get("scores", Part())))
+    run.say("reading sentences", 0)
+    found = replace(found, scored=more.get("scores", Part()), beside=_with_sentences(run, given, known, found))
+    return _page(run, model, corpora, known, pairs, found)
 
 
 def _without_words(
@@ -228,7 +255,8 @@ def _labels(
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
     known: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
     labelled = label(model, corpora, **known, exact=exact, seed=run.seed, shards=run.shards, progress=run.say)
-    return label_section.told(labelled, model, behaviours)
+    tables = {**_measured(results), "labels": labelled.labels, "evidence": labelled.evidence}
+    return label_section.told(labelled, model, behaviours, facts(tables, behaviours))
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part | str:
@@ -255,24 +283,23 @@ def _trained(training: TrainingRun, model: Model) -> Part:
     return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
 
 
-def _with_sentences(trained: Part, sentences: pd.DataFrame) -> Part:
-    """What cards say beside facts: when heads formed, and where each looks in sentences of the first text."""
-    return replace(trained, tables={**trained.tables, **({"example_sentences": sentences} if len(sentences) else {})})
+def _with_sentences(run: Run, model: Model, behaviours: Mapping[str, Behaviour], found: Found) -> Part:
+    """What cards say beside facts: when heads formed, and where each looks in sentences, at words of its label."""
+    beside, kind = found.beside, Heads.every(model)[0]
+    corpora = {each.behaviour.name: each.corpus for each in found.results if not each.left_out and each.kind == kind}
+    known = {place: ranking.ranked(own) for place, own in facts(_tables(found), behaviours).items()}
+    read = example_sentences(model, corpora, known, behaviours, seed=run.seed)
+    return replace(beside, tables={**beside.tables, **({"example_sentences": read} if len(read) else {})})
 
 
-def _drawn(run: Run, model: Model, results: Sequence[Result]) -> tuple[list[Result], pd.DataFrame]:
-    """The results with their figures, and what cards show of sentences.
-
-    Meanwhile other processes compare heads with rules and read sentences.
-    """
-    corpus = next(result.corpus for result in results if not result.left_out)
-    sentences = partial(example_sentences, model, corpus, corpus_name=corpus.name, seed=run.seed)
+def _drawn(run: Run, model: Model, results: Sequence[Result]) -> list[Result]:
+    """The results with their figures. Meanwhile other processes compare heads with rules."""
     compared = [result.measured.followed for result in results if behaviour_results.has_rules(result)]
-    with meanwhile([*compared, sentences]) as ended:
+    with meanwhile(compared) as ended:
         drawn = [_draw(run, model, result) for result in results]
-        run.say("comparing with rules, reading sentences", 0)
-        *rules, read = ended()
-    return behaviour_results.with_rules(drawn, rules), read
+        run.say("comparing with rules", 0)
+        rules = ended()
+    return behaviour_results.with_rules(drawn, rules)
 
 
 def _draw(run: Run, model: Model, result: Result) -> Result:
@@ -313,12 +340,10 @@ def _page(
     asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
     sections = [section for part in (labelled or Part(), *told, scored, explained, layers) for section in part.sections]
-    tables = _tables(results) | {**beside.tables}
-    for part in [*parts, asked or Part()]:
-        tables |= part.tables
+    tables = _tables(found)
     line, first, said = overview(tables, behaviours, found.passages)
     return Page(
-        title=f"{line}: {run.models[0]['name']}",
+        title=f"{line}: {short_name(run.models[0]['name'])}",
         overview=[first],
         summary=[
             Definitions([*short, *([_experiments_short(asked)] if asked else [])]),
@@ -338,7 +363,11 @@ def _page(
         ],
         corpora=_sources(corpora, results, {*scored.facts.get("scored", ())}),
         made=[("minimal pairs", f"{pairs} a task"), *_training_lines(beside)],
-        definitions=[*DEFINITIONS.items(), *(term for part in parts for term in part.definitions)],
+        definitions=[
+            *DEFINITIONS.items(),
+            *_own_terms(behaviours),
+            *(term for part in parts for term in part.definitions),
+        ],
         tables=tables,
         facts={
             "headline": line,
@@ -352,6 +381,13 @@ def _page(
             **(asked.facts if asked else {}),
         },
     )
+
+
+def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:
+    """What measures of a user's own mean: their titles."""
+    own = (behaviour for name, behaviour in behaviours.items() if behaviour is not OURS.get(name))
+    measures = (measure for behaviour in own for measure in behaviour.measures)
+    return [(each.name, f"A measure of your own: {each.title or each.name}.") for each in measures]
 
 
 def _training_lines(beside: Part) -> list[tuple[Block, ...]]:
@@ -380,7 +416,14 @@ def _counted(results: Sequence[Result], probed: Part | str | None, *, several: b
     return blocks
 
 
-def _tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+def _tables(found: Found) -> dict[str, pd.DataFrame]:
+    """Every table, by name."""
+    parts = [found.beside, found.labelled, found.scored, found.explained, found.probed, found.asked]
+    more = (part.tables.items() for part in parts if isinstance(part, Part))
+    return _measured(found.results) | dict(each for some in more for each in some)
+
+
+def _measured(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
     measured, tested = [result.measured for result in results], [result.tested.table for result in results]
     tasks = [task for result in results for task in result.tested.tasks]
     rules = [each.baselines for each in measured if len(each.baselines)]

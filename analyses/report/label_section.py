@@ -11,6 +11,8 @@ from analyses import figures, plain_words
 from analyses.figures import measure_name
 from analyses.head_names import HEAD, Place, kinds
 from analyses.head_tables import Heads
+from analyses.headlines import ranking
+from analyses.headlines.facts import Fact
 from analyses.labels import Labelled
 from analyses.labels.null_bars import N_COPIES
 from analyses.labels.screen import Screened
@@ -28,6 +30,11 @@ _EVIDENCE = {
     "effect": "Effect without attention",
     "attention": "Attends, but no effect that could be told from chance",
 }
+_MAP = (
+    "what the atlas at the top says of each head, in the same order and colour, with every label of near tokens by "
+    "itself. Answers to minimal pairs, such as was/were, are among it where replacing the head removes part of them; "
+    "the tables below are of labels alone."
+)
 _COLUMNS = ["head", "label", "gain, 95% interval", "effect, 95% interval", "q", "n"]
 _AGREEMENT = (
     "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
@@ -50,8 +57,10 @@ DEFINITIONS = {
 }
 
 
-def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) -> Part:
-    """The labels as the page shows them."""
+def told(
+    labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour], found: Mapping[Place, Sequence[Fact]]
+) -> Part:
+    """The labels as the page shows them; the map of them shows all facts `found`, as the atlas does."""
     labels, read = labelled.labels, readouts(labelled.labels)
     copies = f"every one of {N_COPIES} copies of these heads whose weights were shuffled, "
     blocks: list[Block] = [
@@ -63,7 +72,7 @@ def told(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) 
         "only where the head does better than simple rules; else the label is the rule that the head follows, if it "
         "follows one. Near a threshold intervals promise too much: the lucky ones passed. Heads that do the same "
         "stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
-        *_figures(labelled, model, {name: each.colour for name, each in behaviours.items()}),
+        *_figures(labelled, model, ranking.in_order(found), {name: each.colour for name, each in behaviours.items()}),
     ]
     if several := together(labels):
         blocks.append(Details("What it costs to hide the keys from all heads of a label at once", [several], open=True))
@@ -105,14 +114,14 @@ def _facts(screened: Mapping[str, Screened]) -> dict[str, dict[str, Any]]:
     return {name: {**asdict(each), "most_missed": each.most_missed} for name, each in screened.items()}
 
 
-def _figures(labelled: Labelled, model: Model, colours: Mapping[str, str]) -> list[Figure]:
-    """The labels of each kind of attention, and effects beside attention."""
+def _figures(labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Mapping[str, str]) -> list[Figure]:
+    """What heads of each kind of attention may be called, and effects beside attention."""
     labels, drawn, kinds = labelled.labels, [], Heads.every(model)
     for kind in kinds:
-        own = labels.loc[(labels["stack"] == kind.stack) & (labels["attention"] == kind.attention)]
+        own = facts.loc[(facts["stack"] == kind.stack) & (facts["attention"] == kind.attention)]
         if len(own):
             name = f"{kind.called}-labels" if len(kinds) > 1 else "labels"
-            caption = f"{kind.title.capitalize()}; the strongest evidence first, then rarer labels."
+            caption = f"{kind.title.capitalize()}; {_MAP}"
             figure = figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours)
             drawn.append(Figure(name, figure, caption, text_alternatives.label_map(own, kind.count)))
     if bool(labelled.evidence["effect"].notna().any()):

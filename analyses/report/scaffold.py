@@ -1,5 +1,6 @@
 """How does every command leave its directory? It measures; tables, figures, page and record are written here."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def write(
             )
             if shards.counts.found:
                 facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
-            sections = [Section("In short", page.summary), *page.sections, _made(page, described, facts)]
+            sections = [Section("In short", page.summary), *page.sections, *_made(page, described, facts)]
             lead = [*_to_come(page), *page.overview, *_lead(described), *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
             new.run(facts)
@@ -228,8 +229,13 @@ def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [Table(columns, rows, "wlrrrrrl"), matched] if models else [remark(f"Heads are {named}")]
 
 
-def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Section:
-    """How it was made: what run.json tells in full."""
+def short_name(name: str) -> str:
+    """A model or a text as a heading calls it: a path by its last part. How it was made has all of it."""
+    return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if re.match(r"(\w+:)?([/\\~]|\.{1,2}[/\\])", name) else name
+
+
+def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Section]:
+    """How it was made, what run.json tells in full; how to cite it; and what its terms mean."""
     lines: Terms = [
         *([("command", code(facts["command"]))] if facts["command"] else []),
         *(
@@ -246,5 +252,18 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
         ("processor", facts["processor"]),
         ("seconds", str(facts["seconds"])),
     ]
-    terms = [Section("Definitions", [Definitions(page.definitions, "terms")])] if page.definitions else []
-    return Section("How this was made", [Definitions(lines, "facts"), *terms], "made")
+    terms = (
+        [Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")] if page.definitions else []
+    )
+    cited = Section("How to cite", _cited(page, models, facts), "cite")
+    return [Section("How this was made", [Definitions(lines, "facts")], "made"), cited, *terms]
+
+
+def _cited(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Block]:
+    """What tells this run from all others, in a line to copy, and how one of its numbers is named."""
+    of = [f"{short_name(each['name'])} (SHA-256 {each['sha256'][:12]})" for each in models]
+    on = [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
+    said = [f"interp {facts['versions'].get('interp', '')}".strip(), *of, *on, f"seed {facts['seed']}"]
+    number = "A number is cited with its table and the columns that tell its row from others"
+    cards = ": the card of a head has its rows under “Citation”." if page.overview else "."
+    return [code("; ".join(said)), f"{number}{cards}"]

@@ -113,9 +113,10 @@ def _largest(pattern: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -
 
 
 def label_map(labels: pd.DataFrame, n_heads: int) -> str:
-    """Of a map of labels: how many heads have one, and by label which."""
+    """Of a map of what heads may be called: how many have a label or carry an answer, and by label which."""
     heads = labels.drop_duplicates(["layer", "head"])
-    said = f"{number(len(heads))} of {counted(n_heads, 'head')} have a label."
+    what = "a label" if "gain" in labels else "a label or carry an answer to minimal pairs"
+    said = f"{number(len(heads))} of {counted(n_heads, 'head')} have {what}."
     counts = labels["label"].value_counts()
     most = [(measure_name(str(name)), _which(labels.loc[labels["label"] == name])) for name in counts.index[:_PANELS]]
     rest = len(counts) - len(most)

@@ -1,13 +1,16 @@
 """Which passages does a report show? Those that were asked for; else beginnings of texts that were read."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from analyses.asked_words import asks
 from analyses.corpora.mentions import ALL_PRONOUNS, PRONOUNS
+from analyses.head_tables import Heads
+from analyses.measures import Measure
 from analyses.reading.token_ids import TokenIds
-from analyses.reading.windows import windows
+from analyses.reading.windows import Window, windows
 from analyses.viewer.passages import Passage, read
 from interp import AnnotatedText, InputError, Model, Tokenizer
 
@@ -26,11 +29,11 @@ def asked(model: Model, texts: Sequence[str]) -> list[Passage]:
     return [read(model, text, text if paired else None) for text in texts]
 
 
-def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
+def found(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:
     """Whole sentences with which texts of a corpus begin; none where the model reads no words.
 
     Of the first texts those come first that have most different pronouns of the third person: heads of coreference have
-    nothing to do elsewhere.
+    nothing to do elsewhere. What the `measures` ask of them is known of those that are about words.
     """
     passages: list[Passage] = []
     if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
@@ -42,8 +45,10 @@ def found(model: Model, corpus: Iterable[AnnotatedText]) -> list[Passage]:
             break
         try:
             seen = read(model, shown.text, (shown.target or shown.text) if paired else None)
-            columns = _columns(model, model.tokenizer, shown)
-            passages.append(replace(seen, meant=_meant(shown, columns), asking=_asking(shown, columns)))
+            window = _whole(model, model.tokenizer, shown)
+            if window is not None:
+                seen = replace(seen, meant=_meant(window), asking=_asking(model, window, measures))
+            passages.append(seen)
         except InputError:  # longer than the context, or nothing a decoder can read
             continue
     return passages
@@ -54,27 +59,22 @@ def _pronouns(text: AnnotatedText) -> int:
     return len({word.lower() for word in text.words} & PRONOUNS.keys())
 
 
-def _columns(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> dict[int, int]:
-    """The first token of each word; of none where the context does not show the whole text."""
+def _whole(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> Window | None:
+    """The text as the model reads it; None where the context does not show the whole of it."""
     only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
-    return {word: columns[0] for word, columns in only[0].columns.items()} if len(only) == 1 else {}
+    return only[0] if len(only) == 1 else None
 
 
-def _asking(text: AnnotatedText, columns: Mapping[int, int]) -> dict[str, list[int]]:
-    """The tokens of each tag, and of both ends of each relation."""
-    found: dict[str, list[int]] = {}
-    for word, column in columns.items():
-        if text.tags is not None:
-            found.setdefault(f"tag:{text.tags[word]}", []).append(column)
-        if text.relations is not None and text.heads is not None and (head := text.heads[word]) in columns:
-            relation = text.relations[word]
-            found.setdefault(f"relation:{relation}:dependent->head", []).append(column)
-            found.setdefault(f"relation:{relation}:head->dependent", []).append(columns[head])
-    return found
+def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
+    """The tokens that each measure of words asks, where it asks any."""
+    causal = Heads.every(model)[0].causal
+    asked = {each.name: asks(each, window, causal=causal) for each in measures if each.points and each.of_words}
+    return {name: tokens for name, tokens in asked.items() if tokens}
 
 
-def _meant(text: AnnotatedText, columns: Mapping[int, int]) -> dict[int, str]:
+def _meant(window: Window) -> dict[int, str]:
     """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
+    text, columns = window.text, {word: own[0] for word, own in window.columns.items()}
     found: dict[int, str] = {}
     for mention in text.mentions or ():
         if mention.end - mention.start > 1 or text.words[mention.head].lower() not in PRONOUNS:

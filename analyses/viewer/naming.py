@@ -17,16 +17,11 @@ _COLUMNS = ["stack", "attention", "layer", "head", "label", "evidence", "gain", 
 
 @dataclass(frozen=True)
 class Called:
-    """What a head is called, the behaviour whose colour it has, and the label that it rests on; "" for none."""
+    """What a head is called, the behaviour whose colour it has, and the measure that says which words that is about."""
 
     words: str
     behaviour: str = ""
-    label: str = ""
-
-    @property
-    def asks(self) -> str:
-        """Which words the label is about, as `Passage.asking` calls them: those of a tag, or one end of a relation."""
-        return self.label.partition("->")[0] if self.label.startswith("tag:") else self.label
+    asks: str = ""
 
 
 def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
@@ -44,7 +39,8 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
     found: dict[HeadName, Called] = {}
     for row in rows.to_dict("records"):
         name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
-        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"]), str(row["label"])))
+        asks = str(row.get("measure", row["label"]))
+        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"]), asks))
     return found
 
 

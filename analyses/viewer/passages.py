@@ -69,7 +69,7 @@ class Passage:
     """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
 
     `meant` tells of tokens of the text, by their place, whom they stand for, where somebody has annotated it; `asking`
-    which tokens are of a tag (`tag:NOUN`) or at one end of a relation (`relation:obj:dependent->head`).
+    which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs).
     """
 
     attentions: tuple[Attention, ...]

@@ -154,7 +154,7 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(browse, tmp_path):
 def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(browse, tmp_path):
     passage = replace(
         one_stack([" Amy", " saw", " Tim", ".", " She", " ran"]),
-        asking={"tag:NOUN": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB": [1]},
+        asking={"tag:NOUN->VERB": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB->NOUN": [1]},
     )
     for label, asks in (("tag:VERB->NOUN", "saw"), ("tag:NOUN->VERB", "Tim"), ("relation:obj:dependent->head", "ran")):
         called = {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyses import corpora, report, runs
+from analyses import corpora, figures, report, runs
 from analyses.behaviours import OURS
+from analyses.head_names import Place, head_name
 from analyses.headlines import ranking
 from analyses.headlines.facts import Tables, facts
 from analyses.headlines.head_cards import overview
@@ -18,7 +19,7 @@ from analyses.sections import Section
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted
-from tests.analyses.headlines.hand_made_tables import hand_made, heads_row
+from tests.analyses.headlines.hand_made_tables import effect_row, hand_made, heads_row
 from tests.pages import Page, page_of
 
 
@@ -92,10 +93,42 @@ def test_an_interval_beyond_the_whole_answer_lies_on_the_line_with_a_mark_at_the
     tables["effects"].loc[tables["effects"]["task"] == "agreement", "ci_high"] = 1.25
     card = next(each for each in overview(tables, OURS)[1].cards if each.id == "L0.H1")
     removed = card.groups[0][1][0].bars[0]
-    assert removed.text == "35% removed by replacing it (25% to 125%)"
+    assert removed.text.startswith("35% removed by replacing it (25% to 125%)")
     assert removed.high == 1
     assert dict(removed.ticks)["100%"] == pytest.approx(1 / 1.25)
     assert removed.at == pytest.approx(0.35 / 1.25)
+
+
+def test_each_bar_of_minimal_pairs_says_its_own_false_discovery_rate():
+    """What is restored is another test than what is removed."""
+    tables = hand_made()
+    restores = effect_row(0, 1, "agreement", "denoise", 0.2, 0.1) | {"q": 0.3}
+    tables["effects"] = pd.concat([tables["effects"], pd.DataFrame([restores])])
+    card = next(each for each in overview(tables, OURS)[1].cards if each.id == "L0.H1")
+    ((_, (known,)),) = card.groups
+    removed, restored = (bar.text.replace("\u00a0", " ") for bar in known.bars)
+    assert removed == "35% removed by replacing it (25% to 100%), false discovery rate 0.001"
+    assert restored == "20% restored by it (10% to 100%), false discovery rate 0.300"
+    assert known.note == ""
+
+
+def test_a_folded_fact_names_what_its_gain_is_over_and_numbers_say_of_which_text_they_are(page):
+    assert "+0.880 over uniform attention" in page.text
+    assert not re.search(r"\d gain\b", page.text)
+    assert "How far it looks on the whole text" in page.text
+    assert "On the whole text; induction on random tokens that come twice." in page.text
+
+
+def test_the_map_of_labels_says_first_of_each_head_what_the_atlas_says():
+    tables = hand_made()
+    rows = ranking.in_order(facts(tables, OURS))
+    atlas = overview(tables, OURS)[1].atlases[0]
+    first = {cell.name: cell.behaviour for layer in atlas.layers for cell in layer if cell.stands != "quiet"}
+    kept = rows.drop_duplicates([*Place._fields])
+    assert {head_name(row["layer"], row["head"]): row["behaviour"] for row in kept.to_dict("records")} == first
+    assert kept.loc[kept["layer"] == 0, ["label", "evidence"]].to_numpy().tolist() == [["was/were", "effect"]]
+    figure = figures.label_map(rows, 2, 2)
+    assert {text.get_position(): text.get_text().split("\n")[0] for text in figure.axes[0].texts}[1, 0] == "was/were"
 
 
 def test_a_cell_leaves_out_what_it_has_no_room_for():
@@ -147,10 +180,30 @@ def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():
 
 def test_sentences_are_shown_with_the_word_that_asks_and_the_one_attended_to():
     row = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "corpus": "x", "choice": "best"}
-    read = pd.DataFrame([row | {"sentence": "<b>one</b> two three", "asks": 2, "seen": 0, "weight": 0.876}])
-    line, first, _ = overview({**hand_made(), "example_sentences": read}, OURS)
+    row |= {"sentence": "<b>one</b> two three", "asks": 2, "seen": 0, "weight": 0.876, "asked": 9, "read": 3}
+    of_label = {"label": "tag:VERB->NOUN", "measure": "tag:VERB->NOUN", "right": True}
+    rows = [row | of_label, row | of_label | {"choice": "random", "right": False}]
+    rows += [row | {"head": 1, "label": None, "measure": None, "right": None}]
+    line, first, _ = overview({**hand_made(), "example_sentences": pd.DataFrame(rows)}, OURS)
     html = render(line, [first], [Section("In short", ["Nothing more."])], {})
-    assert '<li><mark>&lt;b&gt;one&lt;/b&gt;</mark> two <u>three</u> <span class="soft">88%</span></li>' in html
+    sentence = '<mark>&lt;b&gt;one&lt;/b&gt;</mark> two <u>three</u> <span class="soft">88%</span></li>'
+    assert html.count(f"<li>{sentence}") == 2  # the surest of a label are right, and of no label nothing is said
+    assert f'<li><span aria-hidden="true">✗</span><span class="hidden">wrong:</span> {sentence}' in html
+    text = Page(html).text
+    assert "Verbs whose strongest attention is on a noun, the surest first:" in text
+    assert "Drawn at random among 9 verbs in 3 passages that were read: ✓ where the strongest attention is on" in text
+    assert "No label of this head is about words of this text." in text
+    assert "Any words, drawn at random among 9 words in 3 passages that were read:" in text
+
+
+def test_where_a_label_holds_of_no_word_that_was_read_the_card_says_so():
+    row = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "corpus": "x", "choice": "random"}
+    row |= {"sentence": "a b", "asks": 1, "seen": 0, "weight": 0.2, "asked": 4, "read": 2, "right": False}
+    read = pd.DataFrame([row | {"label": "rule:last VERB", "measure": "relation:obj:dependent->head"}])
+    card = next(each for each in overview({**hand_made(), "example_sentences": read}, OURS)[1].cards if each.examples)
+    none = "Of 4 objects in 2 passages that were read there is none whose strongest attention is on the last verb."
+    assert card.examples[0].title == none
+    assert not card.examples[0].several
 
 
 # A planted model's report.

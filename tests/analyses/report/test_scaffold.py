@@ -1,6 +1,7 @@
 """Every command's directory is written alike: the record has the same keys, the page shows every kind of value."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tiny import LLAMA
 
 from analyses.corpora import Corpus
 from analyses.provenance import SCHEMA
-from analyses.report.scaffold import Run, write
+from analyses.report.scaffold import Run, short_name, write
 from analyses.sections import (
     BREAK,
     UNUSED,
@@ -193,3 +194,35 @@ def test_a_page_has_no_slips(model, tmp_path):
     for at, models in enumerate(({"a": model}, {"a": small}, {"a": model, "b": small})):
         write(tmp_path / str(at), lambda run: counted, models)
         assert slips((tmp_path / str(at) / "report.html").read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("/somewhere/else/MiniLM/", "MiniLM"),
+        ("gum:/somewhere/gum", "gum"),
+        ("../models/own", "own"),
+        ("org/name", "org/name"),
+        ("tales:100", "tales:100"),
+        ("the default model", "the default model"),
+    ],
+)
+def test_a_heading_calls_a_path_by_its_last_part(name, short):
+    assert short_name(name) == short
+
+
+def test_contents_lead_to_definitions_and_to_how_a_run_is_cited(tmp_path):
+    out = tmp_path / "out"
+    write(
+        out,
+        lambda run: page(definitions=[("gain", "more")]),
+        {"/a/path/tiny": Transformer(TransformerConfig(decoder=LLAMA))},
+        seed=7,
+    )
+    shown = page_of(out)
+    contents = re.search(r'<nav class="contents".*?</nav>', (out / "report.html").read_text("utf-8"), re.DOTALL)
+    assert contents is not None
+    assert [to for to in re.findall(r'href="#([^"]+)"', contents[0])][-3:] == ["made", "cite", "definitions"]
+    sha = json.loads((out / "run.json").read_text())["model"]["sha256"]
+    assert f"tiny (SHA-256 {sha[:12]})" in shown.text
+    assert "seed 7" in shown.text

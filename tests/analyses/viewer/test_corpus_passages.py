@@ -59,21 +59,22 @@ def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
     assert unnamed.meant == {}  # nobody is named before
 
 
-def test_it_is_told_which_words_are_of_a_tag_or_at_an_end_of_a_relation_where_that_is_annotated():
+def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated():
     words = ["Sue", "saw", "the", "dog", "because", "Tim", "saw", "Sue"]
     told = replace(text(1, " ".join(words)), tags=("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN"))
     told = replace(told, heads=(1, -1, 3, 1, 6, 6, 1, 6))
     relations = ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")
     told = replace(told, relations=relations)
-    (shown,) = corpus_passages.found(worded(), [told])
-    assert shown.asking["tag:PROPN"] == [0, 5, 7]
+    measures = OURS["part-of-speech"].measures
+    (shown,) = corpus_passages.found(worded(), [told], measures)
+    assert shown.asking["tag:VERB->PROPN"] == [1, 6]
     assert shown.asking["relation:obj:dependent->head"] == [3, 7]
-    assert shown.asking["relation:obj:head->dependent"] == [1, 6]
+    assert "relation:obj:head->dependent" not in shown.asking  # objects come after their verbs, which do not see them
     assert "relation:root:dependent->head" not in shown.asking
     called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
     (data,) = Viewer((shown,), called).data["passages"]
     assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
-    (bare,) = corpus_passages.found(worded(), [replace(told, tags=None, heads=None, relations=None)])
+    (bare,) = corpus_passages.found(worded(), [replace(told, tags=None, heads=None, relations=None)], measures)
     assert bare.asking == {}
 
 

@@ -1,0 +1,173 @@
+"""Heads are shown at words that their labels are about: on planted heads it follows from paper which these are."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from analyses import position
+from analyses.asked_words import questions
+from analyses.behaviours import OURS
+from analyses.head_names import Place
+from analyses.headlines.example_sentences import example_sentences
+from analyses.headlines.facts import Fact, Size
+from analyses.plain_words import Words, asked
+from analyses.reading.windows import Batch, Reading
+from interp import AnnotatedText, Mention
+from models import planted
+from models.planted import Planted
+
+WORDS = ["Tim", "Sue", "saw", "fed", "the", "big", "dog", "cat", "and", "she", "."]
+_OF_WORDS = ("PROPN", "PROPN", "VERB", "VERB", "DET", "ADJ", "NOUN", "NOUN", "CCONJ", "PRON", "PUNCT")
+TAGS = dict(zip(WORDS, _OF_WORDS, strict=True))
+
+
+def text(sentence: str, document: str = "d", mentions: tuple[Mention, ...] = ()) -> AnnotatedText:
+    """Objects are the last words but one; the verb is their head."""
+    words = tuple(sentence.split())
+    told = AnnotatedText(words, (True,) * len(words), document, mentions=mentions)
+    verb, thing = words.index(next(word for word in words if TAGS[word] == "VERB")), len(words) - 2
+    heads = tuple(verb if at == thing else -1 for at in range(len(words)))
+    relations = tuple("obj" if at == thing else "root" for at in range(len(words)))
+    return replace(told, tags=tuple(TAGS[word] for word in words), heads=heads, relations=relations)
+
+
+TEXTS = [
+    text(f"{who} {did} the big {what} and {other} {did} the {thing} .", f"document {number}")
+    for number, (who, did, what, other, thing) in enumerate(
+        [("Tim", "saw", "dog", "Sue", "cat"), ("Sue", "fed", "cat", "Tim", "dog"), ("Sue", "saw", "dog", "Tim", "dog")]
+    )
+]
+
+
+def batch(*texts: AnnotatedText) -> Batch:
+    model = Planted(WORDS, [[planted.uniform]], n_ctx=40, start="<s>").build()
+    (found,) = Reading(model, texts)
+    return found
+
+
+def asked_by(measure: str, label: str = "", *texts: AnnotatedText) -> dict[int, set[int]]:
+    behaviour = next(each for each in OURS.values() if measure in {own.name for own in each.measures})
+    (found,) = questions(behaviour[measure], label or measure, batch(*(texts or TEXTS[:1])), causal=True)
+    return {each.asks: {*each.sought} for each in found}
+
+
+class TestWhichWordsALabelIsAbout:
+    """Tim(0) saw(1) the(2) big(3) dog(4) and(5) Sue(6) saw(7) the(8) cat(9) .(10); earlier words alone are seen."""
+
+    def test_of_two_tags_the_words_of_the_first_that_see_a_word_of_the_second(self):
+        assert asked_by("tag:VERB->PROPN") == {1: {0}, 7: {0, 6}}
+        assert asked_by("tag:NOUN->VERB") == {4: {1}, 9: {1, 7}}
+
+    def test_of_a_relation_the_words_that_stand_in_it(self):
+        assert asked_by("relation:obj:dependent->head") == {9: {1}}
+        assert asked_by("relation:obj:head->dependent") == {}  # not visible
+
+    def test_of_a_rule_the_word_that_it_takes_from_the_words_of_the_measure(self):
+        assert asked_by("relation:obj:dependent->head", "rule:last VERB") == {9: {7}}
+        assert asked_by("relation:obj:dependent->head", "rule:offset -2") == {9: {7}}
+
+    def test_of_a_class_liked_whoever_asks_every_word_that_sees_one(self):
+        assert asked_by("tag:VERB->NOUN", "rule:any->NOUN") == {**{at: {4} for at in range(5, 10)}, 10: {4, 9}}
+
+    def test_of_an_offset_and_of_copies_what_stands_there(self):
+        assert asked_by("offset:-3")[7] == {4}
+        assert asked_by("duplicate-token") == {7: {1}, 8: {2}}
+        assert asked_by("induction") == {7: {2}, 8: {3}}
+
+    def test_of_an_antecedent_the_pronouns_and_their_mentions_or_the_words_before_them(self):
+        chains = (Mention(0, 1, 0, "Sue"), Mention(2, 3, 2, "Tim"), Mention(4, 5, 4, "Sue"))
+        told = text("Sue saw Tim and she fed the dog .", mentions=chains)
+        assert asked_by("antecedent:named", "antecedent", told) == {4: {0}}
+        assert asked_by("antecedent-predicting:named", "antecedent-predicting", told) == {3: {0}}
+        assert asked_by("antecedent:named", "rule:nearest", told) == {4: {2}}
+        (found,) = questions(OURS["coreference"]["antecedent:named"], "antecedent", batch(told), causal=True)
+        assert found[0].among == {0, 2}
+
+
+def test_what_followed_a_copy_is_in_random_repeats_the_place_that_induction_is_measured_at():
+    model = Planted([f"w{at}" for at in range(30)], [[planted.uniform]], n_ctx=40, start="<s>").build()
+    length = 9
+    (ids,) = position.repeated(model, length, 1, seed=0).tolist()
+    assert model.tokenizer is not None
+    read = next(iter(Reading(model, [AnnotatedText(tuple(model.tokenizer.labels(ids[1:])), (True,) * 18, "d")])))
+    looks = position.BEHAVIOUR["induction"].looks(read.windows[0])
+    assert looks == {row: {row - (length - 1)} for row in range(1 + length, 1 + 2 * length)}
+
+
+@pytest.mark.parametrize(
+    ("label", "measure", "words", "whose"),
+    [
+        ("tag:VERB->NOUN", "tag:VERB->NOUN", "verbs", "strongest attention is on a noun"),
+        ("relation:obj:dependent->head", "", "objects", "strongest attention is on their verb"),
+        ("rule:last VERB", "relation:obj:dependent->head", "objects", "strongest attention is on the last verb"),
+        ("rule:any->ADJ", "tag:NOUN->ADJ", "words", "strongest attention is on an adjective"),
+        ("offset:-2, self", "offset:-2", "words", "strongest attention is on the token 2 back or the word itself"),
+        ("antecedent", "antecedent:named", "pronouns", "most attended mention is one that they stand for"),
+        ("rule:first", "antecedent:named", "pronouns", "most attended mention is the first mention"),
+        ("mine", "mine", "words that “mine” is about", "strongest attention is on a word that it names"),
+    ],
+)
+def test_it_is_said_of_which_words_examples_are(label, measure, words, whose):
+    told = asked(label, measure or label)
+    assert (told.words, told.whose) == (words, whose)
+
+
+# Planted heads.
+
+
+def fact(label: str, *measures: str) -> Fact:
+    size = Size("gain", 0.5, 0.4, 0.6, "share")
+    return Fact(
+        Words(label, label), "x", "looks there", label, (size,), 0.001, 0.4, 2, (), measures=measures or (label,)
+    )
+
+
+@pytest.fixture(scope="module")
+def shown() -> pd.DataFrame:
+    """A head that looks one back, another that does, and a uniform one."""
+    layers = [[planted.offset(-1), planted.offset(-1), planted.uniform]]
+    model = Planted(WORDS, layers, n_ctx=40, start="<s>").build()
+    found = {Place("decoder", "self", 0, head): [] for head in range(3)}
+    found[Place("decoder", "self", 0, 0)] = [replace(fact("agreement"), measures=()), fact("tag:VERB->PROPN")]
+    found[Place("decoder", "self", 0, 1)] = [fact("tag:NOUN->VERB")]
+    return example_sentences(model, dict.fromkeys(OURS, TEXTS), found, OURS)
+
+
+def of_head(shown: pd.DataFrame, head: int, choice: str) -> pd.DataFrame:
+    return shown.loc[(shown["head"] == head) & (shown["choice"] == choice)]
+
+
+def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_failures(shown):
+    """From a verb one back stands the name: always right. From a noun stands an adjective or article: never."""
+    best, drawn = of_head(shown, 0, "best"), of_head(shown, 0, "random")
+    assert len(best) == 3  # one of each passage
+    assert len(drawn) == 5
+    for rows in (best, drawn):
+        assert (rows["asked"] == 6).all()
+        assert rows["right"].all()
+        words = [
+            (row["sentence"].split(" ")[row["asks"]], row["sentence"].split(" ")[row["seen"]])
+            for row in rows.to_dict("records")
+        ]
+        assert {TAGS[asks] for asks, _ in words} == {"VERB"}
+        assert {TAGS[seen] for _, seen in words} == {"PROPN"}
+    assert of_head(shown, 1, "best").empty
+    assert not of_head(shown, 1, "random")["right"].any()
+    assert (of_head(shown, 1, "random")["label"] == "tag:NOUN->VERB").all()
+
+
+def test_of_a_head_without_a_label_any_word_asks_and_nothing_is_right_or_wrong(shown):
+    rows = shown.loc[shown["head"] == 2]
+    assert rows["label"].isna().all()
+    assert rows["right"].isna().all()
+    assert (rows["asked"] == 30).all()  # every word but each first
+
+
+def test_heads_of_one_label_are_shown_the_same_words_at_random():
+    model = Planted(WORDS, [[planted.offset(-1), planted.uniform]], n_ctx=40, start="<s>").build()
+    found = {Place("decoder", "self", 0, head): [fact("tag:NOUN->VERB")] for head in range(2)}
+    rows = example_sentences(model, dict.fromkeys(OURS, TEXTS), found, OURS)
+    same = ["sentence", "asks"]
+    one, other = (of_head(rows, head, "random")[same].reset_index(drop=True) for head in range(2))
+    pd.testing.assert_frame_equal(one, other)
