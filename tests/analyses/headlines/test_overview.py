@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyses import corpora, report, runs
+from analyses import corpora, plain_words, report, runs
 from analyses.behaviours import OURS
 from analyses.headlines import ranking
 from analyses.headlines.facts import Tables, facts
@@ -98,12 +98,13 @@ def test_an_interval_beyond_the_whole_answer_lies_on_the_line_with_a_mark_at_the
     assert removed.at == pytest.approx(0.35 / 1.25)
 
 
-def test_a_cell_leaves_out_what_it_has_no_room_for():
+def test_a_cell_may_break_long_words_and_pairs():
     tables = hand_made()
     renamed = {"relation:obj:dependent->head": "rule:last VERB/AUX", "tag:NOUN->VERB": "rule:last NOUN/PROPN/PRON"}
     tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
     page = shown(tables)
-    assert "L1.H1: □last verb or auxil\u00adiary; attention alone" in page.text
+    assert "L1.H1: □last verb or auxil\u00adiary, last noun, name or pronoun; attention alone" in page.text
+    assert plain_words.breakable("was/were") == "was/\u200bwere"
 
 
 def test_an_effect_without_attention_is_not_told_as_if_the_head_looked_there():
