@@ -101,16 +101,16 @@ def plural(noun: str) -> str:
 
 
 _PARTS = (
-    *("adjec·tive", "ante·cedent", "auxil·iary", "conjunc·tion", "deter·miner", "induc·tion", "inter·jection"),
-    *("posses·sor", "predi·cate", "prepo·sition", "punctu·ation", "subor·dinator"),
+    *("adja·cent", "adjec·tive", "ante·cedent", "auxil·iary", "conjunc·tion", "deter·miner", "induc·tion"),
+    *("inter·jection", "posses·sor", "predi·cate", "prepo·sition", "punctu·ation", "subor·dinator"),
 )
 
 
 def breakable(words: str) -> str:
-    """The same, with a soft hyphen where a long word may be broken in a narrow cell."""
+    """The same, with a soft hyphen or a space of no width where it may be broken in a narrow cell."""
     for parts in _PARTS:
         words = words.replace(parts.replace("·", ""), parts.replace("·", "\u00ad"))
-    return words
+    return words.replace("/", "/\u200b")
 
 
 def infinitive(said: str) -> str:

@@ -22,7 +22,7 @@ from matplotlib.font_manager import FontProperties
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
 # mark, line and shade, in ink; baselines are grey.
-POSITION, SYNTAX, COREFERENCE, OWN = "#0067a3", "#00724f", "#b34700", "#7d3f98"
+POSITION, SYNTAX, COREFERENCE, OWN = "#0067a3", "#00543a", "#b34700", "#5b2a73"
 FAMILIES = {"blue": POSITION, "green": SYNTAX, "orange": COREFERENCE, "purple": OWN}
 BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
 INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from analyses.sections import (
 from analyses.viewer import Called, Passage, Viewer
 from analyses.viewer.naming import HeadName
 
-_ROOM = 9  # layers or heads beside each other that have room for words
+_ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
 _OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token", "self")
 _AHEAD = ("next-token", "offset:2", "offset:3")
@@ -49,7 +48,6 @@ _TICKS: dict[str, list[tuple[str, float]]] = {
     "correlation": [("0", 0.0), ("1", 1.0)],
     "nats": [("0", 0.0)],
 }
-_LINES, _LETTERS = 4, 11  # of text that fit into a cell, and in a line of it
 _AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
 _REST = (
     "On the whole text; induction on random tokens that come twice. Labels, and what is said beside simple rules, are "
@@ -116,15 +114,8 @@ def _cell(place: Place, own: Sequence[Fact], several: bool) -> Cell:
     if not own:
         return Cell(id, name, "quiet")
     words = [plain_words.breakable(fact.words.short) for fact in own[:2]]
-    if sum(map(_lines, words)) > _LINES:
-        words = words[:1]
     stands = "needed" if any(fact.needed for fact in own) else "looks"
     return Cell(id, name, stands, own[0].behaviour, words[0], "".join(words[1:]))
-
-
-def _lines(words: str) -> int:
-    """How many lines of a cell a fact takes."""
-    return len(wrap(words.replace("\u00ad", "-"), _LETTERS))
 
 
 class _Cards:

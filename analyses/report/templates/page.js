@@ -64,6 +64,7 @@
       event.preventDefault(); // the card stands beside the atlas: no jump
       history.pushState(null, "", "#" + cell.dataset.head);
       show(cell.dataset.head);
+      cell.focus(); // not every browser gives a link the focus that is touched
     });
   }
   function follow() {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analyses import corpora, figures, report, runs
+from analyses import corpora, figures, plain_words, report, runs
 from analyses.behaviours import OURS
 from analyses.head_names import Place, head_name
 from analyses.headlines import ranking
@@ -131,12 +131,13 @@ def test_the_map_of_labels_says_first_of_each_head_what_the_atlas_says():
     assert {text.get_position(): text.get_text().split("\n")[0] for text in figure.axes[0].texts}[1, 0] == "was/were"
 
 
-def test_a_cell_leaves_out_what_it_has_no_room_for():
+def test_a_cell_may_break_long_words_and_pairs():
     tables = hand_made()
     renamed = {"relation:obj:dependent->head": "rule:last VERB/AUX", "tag:NOUN->VERB": "rule:last NOUN/PROPN/PRON"}
     tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
     page = shown(tables)
-    assert "L1.H1: □last verb or auxil\u00adiary; attention alone" in page.text
+    assert "L1.H1: □last verb or auxil\u00adiary, last noun, name or pronoun; attention alone" in page.text
+    assert plain_words.breakable("was/were") == "was/\u200bwere"
 
 
 def test_an_effect_without_attention_is_not_told_as_if_the_head_looked_there():

@@ -1,0 +1,99 @@
+"""Can the behaviours' colours be told apart and read, light and dark, in a figure too, by the colour-blind too?
+
+Sight without one kind of cone is simulated as Machado, Oliveira and Fernandes do (2009, "A physiologically-based model
+for simulation of color vision deficiency", severity 1), and colours are compared by CIEDE2000: about 1 is just seen by
+someone who looks for it, and 10 at a glance. Of tritanopia the authors call their model an approximation.
+"""
+
+import re
+import warnings
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyses.figures import style
+
+colour = pytest.importorskip("colour", reason="colour-science is not installed: pip install -e '.[test]'")
+
+APART, READABLE = 10, 4.5  # CIEDE2000; and the contrast that WCAG 2.2 asks of text (1.4.3)
+BESIDE_WORDS = 5  # CIEDE2000: in a figure turned dark, where a name or a legend's words stand at each colour
+NAMES = ("position", "syntax", "coreference", "own")
+SHEET = (Path(style.__file__).parents[1] / "report" / "templates" / "style.css").read_text("utf-8")
+_LUMA = np.array([0.213, 0.715, 0.072])  # by which CSS turns hues
+
+
+def themes() -> list[dict[str, str]]:
+    """Colours by name, of a light page and of a dark one."""
+    light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6})\b", part)) for part in SHEET.split(":root {")[1:3])
+    return [{"bg": "#ffffff"} | {name: each for name, each in light.items() if len(each) == 7}, dark]
+
+
+def rgb(code: str) -> np.ndarray:
+    return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+
+
+def inverted(code: str, ground: str) -> np.ndarray:
+    """A figure's colour on a dark page: `invert(1) hue-rotate(180deg)`, then `screen`."""
+    turned = 2 * (1 - rgb(code)) @ _LUMA - (1 - rgb(code))
+    return 1 - (1 - rgb(ground)) * (1 - turned.clip(0, 1))
+
+
+LIGHT, DARK = themes()
+PALETTES = {
+    "light page": ({name: rgb(LIGHT[name]) for name in NAMES}, rgb(LIGHT["bg"])),
+    "dark page": ({name: rgb(DARK[name]) for name in NAMES}, rgb(DARK["bg"])),
+    "figure on a dark page": (
+        dict(zip(NAMES, [inverted(each, DARK["bg"]) for each in style.FAMILIES.values()], strict=True)),
+        rgb(DARK["bg"]),
+    ),
+}
+
+
+def linear(shade: np.ndarray) -> np.ndarray:
+    return colour.cctf_decoding(shade, function="sRGB")
+
+
+def seen(shade: np.ndarray, lacking: str) -> np.ndarray:
+    """In CIE L*a*b*, by someone who lacks these cones."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that tritanopia is approximated
+        matrix = np.eye(3) if lacking == "none" else colour.blindness.matrix_cvd_Machado2009(lacking, 1.0)
+    shown = colour.cctf_encoding((matrix @ linear(shade)).clip(0, 1), function="sRGB")
+    return colour.XYZ_to_Lab(colour.sRGB_to_XYZ(shown))
+
+
+def contrast(one: np.ndarray, other: np.ndarray) -> float:
+    low, high = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("lacking", ["none", "Protanomaly", "Deuteranomaly", "Tritanomaly"])
+@pytest.mark.parametrize("palette", PALETTES)
+def test_any_two_behaviours_are_told_apart_at_a_glance(palette, lacking):
+    inks = {name: seen(shade, lacking) for name, shade in PALETTES[palette][0].items()}
+    near = {
+        (one, other): round(float(colour.delta_E(inks[one], inks[other], method="CIE 2000")), 1)
+        for one, other in combinations(inks, 2)
+    }
+    least = BESIDE_WORDS if palette == "figure on a dark page" else APART
+    assert {pair: apart for pair, apart in near.items() if apart < least} == {}
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_each_can_be_read_on_its_ground(palette):
+    inks, ground = PALETTES[palette]
+    assert {name: contrast(ink, ground) for name, ink in inks.items() if contrast(ink, ground) < READABLE} == {}
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_each_can_be_read_on_its_wash_too(theme):
+    for name in NAMES[:3]:
+        assert contrast(rgb(theme[name]), rgb(theme[f"{name}-wash"])) >= READABLE, name
+        assert contrast(rgb(theme["ink"]), rgb(theme[f"{name}-wash"])) >= READABLE, name
+        assert contrast(rgb(theme["soft"]), rgb(theme[f"{name}-wash"])) >= READABLE, name
+
+
+def test_figures_and_pages_have_the_same_colours():
+    assert [*style.FAMILIES.values()] == [LIGHT[name] for name in NAMES]

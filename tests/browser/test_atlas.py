@@ -1,0 +1,117 @@
+"""The atlas of heads in a browser: words where there is room, and everything at the focus and under a finger."""
+
+import pytest
+
+from analyses.report.renderer import render
+from analyses.sections import Atlas, Cell, Overview, Section
+
+FACTS = [
+    ("position", "needed", "token before", "was/\u200bwere"),
+    ("part-of-speech", "looks", "last verb or auxil\u00adiary", "noun to adjec\u00adtive"),
+    ("coreference", "needed", "he/\u200bshe", "his/\u200bher"),
+    ("position", "looks", "nearby", ""),
+    ("", "quiet", "", ""),
+]
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00ad", "").replace("\u200b", "")
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    """A page with an atlas of so many layers and heads, in which the facts come round."""
+
+    def make(n_layers: int, n_heads: int):
+        layers = []
+        for layer in reversed(range(n_layers)):
+            row = []
+            for head in range(n_heads):
+                name = f"L{layer}.H{head}"
+                behaviour, stands, first, second = FACTS[(layer + head) % len(FACTS)]
+                row.append(Cell(name, name, stands, behaviour, first, second))
+            layers.append(row)
+        atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
+        out = tmp_path / f"{n_layers}x{n_heads}.html"
+        out.write_text(render("?", [Overview([], [atlas], [])], [Section("In short", ["x"])], {}), "utf-8")
+        return out
+
+    return make
+
+
+def facts(shown, name: str) -> tuple[str, str]:
+    """What stands in a cell, whole, as far as it is seen."""
+    found = shown.page.evaluate(
+        """name => {
+          const cell = document.querySelector(`[data-head="${name}"]`), room = cell.querySelector(".words");
+          return [..."bi"].map(tag => {
+            const said = cell.querySelector(tag);
+            if (!said || !said.checkVisibility()) return "";
+            const box = said.getBoundingClientRect(), around = room.getBoundingClientRect();
+            const inside = box.right <= around.right + 1 && box.bottom <= around.bottom + 1;
+            return inside && said.scrollHeight <= said.clientHeight + 1 ? said.textContent : "";
+          });
+        }""",
+        name,
+    )
+    first, second = map(plain, found)
+    return first, second
+
+
+@pytest.mark.parametrize(("n_layers", "n_heads"), [(4, 8), (6, 12), (12, 12)])
+def test_up_to_twelve_by_twelve_a_cell_says_its_first_fact(browse, page_of, n_layers, n_heads):
+    shown = browse(page_of(n_layers, n_heads))
+    assert (shown.overflow(), shown.small()) == (0, [])
+    assert facts(shown, "L0.H0")[0] == "token before"
+    assert facts(shown, "L0.H2") == ("he/she", "his/her")  # one line each
+    assert facts(shown, "L0.H3") == ("nearby", "")
+    bottom = shown.page.locator(".atlas tfoot").bounding_box()
+    assert bottom["y"] + bottom["height"] < 800
+
+
+def test_a_second_fact_stands_in_grey_where_it_fits_whole_and_is_not_there_in_part(browse, page_of):
+    shown = browse(page_of(4, 8))
+    assert facts(shown, "L0.H0") == ("token before", "was/were")
+    first, second = (shown.page.locator(f'[data-head="L0.H0"] {tag}') for tag in "bi")
+    colours = [each.evaluate("each => getComputedStyle(each).color") for each in (first, second)]
+    assert colours == ["rgb(27, 31, 36)", "rgb(91, 100, 112)"]
+    shown = browse(page_of(12, 12))
+    assert facts(shown, "L0.H0") == ("token before", "")
+
+
+@pytest.mark.parametrize(("n_layers", "n_heads"), [(1, 3), (4, 8), (12, 12), (13, 16)])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_both_facts_are_seen_whole_at_the_focus(browse, page_of, n_layers, n_heads, width):
+    shown = browse(page_of(n_layers, n_heads), width=width)
+    page = shown.page
+    names = [f"L{layer}.H{head}" for layer in {0, n_layers - 1} for head in {0, 1, n_heads // 2, n_heads - 1}]
+    for name in names:
+        layer, head = map(int, name[1:].split(".H"))
+        _, _, first, second = FACTS[(layer + head) % len(FACTS)]
+        page.locator(f'[data-head="{name}"]').focus()
+        assert facts(shown, name) == (plain(first), plain(second))
+        if first:
+            box = page.locator(f'[data-head="{name}"] .words').bounding_box()
+            region = page.locator(".wide").first.bounding_box()
+            assert region["x"] - 1 <= box["x"]
+            assert box["x"] + box["width"] <= region["x"] + region["width"] + 1
+            assert region["y"] - 1 <= box["y"]
+            assert box["y"] + box["height"] <= region["y"] + region["height"] + 1
+    assert shown.overflow() <= 0
+
+
+@pytest.mark.parametrize(("n_layers", "n_heads"), [(4, 8), (12, 12), (13, 16)])
+def test_on_a_narrow_page_a_cell_has_a_glyph_and_a_touch_shows_its_words(browse, page_of, n_layers, n_heads):
+    shown = browse(page_of(n_layers, n_heads), width=390)
+    cell = shown.page.locator('[data-head="L0.H1"]')
+    assert facts(shown, "L0.H1") == ("", "")
+    assert cell.locator(".glyph").is_visible()
+    cell.evaluate("each => each.click()")  # a touch: not every browser gives a link the focus
+    assert facts(shown, "L0.H1") == ("last verb or auxiliary", "noun to adjective")
+    assert shown.small() == []
+
+
+def test_beyond_twelve_a_cell_has_a_glyph(browse, page_of):
+    shown = browse(page_of(13, 16))
+    assert facts(shown, "L0.H0") == ("", "")
+    assert shown.page.locator('[data-head="L0.H0"] .glyph').is_visible()
