@@ -44,8 +44,8 @@ LIGHT, DARK = themes()
 PALETTES = {
     "light page": ({name: rgb(LIGHT[name]) for name in NAMES}, rgb(LIGHT["bg"])),
     "dark page": ({name: rgb(DARK[name]) for name in NAMES}, rgb(DARK["bg"])),
-    "figure on a dark page": (
-        dict(zip(NAMES, [inverted(each, DARK["bg"]) for each in style.FAMILIES.values()], strict=True)),
+    "figure on a dark page": (  # a behaviour of one's own has figures of its own
+        dict(zip(NAMES[:3], [inverted(each, DARK["bg"]) for each in style.BEHAVIOURS.values()], strict=True)),
         rgb(DARK["bg"]),
     ),
 }

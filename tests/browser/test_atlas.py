@@ -3,7 +3,7 @@
 import pytest
 
 from analyses.report.renderer import render
-from analyses.sections import Atlas, Cell, Overview, Section
+from analyses.sections import Atlas, Card, Cell, Overview, Section, Table
 
 FACTS = [
     ("position", "needed", "token before", "was/\u200bwere"),
@@ -20,7 +20,7 @@ def plain(text: str) -> str:
 
 @pytest.fixture
 def page_of(tmp_path):
-    """A page with an atlas of so many layers and heads, in which the facts come round."""
+    """A page with an atlas of so many layers and heads, in which the facts come round, and the card of one head."""
 
     def make(n_layers: int, n_heads: int):
         layers = []
@@ -33,7 +33,8 @@ def page_of(tmp_path):
             layers.append(row)
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
         out = tmp_path / f"{n_layers}x{n_heads}.html"
-        out.write_text(render("?", [Overview([], [atlas], [])], [Section("In short", ["x"])], {}), "utf-8")
+        card = Card("L0.H0", "L0.H0", [], [], None, [], [], [], [], None, Table(["measure"], [["x"]], "l"), "")
+        out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
         return out
 
     return make
@@ -115,3 +116,11 @@ def test_beyond_twelve_a_cell_has_a_glyph(browse, page_of):
     shown = browse(page_of(13, 16))
     assert facts(shown, "L0.H0") == ("", "")
     assert shown.page.locator('[data-head="L0.H0"] .glyph').is_visible()
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1280, True), (390, False)])
+def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(browse, page_of, width, beside):
+    page = browse(page_of(12, 12), width=width).page
+    atlas, card = (page.locator(each).bounding_box() for each in (".atlas", ".card"))
+    assert (card["x"] > atlas["x"] + atlas["width"]) == beside
+    assert (card["y"] > atlas["y"] + atlas["height"]) != beside
