@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 
 from analyses import over_training as forming
 from analyses.provenance import recorded
-from analyses.report.output import RUN
+from analyses.report.output import RUN, jsonable
 from interp import AnnotatedText, InputError, Model
 from interp.training import Plan, Progress, state
 from interp.training.parallel import Parallel
@@ -28,6 +28,8 @@ from models.recipes.pair_sources import Paired
 
 MAKER = "interp train"  # tells the run.json of a training from that of a report
 _PAIRS = 200  # held-out pairs that attention is measured on
+LINES, JSON, NOTHING = "lines", "json", "nothing"
+Told = Literal["lines", "json", "nothing"]
 _TOLD = ("held_out/", "model/")  # numbers of a look that a line tells
 
 
@@ -42,6 +44,7 @@ def train(
     measured: bool = True,
     parallel: Parallel | None = None,
     command: str = "",
+    told: Told = LINES,
 ) -> None:
     """Follow the recipe `name` into the directory `out`, and tell how it goes.
 
@@ -55,14 +58,16 @@ def train(
         measured: whether heads are measured at every look.
         parallel: how processes that torchrun started share the work; the first alone tells and writes.
         command: what was typed, for `run.json`.
+        told: how a look is told on standard output: a line, an object of JSON in a line, or not at all.
 
     Raises:
         InputError: as `models.recipes.read` and `Recipe.train`.
     """
     recipe = read(name, dict(map(assignment, changes)))
-    if recipe.fitted and leads():
-        print(f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}")
-    with _told(recipe.plan) as (say, tell):
+    if recipe.fitted and leads() and told != NOTHING:
+        fitted = f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}"
+        print(fitted, file=sys.stderr if told == JSON else sys.stdout)
+    with _telling(recipe.plan, told) as (say, tell):
         trained = recipe.train(
             out,
             device=device,
@@ -135,16 +140,16 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _told(plan: Plan) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
+def _telling(plan: Plan, told: Told) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
     """Two ways to tell how it goes: while data is made ready, and while the model learns.
 
     On a terminal there is a bar with the loss, tokens a second and the time left; a line a look stays above it.
-    Elsewhere there is the line alone, on standard output.
+    Elsewhere there is the line alone, on standard output, where JSON goes always.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    shown = console.is_terminal and leads()
-    lines = console if shown else Console(file=sys.stdout, soft_wrap=True)
+    shown = console.is_terminal and leads() and told != NOTHING
+    lines = console if shown and told == LINES else Console(file=sys.stdout, soft_wrap=True)
     with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not shown) as bar:
         task = bar.add_task("reading", total=None, now="")
 
@@ -154,8 +159,11 @@ def _told(plan: Plan) -> Iterator[tuple[Callable[[str, int], None], Callable[[Pr
         def tell(progress: Progress) -> None:
             now = f"loss {progress.loss:.3f}  {progress.tokens_per_second:,.0f} tokens/s"
             bar.update(task, description="training", completed=progress.step, total=plan.steps, now=now)
+            if told == NOTHING:
+                return
             if progress.step == plan.steps or (plan.evaluate_every and progress.step % plan.evaluate_every == 0):
-                lines.print(_line(progress), markup=False, highlight=False, soft_wrap=True)
+                line = _line(progress) if told == LINES else json.dumps(jsonable(asdict(progress)), ensure_ascii=False)
+                lines.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
         yield say, tell
 

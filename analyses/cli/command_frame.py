@@ -75,20 +75,14 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
             **own: Any,
         ) -> None:
             with one_line():
-                with progressing(silent=quiet or json) as progress:
+                with progressing(silent=quiet) as progress:
                     folder = out or _unused(default_out)
                     lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
                 said = [] if quiet and not json else _sentences(lines or (), folder)
             kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
             written = f"wrote {folder / 'report.html'}{kept}; beside it run.json, tables/ and figures/"
-            if json:
-                typer.echo(as_json({"out": str(folder), "report": str(folder / "report.html"), "said": said}))
-            elif not quiet:
-                from analyses.inspection import COLUMNS
-
-                for text in said:
-                    typer.echo(fill(text, COLUMNS))
-                typer.echo(written)
+            found = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
+            tell(lambda: [*map(filled, said), written], lambda: found, quiet=quiet, json=json)
 
         _, *own = inspect.signature(body).parameters.values()
         first, *rest = inspect.signature(_shared).parameters.values()
@@ -123,11 +117,31 @@ def _sentences(first: Iterable[str], folder: Path) -> list[str]:
     return [*first, *inspection.said(runs.read(folder))]
 
 
-def as_json(value: Mapping[str, Any]) -> str:
-    """An object as another program reads it."""
+def tell(
+    lines: Callable[[], Iterable[str]], value: Callable[[], Mapping[str, Any]], *, quiet: bool, json: bool
+) -> None:
+    """What a command found or wrote: with --json an object for another program, else lines, with --quiet none."""
+    if json:
+        typer.echo(as_json(value()))
+    elif not quiet:
+        for line in lines():
+            typer.echo(line)
+
+
+def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
+    """An object as another program reads it; what is undefined is null."""
     import json
 
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    from analyses.report.output import jsonable
+
+    return json.dumps(jsonable(value), indent=indent, ensure_ascii=False)
+
+
+def filled(text: str) -> str:
+    """A sentence in lines of a terminal."""
+    from analyses.inspection import COLUMNS
+
+    return fill(text, COLUMNS)
 
 
 def _unused(default_out: str) -> Path:

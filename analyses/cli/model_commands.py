@@ -2,13 +2,14 @@
 # ruff: noqa: PLC0415
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.command_frame import INTERRUPTED, end, one_line, opened, typed
-from analyses.cli.options import Device, Dtype, DtypeOption, Model, Parallel, Seed
+from analyses.cli.command_frame import INTERRUPTED, as_json, end, one_line, opened, tell, typed
+from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed
 
 
 def train(
@@ -54,6 +55,8 @@ def train(
             show_default="one process",
         ),
     ] = None,
+    quiet: Quiet = False,
+    json: JsonLines = False,
 ) -> None:
     """Train a model by a recipe: text, tokenizer, model and plan in one TOML file."""
     command = typed()
@@ -71,10 +74,15 @@ def train(
                 measured=measures,
                 parallel=None if parallel is None else parallel.value,
                 command=command,
+                told=training.JSON if json else training.NOTHING if quiet else training.LINES,
             )
         except KeyboardInterrupt:
             end(training.interrupted(out, command), INTERRUPTED)
-        if training.leads():
+        if not training.leads():
+            return
+        if json:
+            typer.echo(as_json({"out": str(out)}, indent=None))
+        elif not quiet:
             typer.echo(
                 f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml; see what its heads do "
                 f"with interp report --model {shlex.quote(str(out))}"
@@ -100,6 +108,8 @@ def generate(
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Continue a text, shown while it is written; a model with an encoder reads it, and writes its own."""
     with one_line():
@@ -114,20 +124,25 @@ def generate(
         how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         how |= {"repetition_penalty": repetition_penalty, "stop": stop or None}
         if loaded.target_tokenizer is None:
-            typer.echo(continue_text(loaded, prompt, tokens, **how).ids[0].tolist())
+            ids = continue_text(loaded, prompt, tokens, **how).ids[0].tolist()
+            tell(lambda: [str(ids)], lambda: {"prompt": prompt, "ids": ids}, quiet=quiet, json=json)
             return
-        pieces = stream(loaded, prompt, tokens, **how)
-        first = next(pieces)[0]
+        pieces = (piece for (piece,) in stream(loaded, prompt, tokens, **how))
+        if quiet or json:
+            written = "".join(pieces)
+            tell(list, lambda: {"prompt": prompt, "written": written}, quiet=quiet, json=json)
+            return
+        first = next(pieces)
         typer.echo((prompt if len(loaded.config.stacks) == 1 else "") + first, nl=False)
-        for (piece,) in pieces:
+        for piece in pieces:
             typer.echo(piece, nl=False)
         typer.echo()
 
 
-def models() -> None:
+def models(*, quiet: Quiet = False, json: Json = False) -> None:
     """Which models can be loaded: families, what they are made of, and what is on this machine."""
     with one_line():
         from analyses.cli import models_listing as listing
 
-        for line in listing.lines():
-            typer.echo(line)
+        found = listing.found()
+        tell(lambda: listing.lines(found), lambda: asdict(found), quiet=quiet, json=json)

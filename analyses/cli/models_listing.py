@@ -1,26 +1,44 @@
 """What `interp models` prints: families with their parts, and the models on this machine with their sizes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from models import catalogue as listing
 
 _UNITS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
 
 
-def lines() -> Iterator[str]:
+@dataclass(frozen=True)
+class Listing:
+    """What can be loaded: families with their parts, and the models on this machine."""
+
+    families: Mapping[str, listing.Parts | None]
+    shipped: Sequence[listing.Found]
+    cached: Sequence[listing.Found]
+
+
+def found() -> Listing:
+    """What is on this machine now."""
+    return Listing(listing.families(), [*listing.shipped()], [*listing.look(listing.cached())])
+
+
+def lines(found: Listing) -> Iterator[str]:
     """The page, line by line."""
     yield "Families (a directory in Hugging Face's format, or a name on its hub; parts by default):"
     yield from _table(
         ["family", "stacks", "attention", "positions", "norms", "feed-forward"],
-        [_family(name, parts) for name, parts in listing.families().items()],
+        [_family(name, parts) for name, parts in found.families.items()],
     )
     yield ""
     yield "Shipped:"
-    yield from _models(list(listing.shipped()))
-    found = list(listing.look(listing.cached()))
+    yield from _models(found.shipped)
     yield ""
-    yield "In the hub's cache:" if found else "In the hub's cache: nothing; --model ORG/NAME downloads a model once"
-    yield from _models(found)
+    yield (
+        "In the hub's cache:"
+        if found.cached
+        else "In the hub's cache: nothing; --model ORG/NAME downloads a model once"
+    )
+    yield from _models(found.cached)
     yield ""
     yield "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps"
 

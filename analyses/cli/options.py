@@ -58,6 +58,9 @@ Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything
 Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but what is wrong.")]
 Json = Annotated[bool, typer.Option("--json", help="Say what was found and written as JSON, for another program.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Say how it goes and what was written as JSON, an object a line.")
+]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights; int8 computes in float32.")]
 Pairs = Annotated[int, typer.Option(min=2, max=10_000, help="Minimal pairs of each causal test.")]
 Labels = Annotated[

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import as_json, one_line
+from analyses.cli.command_frame import one_line, tell
+from analyses.cli.options import Json, Quiet
 
 Format = StrEnum("Format", "PDF SVG PNG")
 Run = Annotated[Path, typer.Argument(help="The directory that a command left: its --out.", show_default=False)]
@@ -28,6 +29,8 @@ def figures(
     out: Annotated[
         Path | None, typer.Option(help="The directory of the figures.", show_default="RUN-figures, beside RUN")
     ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """A finished run's figures at the size of a paper's column, each with its caption in a text file beside it."""
     with one_line():
@@ -37,13 +40,18 @@ def figures(
         how = {"width": width, "font_size": font_size, "format": format.value}
         written = paper_figures.write(runs.read(run), folder, names or (), **how)
         pictures = [file.name for file in written.files if file.suffix != ".txt"]
-        for name in pictures:
-            typer.echo(name)
         reasons = dict.fromkeys(written.left_out.values())
-        for why in reasons:
-            typer.echo(f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}")
         count = f"{len(pictures)} figure{'s' * (len(pictures) != 1)}"
-        typer.echo(f"wrote {count} to {out or folder.name}, each with its caption in a .txt beside it")
+        lines = [
+            *pictures,
+            *(
+                f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}"
+                for why in reasons
+            ),
+            f"wrote {count} to {out or folder.name}, each with its caption in a .txt beside it",
+        ]
+        found = {"out": str(folder), "files": [file.name for file in written.files], "left_out": written.left_out}
+        tell(lambda: lines, lambda: found, quiet=quiet, json=json)
 
 
 def inspect(
@@ -52,15 +60,12 @@ def inspect(
         str, typer.Argument(help="A head, as L3.H4; cross.L3.H4 where a model has several kinds.", show_default=False)
     ],
     *,
-    json: Annotated[bool, typer.Option("--json", help="All its rows as JSON, for another program.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """What a finished run says of one head: its facts with their numbers, and its rows in every table."""
     with one_line():
         from analyses import inspection, runs
 
         found = inspection.inspect(runs.read(run), head)
-        if json:
-            typer.echo(as_json(found.data()))
-            return
-        for line in found.lines():
-            typer.echo(line)
+        tell(found.lines, found.data, quiet=quiet, json=json)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line, opened, progressing, title
-from analyses.cli.options import Device, Dtype, DtypeOption, Model
+from analyses.cli.command_frame import one_line, opened, progressing, tell, title
+from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet
 
 _DEFAULT = "view.html"
 
@@ -40,9 +40,11 @@ def view(
     ] = None,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Where does each token of your own text look, in every head? One page, to be pointed at."""
-    with one_line(), progressing() as progress:
+    with one_line(), progressing(silent=quiet) as progress:
         from analyses import viewer
         from interp import InputError
 
@@ -62,7 +64,9 @@ def view(
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, targets, strict=True))
         seen = viewer.Viewer(passages, called, linked=True, first=first)
         viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
-        typer.echo(f"wrote {out}: open it in a browser; it begins at {out}#{viewer.address(loaded, seen.start)}")
+        first = f"{out}#{viewer.address(loaded, seen.start)}"
+        written = f"wrote {out}: open it in a browser; it begins at {first}"
+        tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
 
 
 def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str | None]:

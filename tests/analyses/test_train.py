@@ -308,3 +308,13 @@ def test_a_name_in_a_recipe_leads_nowhere(recipe, capsys, tmp_path):
     assert run("out.toml", "--out", "deep/er/run") == 2
     assert "files are called by this name: expected at most 64 letters" in capsys.readouterr().err
     assert not [*tmp_path.parent.glob("esc*")]
+
+
+def test_a_look_is_a_line_of_json_or_nothing_as_asked(recipe, capsys):
+    assert run(recipe, "--out", "run", "--no-measures", "--json") == 0
+    *looks, written = map(json.loads, capsys.readouterr().out.splitlines())
+    assert written == {"out": "run"}
+    assert looks[-1]["step"] == looks[-1]["steps"]
+    assert {"loss", "tokens_per_second", "numbers", "sample"} <= looks[-1].keys()
+    assert run(recipe, "--out", "quiet", "--no-measures", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
