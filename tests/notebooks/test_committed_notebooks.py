@@ -48,3 +48,12 @@ def test_cells_were_run_in_order_and_none_raised(path):
     numbers = [cell["execution_count"] for cell in cells(path)]
     assert numbers == [*range(1, len(numbers) + 1)]
     assert not [out for cell in cells(path) for out in cell["outputs"] if out["output_type"] == "error"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_there_is_something_to_look_at(path):
+    """A table or a view of attention, which are HTML, and a figure; and the file may be committed."""
+    shown = [{*out.get("data", {})} for cell in cells(path) for out in cell["outputs"]]
+    assert any("text/html" in each for each in shown)
+    assert any({"image/png", "image/svg+xml"} & each for each in shown)
+    assert path.stat().st_size < 1 << 20
