@@ -11,6 +11,8 @@ from pandas.api.types import is_numeric_dtype
 
 from analyses import plain_words
 from analyses.behaviours import ACROSS, OURS
+from analyses.experiments import EXPERIMENTS
+from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
@@ -96,10 +98,38 @@ def inspect(run: RunFolder, name: str) -> Inspected:
 
 
 def said(run: RunFolder) -> list[str]:
-    """The headline of a run and its first sentences; nothing of runs that have none."""
-    headline, sentences = run.facts.get("headline"), [*(run.facts.get("sentences") or {}).values()]
-    rest = len(sentences) - _SAID
-    return [*([f"{headline}."] if headline else []), *sentences[:_SAID], *([f"{rest} more on the page."] * (rest > 0))]
+    """The headline of a run, its first sentences and those of a user's own measures, and what was left out.
+
+    Nothing of runs that have none.
+    """
+    headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
+    told = [*sentences][:_SAID]
+    own = [name for name in sentences if headline and name not in told and name not in OURS]
+    rest = len(sentences) - len(told) - len(own)
+    return [
+        *([f"{headline}."] if headline else []),
+        *(sentences[name] for name in [*told, *own]),
+        *([f"{rest} more on the page."] * (rest > 0)),
+        *_left_out(run.facts),
+    ]
+
+
+def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
+    """What a run could not ask, or asked of other text than was given: a sentence each."""
+    if generated := record.get("on_generated_text"):
+        names = ", ".join(OURS[name].title.lower() if name in OURS else name for name in generated)
+        yield f"Measured on generated tales, as the text that was given is not annotated for it: {names}."
+    not_asked: Mapping[str, str] = record.get("not_asked") or {}
+    for why in dict.fromkeys(not_asked.values()):
+        titles = "; ".join(_experiment(name) for name, each in not_asked.items() if each == why)
+        yield f"Experiments left out: {titles}: {why}."
+    for name, made in (record.get("experiments") or {}).items():
+        if remark := Outcome.remarked({}, made.get("refused") or {}):
+            yield f"{_experiment(name)}: {remark[:1].lower()}{remark[1:]}"
+
+
+def _experiment(name: str) -> str:
+    return EXPERIMENTS[name].title if name in EXPERIMENTS else name
 
 
 def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:

@@ -171,14 +171,23 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
 
 def _facts(folder: Path) -> dict[str, Any]:
     """What run.json says."""
-    if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such directory"
-        raise InputError(f"{what}; expected one that a command of interp left (its --out)")
-    if (folder / record.METRICS).is_file():
-        raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
+    expected = "expected a directory that a command of interp left (its --out)"
+    try:
+        if not folder.is_dir():
+            raise InputError(f"{'a file' if folder.exists() else 'no such directory'}; {expected}")
+        if (folder / record.METRICS).is_file():
+            raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
+        if not (folder / RUN).exists():
+            raise InputError(f"no {RUN} is in it; {expected}")
+    except PermissionError as error:
+        raise InputError(f"it may not be read; {expected}, that you may read") from error
+    except OSError as error:
+        raise InputError(f"no directory can be called so; {expected}") from error
     try:
         facts = json.loads((folder / RUN).read_text("utf-8"))
         json.dumps(facts, ensure_ascii=False).encode()  # halves of characters fit into no table
+    except PermissionError as error:
+        raise InputError(f"its {RUN} may not be read; {expected}, that you may read") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
     if not isinstance(facts, dict) or facts.get("made_by") != MAKER:

@@ -105,5 +105,7 @@ def patch(
         **asked.named,
     )
     answers = written.answers
-    said = [] if answers is None else [answers.said, *([f"no shares: {answers.refused}"] if answers.refused else [])]
+    said = [] if answers is None else [answers.said]
+    if answers is not None and answers.refused:
+        said.append(f"no shares: {answers.unsaid}" if answers.unsaid else "So there are no shares.")
     return [*said, *patching.agreement_lines(written.correlations)]

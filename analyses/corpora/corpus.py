@@ -236,10 +236,13 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 def _told(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
+    called = FORMATS["conllu"].calls(file)
     for line in filter(str.strip, lines(file)):
         for kind, known in _TOLD.items():
-            if known.recognises and known.recognises(line):
+            if known.recognises and known.recognises(line) and not (called and kind == "paired"):
                 return kind
+        if called and not line.startswith("#"):
+            return "conllu"  # whose reader says which line is wrong
         if not line.startswith("#"):
             *readable, last = [known.title for known in _TOLD.values()]
             raise InputError(

@@ -48,9 +48,14 @@ class Outcome:
     @property
     def remark(self) -> str:
         """What was left out and refused, as sentences; nothing where nothing was."""
-        said = [f"{count} {reason}" for reason, count in self.left_out.items() if count]
+        return self.remarked(self.left_out, self.refused)
+
+    @staticmethod
+    def remarked(left_out: Mapping[str, int], refused: Mapping[str, str]) -> str:
+        """The same of what a record of a run has."""
+        said = [f"{count} {reason}" for reason, count in left_out.items() if count]
         parts = [f"Left out: {', '.join(said)}."] if said else []
-        parts += [f"Nothing is said {_SAYS[source]}: {why}." for source, why in self.refused.items()]
+        parts += [f"Nothing is said {_SAYS[source]}: {why}." for source, why in refused.items()]
         return " ".join(parts)
 
 

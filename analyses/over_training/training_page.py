@@ -68,6 +68,7 @@ def page(runs: Sequence[Run]) -> Page:
             "formed": pd.concat([*best.values()]),
         },
         facts={
+            "sentences": one_by_one({run.name: sentences(run, best[run.name]) for run in runs}),
             "runs": [
                 {
                     "name": run.name,
@@ -79,9 +80,16 @@ def page(runs: Sequence[Run]) -> Page:
                     "left_out": dict(run.left_out),
                 }
                 for run in runs
-            ]
+            ],
         },
     )
+
+
+def one_by_one(said: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Each sentence by itself, since a terminal says the first ones: every run's first before any run's second."""
+    told = [(at, name, text) for name, texts in said.items() for at, text in enumerate(texts, 1)]
+    in_turn = sorted(told, key=lambda each: each[0])
+    return {name if at == 1 else f"{name}, {at}": f"{name}: {text}" for at, name, text in in_turn}
 
 
 def _figures(runs: Sequence[Run], best: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
@@ -141,7 +149,7 @@ def _change(run: Run, row: Mapping[str, Any], *, several: bool) -> list[str]:
     if pd.isna(row["rise_from"]):
         first, top = best.iloc[0], best.loc[best["value"].idxmax()]
         return [
-            f"No phase change{where}: the best head’s induction never rose abruptly by {LEAST} or more. It was "
+            f"No phase change{where}: the best head’s induction never rose abruptly by {LEAST} or more; it was "
             f"{number(first['value'])} at step {number(int(first['step']))} and {number(top['value'])} at its highest, "
             f"at step {number(int(top['step']))}."
         ]

@@ -210,7 +210,8 @@ def _summary(found: Found, site: str) -> list[Block]:
     answers = found.cells.answers
     first = [] if answers is None else [(caveat if answers.refused else _plain)(answers.said)]
     failed = answers is not None and answers.refused
-    no_circuit = [caveat(f"So nothing here shows a circuit of this task, and no shares are given: {failed}.")]
+    why = f": {answers.unsaid}" if answers is not None and answers.unsaid else ""
+    no_circuit = [caveat(f"So nothing here shows a circuit of this task, and no shares are given{why}.")]
     return [
         *first,
         *(no_circuit if failed else []),
@@ -233,7 +234,9 @@ def _short(found: Found, metric: str) -> tuple[Block, ...]:
     said = f"{means[0]} on clean prompts and {means[1]} on corrupted ones, {unit}{average}."
     counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
     ways = [_way(direction, rows, counts) for direction, rows in _tops(found.cells.table, metric, _NAMED)]
-    refused = _refused(found, metric, f" Effects are given {unit} instead.")
+    answers, instead = found.cells.answers, f"Effects are given {unit} instead."
+    said_before = answers is not None and answers.refused == found.cells.share_refused.get(metric, "")
+    refused = [caveat(instead)] if said_before else _refused(found, metric, f" {instead}")
     return link(f"{name[:1].upper()}{name[1:]}", metric), said, Bullets(ways), *refused
 
 

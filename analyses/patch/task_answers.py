@@ -9,6 +9,7 @@ from interp import Model
 from interp.patching import Pairs, Sweep, unreliable
 from interp.patching.metrics import last_logits
 
+_WRONG_SIGN = "the sign is wrong"
 _ENOUGH = 5  # prompts from which on a coin can be told from a model
 
 
@@ -37,13 +38,18 @@ class Answers:
         whole = float((clean - corrupt).mean())
         refused = unreliable(clean - corrupt) or (guessed(clean) if len(clean) >= _ENOUGH else None)
         if not refused and whole < 0:
-            refused = f"the sign is wrong: clean less corrupted, the logit difference is {_signed(whole)}"
+            refused = f"{_WRONG_SIGN}: clean less corrupted, the logit difference is {_signed(whole)}"
         return Answers(len(clean), int((clean > 0).sum()), int((corrupt < 0).sum()), whole, refused)
 
     @property
     def share(self) -> float:
         """Share of clean prompts whose right answer is first."""
         return self.right / self.n
+
+    @property
+    def unsaid(self) -> str | None:
+        """Why nothing is a share, where `said` does not tell it already: it tells of a wrong sign."""
+        return None if self.refused is None or self.refused.startswith(_WRONG_SIGN) else self.refused
 
     @property
     def said(self) -> str:

@@ -56,8 +56,10 @@ def measure(
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     kinds, needs = Heads.every(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
     found: dict[tuple[str, Heads], Result] = {}
-    for name, why in unserved(needs, corpora).items():
-        run.say(f"{name} is left out: {why}\n", 0)
+    left_out = unserved(needs, corpora)
+    for name, why in left_out.items():
+        if len(left_out) < len(needs):  # else it is what the command ends with
+            run.say(f"{name} is left out: {why}\n", 0)
         for kind in kinds:
             if name in asked_of(kind, behaviours):
                 found[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)

@@ -60,6 +60,8 @@ def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "") -
     path = Path(out)
     if path.is_dir():
         raise InputError(f"{path} is a directory: expected the name of a file, such as {path / 'view.html'}")
+    if file := next((above for above in path.parents if above.exists() and not above.is_dir()), None):
+        raise InputError(f"{file} is a file: expected a directory above {path.name}; choose another --out")
     try:
         with replacing(path) as part:
             part.write_text(page(viewer, title, lead), "utf-8")

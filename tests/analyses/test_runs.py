@@ -123,9 +123,11 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
     assert refused(earlier) == f"written by an earlier interp, schema 0, {read}: make it again, interp report"
     later = facts_of(leave("later"), schema=SCHEMA + 1)
     assert refused(later) == f"written by a later interp, schema {SCHEMA + 1}, {read}: update interp"
-    assert refused(tmp_path / "nowhere").startswith("no such directory; expected one that a command of interp left")
+    assert refused(tmp_path / "nowhere").startswith(
+        "no such directory; expected a directory that a command of interp left"
+    )
     assert refused(facts_of(leave("foreign"), made_by="someone")).startswith("its run.json is not one of interp's")
-    assert refused(tmp_path).startswith("expected run.json, as every command leaves it, got")
+    assert refused(tmp_path).startswith("no run.json is in it; expected a directory that a command of interp left")
     (damaged := leave("damaged")).joinpath("run.json").write_text("{")
     assert refused(damaged).startswith("expected run.json, as every command leaves it, got")
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")

@@ -88,3 +88,15 @@ def test_a_mistyped_folder_is_said_to_be_taken_for_a_hub_model(
         with pytest.raises(Exit), frame.one_line():
             sources.directory_of("my/modle")
     assert "the Hugging Face hub gave no such model: offline" in capsys.readouterr().err
+
+
+def test_a_page_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    line = said(["view", "Hello", "--out", str(tmp_path / "file" / "x.html")], capsys)
+    assert f"{tmp_path / 'file'} is a file: expected a directory above x.html; choose another --out" in line
+
+
+def test_why_nothing_is_measured_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plain.txt").write_text("Tom saw Amy.\n\nShe ran.\n")
+    line = said(["coreference", "--corpus", f"text:{tmp_path / 'plain.txt'}", "--out", str(tmp_path / "out")], capsys)
+    assert line.count("it needs coreference chains") == 1

@@ -11,6 +11,7 @@ import tiny
 from analyses import inspection, report, runs
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
+from analyses.experiments import EXPERIMENTS
 from analyses.provenance import digest
 from analyses.report.scaffold import write
 from analyses.sections import Page
@@ -144,6 +145,23 @@ def test_a_terminal_is_told_three_sentences_and_how_many_more_there_are(tmp_path
     told = inspection.said(runs.read(folder))
     assert [text[0] for text in told] == ["a", "b", "c", "2"]
     assert told[-1] == "2 more on the page."
+
+
+def test_what_was_left_out_and_what_own_measures_found_is_said_after_three_sentences(tmp_path):
+    folder = left(tmp_path / "left", pairs=[{"clean": "a"}])
+    record = json.loads((folder / "run.json").read_text())
+    record["sentences"] = {name: f"{name} holds." for name in ("position", "a", "b", "coreference", "negation")}
+    record |= {"headline": "Some", "on_generated_text": ["coreference"], "not_asked": {"cost": "too short"}}
+    record["experiments"] = {"knight": {"left_out": {"pairs": 3}, "refused": {"stories": "too few"}}}
+    (folder / "run.json").write_text(json.dumps(record))
+    assert inspection.said(runs.read(folder)) == [
+        "Some.",
+        *(f"{name} holds." for name in ("position", "a", "b", "negation")),
+        "1 more on the page.",
+        "Measured on generated tales, as the text that was given is not annotated for it: coreference.",
+        f"Experiments left out: {EXPERIMENTS['cost'].title}: too short.",
+        f"{EXPERIMENTS['knight'].title}: nothing is said on prompts in the stories’ words: too few.",
+    ]
 
 
 def test_shells_can_complete_it(capsys, monkeypatch):

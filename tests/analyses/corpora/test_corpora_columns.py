@@ -221,3 +221,10 @@ def test_mistakes_show_at_once(file: Path):
         corpus.head(0)
     with pytest.raises(InputError, match=r"map .*: expected an AnnotatedText back, got str"):
         corpus.map(lambda text: text.text)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_file_that_is_called_conllu_is_told_which_line_is_not(tmp_path):
+    file = tmp_path / "bad.conllu"
+    file.write_text("1\tA\n")
+    with pytest.raises(InputError, match=r"bad\.conllu, line 1: expected 10 columns between tabs, got 2"):
+        read(str(file))

@@ -105,7 +105,7 @@ def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatc
     assert ended(capsys, "nowhere") == (
         2,
         "",
-        "interp: nowhere: no such directory; expected one that a command of interp left (its --out)\n",
+        "interp: nowhere: no such directory; expected a directory that a command of interp left (its --out)\n",
     )
     code, said, why = ended(capsys, str(position), "position-patterns")
     assert (code, said, why.count("\n")) == (2, "", 1)

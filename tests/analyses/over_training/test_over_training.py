@@ -20,7 +20,7 @@ from analyses import figures, report
 from analyses.cli import app as cli
 from analyses.figures.style import POSITION
 from analyses.figures.training_curves import _apart
-from analyses.over_training import measures
+from analyses.over_training import measures, training_page
 from analyses.over_training.look import in_context
 from analyses.over_training.phase_changes import LEAST, formed, phase_change
 from analyses.over_training.training_page import sentences
@@ -382,3 +382,8 @@ class TestTheFigure:
         assert places == sorted(places)
         assert places[3] == 0.5
         assert np.mean(places[:3]) == pytest.approx(0.11)
+
+
+def test_a_terminal_is_told_every_runs_first_sentence_before_any_second():
+    told = training_page.one_by_one({"a": ["One.", "Two."], "b": ["Three."]})
+    assert [*told.values()] == ["a: One.", "b: Three.", "a: Two."]

@@ -422,14 +422,15 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(here, capsy
     typed = ["--clean", a, "--corrupt", b, "--answer", failing[0], "--wrong", failing[1]]
     assert not command(*typed)
     lines = capsys.readouterr().out.splitlines()
-    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "no shares:")))
+    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "So there are")))
     assert "of the wrong sign" in " ".join(lines[answered:refused])
-    assert lines[refused].startswith("no shares: the sign is wrong")
+    assert lines[refused] == "So there are no shares."
+    assert " ".join(lines).count("sign") == 1
     facts = json.loads((here / "patch/run.json").read_text())
     assert facts["answers"]["sign"] == "wrong"
     assert pd.read_parquet(here / "patch/tables/cells.parquet")["share"].isna().all()
     shown = " ".join(page_of(here / "patch").text.split())
-    assert shown.index("of the wrong sign") < shown.index("Patched was")
+    assert shown.index("of the wrong sign") < shown.index("no shares are given.") < shown.index("Patched was")
 
 
 def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here):
