@@ -1,11 +1,13 @@
 """The atlas of heads in a browser: words where there is room, and everything at the focus and under a finger."""
 
+from typing import Literal
+
 import pytest
 
 from analyses.report.renderer import render
 from analyses.sections import Atlas, Card, Cell, Overview, Section, Table
 
-FACTS = [
+FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "needed", "token before", "was/\u200bwere"),
     ("part-of-speech", "looks", "last verb or auxil\u00adiary", "noun to adjec\u00adtive"),
     ("coreference", "needed", "he/\u200bshe", "his/\u200bher"),
