@@ -191,6 +191,7 @@ def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str
         measure=measure,
         sentence=lambda found: f"{title} is {found.table['found'].iloc[0]:.2f}.",
         draw=lambda table, title: begin(title, 1.0),
+        seen=lambda table: "one line",
     )
 
 
@@ -257,7 +258,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     heads = pd.read_parquet(out / "tables/heads.parquet")
     assert set(heads["behaviour"]) == set(behaviours.OURS)
     shown = " ".join(page_of(out).text.split())
-    assert "L1.H2 looks at the token before (previous-token): 0.900, +0.900 over uniform attention" in shown
+    assert "L1.H2 looks at the token before (previous-token): on the whole text 0.900, +0.900 over uniform attention" in shown
     assert "Fewer than 20 documents" in shown
     assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600) and removes 0.500 (95% 0.400 to 0.600) of" in shown
     assert "Apart from labels, heads are chosen and reported on the same text" in shown
