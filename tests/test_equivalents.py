@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from page_code import blocks
 from tiny import randomise
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_spec("transformer_lens") is None, reason="n
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "coming_from_transformer_lens.md"
 TEXT = PAGE.read_text()
-SHARED, THEIRS, OURS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+SHARED, THEIRS, OURS = blocks("docs/coming_from_transformer_lens.md", "python")
 START = "<|endoftext|>"
 Names = dict[str, Any]
 

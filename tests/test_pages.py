@@ -1,32 +1,72 @@
-"""The code on pages of docs runs as it stands, from top to bottom, and their figures are there."""
+"""The code on pages runs as it stands, from top to bottom; what they link, and the files they name, are there."""
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from page_code import PAGES, ROOT, blocks, furnish, languages
 
 from analyses.behaviours import ACROSS, OURS
 from interp import sites
-from interp.patching import ablate_in_order, attribution_patching
 from models import load
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-MEASURES = [f"measures/{name}.md" for name in ("position", "part_of_speech", "coreference", "interventions")]
-PAGES = ("start.md", "concepts.md", "running.md", "generation.md", "viewing.md", *MEASURES)
+DOCS = ROOT / "docs"
+SLOW = {"README.md", "docs/training.md", "docs/patching.md"}
+LESS = {  # what is put in the place of what takes long: the only changes that are made to a page's code
+    "README.md": {'"stories:100"': '"stories:4"'},
+    "docs/training.md": {"steps=200, rows=12, row=128": "steps=30, rows=1, row=16"},
+    "docs/patching.md": {"stories:20": "stories:2"},
+}
+ELSEWHERE = {  # pages whose code runs in a test of their own
+    "docs/coming_from_transformer_lens.md": "test_equivalents.py",
+    "docs/headlines.md": "analyses/headlines/test_headlines_page.py",
+    "docs/own_corpora.md": "analyses/corpora/test_own_corpora.py",
+    "docs/own_measures.md": "analyses/test_own_measures.py",
+    "docs/own_models.md": "models/test_own_models_page.py",
+    "docs/paper_figures.md": "analyses/figures/test_paper_figures.py",
+    "docs/recipes.md": "analyses/test_pandas_recipes.py",
+}
+HERE = [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE]
 
 
-def run_page(name: str) -> dict[str, Any]:
-    """The names that a page's code leaves behind."""
-    text, names = (DOCS / name).read_text(), {}
-    for other in re.findall(r"\]\(((?:\.\./)?(?:figures/.+?|\w+\.md))\)", text):
-        assert ((DOCS / name).parent / other).is_file(), other
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, name, "exec"), names)
-    return names
+def run_page(page: str) -> dict[str, Any]:
+    """The names that a page's code leaves behind: all blocks, in order, as one script of the working directory."""
+    code = "\n".join(blocks(page, "python"))
+    for whole, less in LESS.get(page, {}).items():
+        assert whole in code, f"{page} has no {whole} any more: take it out of LESS"
+        code = code.replace(whole, less)
+    Path("page.py").write_text(code)
+    return runpy.run_path("page.py")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_of_a_kind_that_is_run_or_read(page):
+    """Python and recipes here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is no code."""
+    assert languages(page) <= {"python", "bash", "toml", "text"}
+
+
+def test_pages_that_run_elsewhere_have_code_and_a_test_that_takes_all_of_it():
+    for page, test in ELSEWHERE.items():
+        assert blocks(page, "python"), page
+        assert f'blocks("{page}", "python")' in (ROOT / "tests" / test).read_text(), page
+    assert {*LESS, *SLOW} <= {*HERE}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_and_figures_that_a_page_links_are_there(page):
+    for other in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / other).exists(), other
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_of_ours_that_a_page_names_are_there(page):
+    named = re.findall(
+        r"`((?:analyses|benchmarks|docs|interp|models|notebooks|tests)/[\w/]+\.\w+)`", (ROOT / page).read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_gallery_leads_to_what_make_builds():
@@ -57,18 +97,28 @@ def test_every_measure_has_an_anchor_and_a_line_in_the_index():
             assert family in lines, measure.name
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_its_code_runs(name, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in HERE])
+def test_its_code_runs(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where pages write
+    furnish(tmp_path)
     torch.manual_seed(0)
-    names = run_page(name)
-    assert names["model"].config.n_layers == 4
-    if name == "start.md":
+    names = run_page(page)
+    printed = capsys.readouterr().out
+    if page == "docs/start.md":
         assert (names["layer"], names["head"]) == (2, 6)  # as the page says
-    if name == "generation.md":
-        first, _, last = (line for line in capsys.readouterr().out.splitlines() if re.match(r"-?[01]\.0 ", line))
+    if page == "docs/generation.md":
+        first, _, last = (line for line in printed.splitlines() if re.match(r"-?[01]\.0 ", line))
         assert " he " in first
         assert " she " in last
+    if page == "README.md":
+        name = names["negated"].head(20).name
+        begins, ends = re.search(r"'(en_ewt.*?)\.\.\. (.*?)'", (ROOT / page).read_text()).groups()  # pyright: ignore
+        assert (name.startswith(begins), name.endswith(ends)) == (True, True)
+    if page == "docs/patching.md":
+        losses = names["without"].table()["effect"]
+        assert losses.min() < -0.01 < losses.max()
+        assert names["mean"].shape == (4, 8, 32)
+        assert {*names["found"]} == {"z", "resid_pre"}
 
 
 def test_the_table_of_sites_has_every_site_that_models_have():
@@ -77,18 +127,3 @@ def test_the_table_of_sites_has_every_site_that_models_have():
     for site in sites(load("default")):
         local = re.sub(r"^\w+\.(\d+\.)?", "", site)
         assert local in named, site
-
-
-@pytest.mark.slow
-def test_the_code_on_patching_runs_where_it_brings_its_own_model():
-    text, names = (DOCS / "patching.md").read_text(), {}
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    first = next(at for at, block in enumerate(blocks) if "load(" in block)
-    names["ablate_in_order"], names["attribution_patching"] = ablate_in_order, attribution_patching
-    quick = [block for block in blocks[first : first + 4] if "neuron" not in block]
-    for block in [*quick, blocks[0]]:  # the others ask for texts of yours, or a model of two stacks
-        exec(compile(block, "patching.md", "exec"), names)
-    losses = names["without"].table()["effect"]
-    assert losses.min() < -0.01 < losses.max()
-    assert names["mean"].shape == (4, 8, 32)
-    assert {*names["found"]} == {"z", "resid_pre"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from page_code import SENTENCE, blocks, write_treebank
 from pages import page_of
 from worded import worded
 
@@ -18,15 +19,7 @@ from analyses.reading.collectors import measured
 from interp import AnnotatedText, InputError
 from models.planted import Planted, first_token, noise, offset, uniform
 
-PAGE = (Path(__file__).parents[2] / "docs/own_measures.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-SENTENCE = [
-    ("Tim", "PROPN", 4, "nsubj", "_"),
-    ("did", "AUX", 4, "aux", "_"),
-    ("not", "PART", 4, "advmod", "Polarity=Neg"),
-    ("see", "VERB", 0, "root", "_"),
-    ("Sue", "PROPN", 4, "obj", "_"),
-]
+WORDS, IN_REPORT, PLACES = blocks("docs/own_measures.md", "python")
 
 
 def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
@@ -36,33 +29,41 @@ def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def treebank(tmp_path) -> Path:
-    lines = [
-        f"{at}\t{word}\t_\t{tag}\t_\t{feats}\t{head}\t{relation}\t_\t_"
-        for at, (word, tag, head, relation, feats) in enumerate(SENTENCE, 1)
-    ]
     path = tmp_path / "en_ewt-ud-dev.conllu"
-    path.write_text("".join(f"# newdoc id = d{at}\n" + "\n".join(lines) + "\n\n" for at in range(12)))
+    write_treebank(path)
     return path
 
 
 def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
-    assert len(BLOCKS[0].strip().splitlines()) <= 30
+    assert len(WORDS.strip().splitlines()) <= 30
     monkeypatch.chdir(tmp_path)
     model = Planted([word for word, *_ in SENTENCE], [[offset(-1), uniform]], n_ctx=24, start="<s>").build()
     monkeypatch.setattr("models.load", lambda name: model)
     names: dict[str, object] = {}
-    exec(BLOCKS[0], names)
+    exec(WORDS, names)
     table = names["table"]
     assert isinstance(table, pd.DataFrame)
     row = table[(table["head"] == 0) & (table["sink"] == "kept")].iloc[0]
     assert (row["value"], row["n"], row["baseline_name"]) == (1.0, 12, "offset -1")
     assert "verb->negation" in set(table["measure"])
-    exec(BLOCKS[1].replace("mine])", "mine], labels=False, probes=False, experiments=False)"), names)
+    exec(IN_REPORT.replace("mine])", "mine], labels=False, probes=False, experiments=False)"), names)
     heads = pd.read_csv(tmp_path / "negation/tables/heads.csv")
     assert {"verb->negation", "previous-token"} <= set(heads["measure"])
     shown = " ".join(page_of(tmp_path / "negation").text.split())
     assert "from a verb to its negation" in shown
     assert "verb→negation" in shown
+
+
+def test_a_measure_of_places_finds_the_head_that_looks_there():
+    """The page's claims in place of pairs: from a comma to the one before, two words back."""
+    names: dict[str, object] = {}
+    exec(PLACES.replace("Measure(", "commas_before = Measure("), names | {"Measure": Measure}, names)
+    commas = names["commas_before"]
+    assert isinstance(commas, Measure)
+    texts = [AnnotatedText(("a", ",") * 6, (True,) * 12, f"d{at}") for at in range(12)]
+    model = Planted(["a", ","], [[offset(-2), offset(-1)]], n_ctx=24, start="<s>").build()
+    table = measured(own_behaviour([commas]).collector(model), model, texts).heads.query("sink == 'kept'")
+    assert table.set_index("head")["value"].round(6).to_dict() == {0: 1.0, 1: 0.0}
 
 
 def test_rivals_intervals_and_chance():

@@ -1,12 +1,11 @@
 """docs/recipes.md: its code runs as it stands on runs of a model whose heads are known, and finds what was planted."""
 
-import re
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pandas as pd
 import pytest
+from page_code import blocks
 
 from analyses import position
 from analyses.report.scaffold import write
@@ -14,7 +13,7 @@ from analyses.sections import Page
 from interp import AnnotatedText
 from models.planted import Planted, offset, uniform
 
-PAGE = (Path(__file__).parents[2] / "docs/recipes.md").read_text()
+BLOCKS = blocks("docs/recipes.md", "python")
 LABELS = {  # by seed: layer, head, label
     0: [(0, 0, "previous-token"), (0, 1, "first-token"), (0, 1, "offset:-2")],
     1: [(0, 0, "previous-token"), (0, 1, "offset:-2")],
@@ -44,7 +43,7 @@ def names(tmp_path_factory) -> dict[str, Any]:
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        for block in BLOCKS:
             exec(compile(block, "docs/recipes.md", "exec"), names)
     return names
 
@@ -67,7 +66,7 @@ def test_a_finding_of_one_text_does_not_hold_on_both(names):
     heads = names["heads"].copy()
     heads.loc[heads["run"] == "tales", "q"] = 0.5
     again = {**names, "heads": heads}
-    exec(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1], again)
+    exec(BLOCKS[1], again)
     assert again["both"].empty
     assert not again["found"].empty
 

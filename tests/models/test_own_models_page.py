@@ -1,9 +1,9 @@
 """What docs/own_models.md promises: its code runs as it stands, block after block."""
 
-import re
 from pathlib import Path
 
 import pytest
+from page_code import blocks
 
 pytest.importorskip("transformers", reason="the page begins with a model of transformers, which is not installed")
 
@@ -13,10 +13,8 @@ PAGE = (Path(__file__).parents[2] / "docs/own_models.md").read_text()
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_every_block_runs_and_prints_what_it_says(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in blocks("docs/own_models.md", "python"):
         exec(compile(block, "docs/own_models.md", "exec"), names)
     printed = capsys.readouterr().out.splitlines()
     assert "shared 258 kB of 258 kB (100.0%), copied 0 B (0.0%)" in printed

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_code import blocks
 
 from analyses.corpora import Corpus, read
 from models.planted import Planted, offset, uniform
 
-PAGE = (Path(__file__).parents[3] / "docs/own_corpora.md").read_text()
-*CORPORA, RUNS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+*CORPORA, RUNS = blocks("docs/own_corpora.md", "python")
 SAID = re.compile(r"^(\w[^#\n]*?)  # ('[^']*'|\[.*\])", re.MULTILINE)
 
 

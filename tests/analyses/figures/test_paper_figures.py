@@ -2,7 +2,6 @@
 
 import re
 from io import BytesIO
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -12,6 +11,7 @@ import tiny
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from page_code import blocks
 
 from analyses import figures
 from analyses.figures import style
@@ -28,7 +28,6 @@ from interp.patching import (
     top_cells,
 )
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "paper_figures.md"
 HEADS = [
     {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
     | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
@@ -264,8 +263,6 @@ def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(matplotlib.rcParams, "backend", "agg")
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    for block in blocks:
+    for block in blocks("docs/paper_figures.md", "python"):
         exec(block, names)
     assert {path.name for path in tmp_path.iterdir()} == {"heads.pdf", "both.pdf", "grid.pdf", "gains.pdf"}

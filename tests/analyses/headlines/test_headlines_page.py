@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from page_code import blocks
 from tiny import LLAMA
 
 from analyses.report.scaffold import write
@@ -17,7 +18,7 @@ def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     page = Page("What?", ["short"], [], tables=hand_made())
     write("report", lambda run: page, {"tiny": Transformer(TransformerConfig(decoder=LLAMA))})
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (block,) = blocks("docs/headlines.md", "python")
     exec(compile(block, "docs/headlines.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == [
         "carries the choice of was or were needed 0.35 effects: stack decoder, attention self, layer 0, head 1, "

@@ -10,7 +10,16 @@ from interp import patching
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "patching.md").read_text()
 CODE = "\n".join("".join(found) for found in re.findall(r"```python\n(.*?)```|`([^`\n]+)`", TEXT, re.DOTALL))
-ELSEWHERE = {"run", "zero", "load", "torch", "model", "corpora", "found", "without"}  # other rooms, and the page's own
+ELSEWHERE = {
+    "run",
+    "zero",
+    "load",
+    "torch",
+    "model",
+    "corpora",
+    "found",
+    "without",
+}  # other rooms, and the page's own
 
 
 def defined() -> set[str]:

@@ -1,0 +1,221 @@
+"""Commands on pages run as they stand: the `bash` blocks of README, the docs and the default model's card, in order.
+
+A page's commands run one after the other in a directory with the small files of `page_code.furnish`. `LESS` says how
+each is made to take seconds, `MEASURING` which of them read a planted model in place of the default, and `NOT_RUN` what
+cannot run here, and why.
+"""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import typer
+from page_code import CARD, PAGES, PEOPLE, ROOT, blocks, furnish
+from worded import worded
+
+from analyses.cli import app as cli
+from analyses.cli import command_frame as frame
+from analyses.cli import view_command
+from interp import Transformer
+from models import load
+from models.planted import Planted, first_token, offset
+
+MEASURING = {"report", "position", "part-of-speech"}
+# of what takes longest
+RANDOM = worded(*sorted({word for pair in PEOPLE for word in pair}), *["The", "was", "tired,", "he", "she"])
+WITHOUT = "--no-labels --no-probes --no-experiments --pairs 2"
+TRAINED = (
+    "--set 'phases.*.steps=2' --set 'phases.*.rows=2' --set 'phases.*.row=32' --set model.n_layers=1 "
+    "--set training.evaluate_every=2 --set training.compile=false --set tokenizer.d_vocab=300"
+)
+LESS = (  # what is found in a command, and what it is made into
+    (r"^\.venv/bin/interp", r"interp"),
+    (r"(stories|tales):100", r"\1:3"),
+    (r"^interp report(?!.*--over-training)(?!.*--corpus)(.*)", r"interp report --corpus text:novel.txt\1"),
+    (r"^(interp report(?!.*--over-training).*)", rf"\1 {WITHOUT}"),
+    (r"^(interp train (?!original)(?!.*--resume).*)", rf"\1 {TRAINED}"),
+    (r"^(interp train CONFIG.*--resume.*)", rf"\1 {TRAINED}"),
+    (r"^(interp train CONFIG.*)", r"\1 --set 'training.snapshot_at=[1]'"),
+    (r"^(interp train (small|default) .*)", r"\1 --set data.stories.count=40"),
+    (r"^(interp train default .*)", r"\1 --set data.tales.count=9 --set data.portraits.count=9"),
+    (r"^(interp train original .*)", r"\1 --set data.pairs.count=90 --set 'phases.*.steps=2'"),
+    (r"^(interp train default .*)", r"\1 --no-measures"),
+    (r"steps/001000", r"steps/000001"),
+    (r"^(interp inspect report) L2.H6", r"\1 L0.H0"),
+    (r"position-heads labels", r"position-heads position-gains"),  # so small a run has no labels
+    (r"^(interp (probes|compare) .*)", r"\1 --corpus tales:12"),
+)
+NOT_RUN = {
+    r"make \w+": "sets up a machine; that the target is there is asked below",
+    r"\. \.venv/bin/activate": "the tests run in it already",
+    r"torchrun .*": "starts processes of its own; tests/analyses/test_train.py shares a run among some",
+    r"python -m benchmarks\..*": "reads corpora that are not ours to ship; module and options are there",
+}
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's `bash` blocks, without comments."""
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in (re.sub(r"\s+#.*", "", each).strip() for each in lines) if line]
+
+
+def of_gallery() -> list[str]:
+    """The commands of `make gallery`."""
+    (recipe,) = re.findall(r"^gallery:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    whole = recipe.replace("\\\n", " ").replace("$(BIN)/", "").replace("$(GALLERY)", "gallery")
+    return [" ".join(line.split()) for line in whole.splitlines()]
+
+
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
+EVERY = [(page, line) for page in WITH_COMMANDS for line in commands(page)]
+OPTIONS = {
+    name: {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for name, command in typer.main.get_command(cli.app).commands.items()  # pyright: ignore
+}
+
+
+def reason(line: str) -> str | None:
+    """Why a command does not run here."""
+    return next((why for what, why in NOT_RUN.items() if re.fullmatch(what, line)), None)
+
+
+def shortened(line: str) -> str:
+    for found, made in LESS:
+        line = re.sub(found, made, line)
+    return line
+
+
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("furnished")
+    furnish(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planted(furnished) -> Transformer:
+    """Two known heads over the words of the small files and of tales."""
+    from analyses.corpora import read
+
+    texts = [read("text:" + str(furnished / "novel.txt")), read("tales:3"), read("stories:3"), read("stories:3:1")]
+    words = {word for corpus in texts for text in corpus for word in (*text.words, *text.text.split())}
+    return Planted(sorted(words), [[offset(-1), first_token]], n_ctx=200, start="<s>").build()
+
+
+@pytest.fixture
+def page_folder(furnished, planted, tmp_path, monkeypatch) -> Path:
+    """Where a page's commands run, with models in place of those that take minutes to read."""
+
+    def opened(name: str, device: str, dtype: frame.Dtype):
+        return load(name) if Path(name).is_dir() else opened.instead or load(name)
+
+    opened.instead = None
+    folder = tmp_path / "page"
+    copytree(furnished, folder)
+    monkeypatch.chdir(folder)
+    for module in (frame, view_command):
+        monkeypatch.setattr(module, "opened", opened)
+    return folder
+
+
+def run_line(line: str, monkeypatch, planted: Transformer, *, always: bool = False) -> None:
+    program, *arguments = shlex.split(line)
+    if program == "cd":
+        monkeypatch.chdir(*arguments)
+    elif program == "python":
+        _, code = arguments
+        exec(code, {})
+    else:
+        assert program == "interp", line
+        tiny = RANDOM if {"experiments", "--estimates"} & {*arguments} else None
+        frame.opened.instead = tiny or (planted if always or arguments[0] in MEASURING else None)  # pyright: ignore
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert not ended.value.code, line
+
+
+def test_what_is_made_less_and_what_is_left_out_is_on_some_page():
+    lines = [*(line for _, line in EVERY), *of_gallery()]
+    assert [what for what in NOT_RUN if not any(re.fullmatch(what, line) for line in lines)] == []
+    for found, made in LESS:
+        assert any(re.search(found, line) for line in lines), found
+        lines = [re.sub(found, made, line) for line in lines]
+
+
+@pytest.mark.parametrize(("page", "line"), [each for each in EVERY if reason(each[1])])
+def test_what_does_not_run_is_there(page, line):
+    program, *arguments = shlex.split(line)
+    if program == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program == "python":
+        code = (ROOT / f"{arguments[1].replace('.', '/')}.py").read_text()
+        wanted = [each for each in arguments[2:] if each.startswith("--")]
+        assert [option for option in wanted if f'"{option}"' not in code] == []
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("README.md", "text") for line in block.splitlines()])
+def test_commands_and_options_that_readme_lists_exist(line):
+    if line.startswith("interp "):
+        typed = re.split(r"\s{3,}", line)[0]
+        for name in re.sub(r"\[.*\]", "", typed).removeprefix("interp ").split(" | "):
+            given = name.split()
+            options = OPTIONS[given[0]] if given[0] != "COMMAND" else {"--help"}
+            assert {each for each in re.findall(r"--[\w-]+", typed)} <= options, line
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what libraries warn of while they train
+@pytest.mark.parametrize("page", [each for each in WITH_COMMANDS if any(not reason(line) for line in commands(each))])
+def test_commands_of_a_page_run(page, page_folder: Path, planted, monkeypatch):
+    PREPARED.get(page, lambda *_: None)(page_folder, planted)
+    for line in commands(page):
+        if not reason(line):
+            run_line(shortened(line), monkeypatch, planted)
+
+
+@pytest.mark.slow
+def test_the_gallery_is_built_where_its_page_leads(page_folder: Path, planted, monkeypatch):
+    for line in of_gallery():
+        run_line(
+            shortened(line).replace("--no-labels ", ""), monkeypatch, planted, always="patch" not in line
+        )  # the view has labels
+    links = re.findall(r'href="(gallery/.+?)"', (ROOT / "docs/gallery.md").read_text())
+    assert len(links) == len(of_gallery())
+    assert [link for link in links if not (page_folder / link).is_file()] == []
+
+
+def _of_own_measures(folder: Path, _: Transformer) -> None:
+    words, in_report, _ = blocks("docs/own_measures.md", "python")
+    measure = in_report.replace("\nreport.build", "\n# report.build")
+    (folder / "negation.py").write_text(f"{words.split('corpus =')[0]}{measure}")
+
+
+def _of_training(folder: Path, planted: Transformer) -> None:
+    (folder / "CONFIG.toml").write_text(blocks("docs/training.md", "toml")[0])
+    (folder / "DIRECTORY").rename(folder / "OTHER")
+    (folder / "DIRECTORY").symlink_to("RUN")  # a model that was copied
+    _of_the_card(folder, planted)
+
+
+def _of_the_card(folder: Path, _: Transformer) -> None:
+    training = Path(CARD).parent / "training"
+    copytree(ROOT / training, folder / training)
+
+
+def _of_figures(_: Path, planted: Transformer) -> None:
+    frame.opened.instead = planted  # pyright: ignore
+    with pytest.raises(SystemExit):
+        cli.main(["report", "--corpus", "text:novel.txt", "--no-probes", "--no-experiments", "--pairs", "2"])
+
+
+PREPARED: dict[
+    str, Callable[[Path, Transformer], None]
+] = {  # what a page has from its other blocks, or from another page
+    "docs/own_measures.md": _of_own_measures,
+    "docs/paper_figures.md": _of_figures,
+    "docs/training.md": _of_training,
+    CARD: _of_the_card,
+}
