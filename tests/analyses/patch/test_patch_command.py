@@ -216,7 +216,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, capsys)
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
     ids = [attrs.get("id") for tag, attrs in page.tags if tag == "h2"]
-    assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made"]
+    assert ids[1:] == ["prompts", "logit_difference", "estimates", "reading", "made", "cite"]
     assert not outside_addresses(page)
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
     assert not unlisted(page)
