@@ -35,7 +35,7 @@ def page_of(tmp_path):
             layers.append(row)
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
         out = tmp_path / f"{n_layers}x{n_heads}.html"
-        card = Card("L0.H0", "L0.H0", [], [], None, [], [], [], [], None, Table(["measure"], [["x"]], "l"), "")
+        card = Card("L0.H0", "L0.H0", [], [], None, [], [], [], None, Table(["measure"], [["x"]], "l"), "")
         out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
         return out
 
