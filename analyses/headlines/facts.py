@@ -27,7 +27,7 @@ from analyses.rivals.rules import ANY, called_beside
 Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
 Tables = Mapping[str, pd.DataFrame]
-_KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
+KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _LOCAL = ("previous-token", "next-token", "self", "offset:", "rule:offset")
 _FIRST = "first-token"
 MEASURES_APART = ", "  # between names of measures of which a head shows any
@@ -198,7 +198,7 @@ def _labelled(
 ) -> Iterable[tuple[Place, Fact]]:
     titled = titles(behaviours)
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
-        place, label, kind = Place.of(row), str(row["label"]), _KINDS[row["evidence"]]
+        place, label, kind = Place.of(row), str(row["label"]), KINDS[row["evidence"]]
         words = plain_words.label(label, titled.get(label, ""))
         cell, rule = values.get((*place, row["measure"]), {}), rules.get((*place, row["measure"]))
         rows = [_row("labels", row, "behaviour", "label")]
@@ -360,7 +360,7 @@ def _with_one_local(own: Sequence[Fact]) -> list[Fact]:
     rest = [fact for fact in own if fact.rung != 0]
     if not local:
         return rest
-    order = [*_KINDS.values()]
+    order = [*KINDS.values()]
     first, *others = sorted(local, key=lambda fact: (order.index(fact.kind), -fact.strength))
     rows = (*first.rows, *(row for fact in others for row in fact.rows))
     if first.mainly or not others:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analyses.head_names import Place
-from analyses.headlines.facts import Fact
+from analyses.headlines.facts import KINDS, Fact
 
 Rank = tuple[bool, int, int, bool, bool, float]
 
@@ -40,7 +40,7 @@ def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
     Columns: those of `Place`, `behaviour`, `label` (of minimal pairs what they decide) and `evidence` (both, effect or
     attention).
     """
-    evidence = {"looks there and needed": "both", "needed": "effect", "looks there": "attention"}
+    evidence = {kind: str(name) for name, kind in KINDS.items()}
     rows = [
         {**place._asdict(), "behaviour": fact.behaviour, "label": label, "evidence": evidence[fact.kind]}
         for place, own in facts.items()

@@ -27,7 +27,7 @@ from analyses.provenance import digest
 from analyses.side_by_side import side_by_side
 from interp.errors import InputError
 from interp.training.stops import unstopped
-from interp.training.whole_files import alone, is_being_made
+from interp.training.whole_files import alone, file_above, is_being_made
 
 RUN = "run.json"
 MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
@@ -208,7 +208,7 @@ def _make_parents(out: Path) -> list[Path]:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: --out must name a directory")
     missing = [folder for folder in out.parents if not folder.exists()]
-    if file := next((above for above in out.parents if above.exists() and not above.is_dir()), None):
+    if file := file_above(out):
         raise InputError(f"{file} is a file: --out must name a directory, and so must what is above it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from analyses.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from analyses.viewer.still import still
 from interp import InputError
-from interp.training.whole_files import replacing
+from interp.training.whole_files import file_above, replacing
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
@@ -60,7 +60,7 @@ def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "") -
     path = Path(out)
     if path.is_dir():
         raise InputError(f"{path} is a directory: expected the name of a file, such as {path / 'view.html'}")
-    if file := next((above for above in path.parents if above.exists() and not above.is_dir()), None):
+    if file := file_above(path):
         raise InputError(f"{file} is a file: expected a directory above {path.name}; choose another --out")
     try:
         with replacing(path) as part:

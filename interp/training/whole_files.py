@@ -22,6 +22,11 @@ except ImportError:  # no such locks on this system: nothing is known to be left
 _DRAFT = ".interp-draft"
 
 
+def file_above(path: Path) -> Path | None:
+    """The nearest of what is above a path that is there and no directory, so that nothing can be written below it."""
+    return next((above for above in path.parents if above.exists() and not above.is_dir()), None)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path for a file or directory to be written to; it takes the place of `path` once all went well.
