@@ -212,7 +212,7 @@ class Atlas:
 class Bar:
     """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name.
 
-    `brief` is the number alone.
+    `brief` is the number alone; what it is `over` is heard beside it, and seen in `text`.
     """
 
     text: str
@@ -221,6 +221,7 @@ class Bar:
     low: float
     high: float
     ticks: Sequence[tuple[str, float]]
+    over: str = ""
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,8 @@ class _Cards:
             return float(np.clip((value - low) / (high - low), 0, 1))
 
         ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
-        return Bar(_told(size), _brief(size), along(size.value), along(size.low), along(size.high), ticks)
+        over = f"over {_over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
+        return Bar(_told(size), _brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
 
     def _alike(self, place: Place) -> list[str]:
         """Heads of which the same is told first, the strongest first."""
@@ -244,7 +245,7 @@ def _told(size: Size) -> str:
 
 
 def _brief(size: Size) -> str:
-    """A size by itself, and in a word what it is of."""
+    """A size by itself, and in a word what it is of; what a gain is over has no room beside a bar (`Bar.over`)."""
     if size.unit == "share" and size.what != "gain":
         return f"{percent(size.value)} {size.what.partition(' ')[0]}"
     if size.unit == "lift":
@@ -252,7 +253,7 @@ def _brief(size: Size) -> str:
     if size.unit == "nats":
         return f"{size.value:.2f} nats lost"
     gain = number(size.value, sign=True)
-    return f"{gain} over {_over(size)}" if size.what == "gain" else gain
+    return f"{gain} gain" if size.what == "gain" else gain
 
 
 def _over(size: Size) -> str:
