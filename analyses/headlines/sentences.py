@@ -272,15 +272,15 @@ def _say_hidden(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 
 
 def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
-    """From a row of rules or of heads that shows nothing."""
+    """From a row of rules, which is of the half that heads were not chosen on, or of heads, that shows nothing."""
     (row,) = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
     asked = plain_words.label(str(row["measure"]), titled.get(str(row["measure"]), ""))
     said = f"No head is shown to {plain_words.infinitive(asked.said)}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
-    read_on = "the half that reports" if "rival" in row else "the whole text"
-    return f"{said}: on {read_on} {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    best += " (held-out)" if "rival" in row else ""
+    return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

@@ -141,7 +141,7 @@ def test_what_no_head_shows_is_said_beside_the_head_that_comes_closest(tables):
     said = sentences(rest, facts(rest, OURS), OURS)
     assert said[1].verdict == "none"
     assert said[1].text == (
-        "No head is shown to go from an object to its verb: on the half that reports at best L1.H1 gets 70%, "
+        "No head is shown to go from an object to its verb: at best L1.H1 gets 70% (held-out), "
         "taking the last verb 60%."
     )
 
