@@ -3,10 +3,12 @@
 Nothing is measured again and no model is loaded: pictures of attention over a text, which need one, are not drawn.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
+from warnings import catch_warnings, filterwarnings
 
 import matplotlib.figure
 import pandas as pd
@@ -15,6 +17,8 @@ from analyses import behaviours, figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
+from analyses.figures.style import HIGHEST, RoomError
+from analyses.head_names import HEAD
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
 from analyses.measures import Behaviour
@@ -23,11 +27,19 @@ from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
 from analyses.runs import RunFolder
 from interp.errors import InputError
+from interp.training.whole_files import beside, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
+_WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
 _SAVED: Mapping[str, Mapping[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 _KIND = ["stack", "attention"]
+_TOLD_BY = {  # what a table must have for the atlas's facts; `rules` and `effects` may be missing whole
+    "heads": {*HEAD, "behaviour", "measure", "sink", "unit", "value", "baseline", "baseline_name", "gain"}
+    | {"ci_low", "ci_high", "q"},
+    "labels": {*HEAD, "behaviour", "label", "evidence", "measure", "gain", "gain_low", "gain_high"}
+    | {"effect", "effect_low", "effect_high", "readout", "q", "q_effect"},
+}
 _COLOURS = {name: each.colour for name, each in behaviours.OURS.items()}
 
 
@@ -49,38 +61,68 @@ def write(
 ) -> Written:
     """Draw a run's figures again, without titles, each with its caption in a text file beside it.
 
-    Files of the same names in `out` are replaced.
+    Files of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
 
     Args:
         run: what a command left.
         out: the directory that the files are written to, made where it is not there.
         names: which figures, as `drawings` calls them; all by default.
-        width: in inches; a figure that needs more is left out, and it is said how much it needs.
-        font_size: in points, of most text; ticks have 8 where it has 9.
+        width: in inches, 2 to 20; a figure that needs more, or that no page would hold, is left out, and it is said
+            why.
+        font_size: in points, 5 to 30, of most text; ticks have 8 where it has 9.
         format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
 
     Raises:
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
     """
+    _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
+    _check("font_size", font_size, _SIZES, "points")
     known = drawings(run)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
             f"no figure {', '.join(unknown)} can be drawn from the tables of {run.folder}: expected some of "
             f"{', '.join(known) or 'none'}"
         )
-    folder, files, left_out = Path(out), [], {}
+    folder, left_out = Path(out), {}
     options = {"width": width, "font_size": font_size, "title": None}
-    for name in names or known:
-        try:
-            figure = known[name](**options)
-        except ValueError as error:
-            left_out[name] = str(error)
-            continue
-        files += _saved(figure, folder, name, format, _source(run))
-    if not files:
-        why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
-        raise InputError(f"no figure of {run.folder} could be drawn: {why}")
-    return Written(files, left_out | ({} if names else _need_model(run, known)))
+    asked = {name: known[name] for name in names or known}
+    _refuse(run, folder, [f"{name}.{format}" for name in asked])
+    place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
+    try:
+        with holding(folder, "draws into"), beside(place) as draft:
+            sweep_beside(place)
+            draft.mkdir()
+            for name, draw in asked.items():
+                try:
+                    _draw(draft / f"{name}.{format}", partial(draw, **options), format, _source(run))
+                except RoomError as error:
+                    left_out[name] = str(error)
+            files = [f"{name}.{ending}" for name in asked if name not in left_out for ending in (format, "txt")]
+            if not files:
+                why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
+                raise InputError(f"no figure of {run.folder} could be drawn: {why}")
+            if taken := [name for name in files if (folder / name).is_dir()]:
+                raise InputError(f"{folder / taken[0]} is a directory, where a file is to be: choose another --out")
+            for name in files:
+                os.replace(draft / name, folder / name)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    return Written([folder / name for name in files], left_out | ({} if names else _need_model(run, known)))
+
+
+def _check(name: str, given: int | float, bounds: tuple[int, int], unit: str) -> None:
+    low, high = bounds
+    if not low <= given <= high:
+        raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
+
+
+def _refuse(run: RunFolder, folder: Path, files: Sequence[str]) -> None:
+    """No place for figures is below a file, nor where the run keeps those that its own page shows."""
+    if file := folder if folder.is_file() else file_above(folder):
+        raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
+    own = {(run.folder / name).resolve() for name in run.facts["files"]}
+    if any((folder / name).resolve() in own for name in files):
+        raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
 
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
@@ -91,15 +133,22 @@ def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure
     return {drawing.name: drawing.draw for drawing in found}
 
 
-def _saved(figure: matplotlib.figure.Figure, folder: Path, name: str, format: str, source: str) -> list[Path]:
-    picture, caption = folder / f"{name}.{format}", folder / f"{name}.txt"
+def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
+    """Draw a figure into a file, with its caption beside it.
+
+    Raises:
+        RoomError: it does not fit its width, or no page.
+    """
+    figure = draw()
+    if (high := figure.get_figheight()) > HIGHEST:
+        raise RoomError(f"it would be {high:.1f} inches high, and a page holds {HIGHEST:g}: give it more width")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(picture, format=format, metadata=_SAVED[format])
-        caption.write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n", "utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {picture}: {error.strerror or error}; choose another --out") from error
-    return [picture, caption]
+        with catch_warnings():
+            filterwarnings("error", ".*axes sizes collapsed to zero", UserWarning)
+            figure.savefig(picture, format=format, metadata=_SAVED[format])
+    except UserWarning as error:
+        raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
+    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n", "utf-8")
 
 
 def _source(run: RunFolder) -> str:
@@ -174,11 +223,10 @@ def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawin
 
 
 def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
-    """What the atlas says of every head; of tables that lack what this takes the labels."""
-    try:
-        return ranking.in_order(facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()}))
-    except KeyError:
+    """What the atlas says of every head; of a run whose tables say less than it asks for, the labels."""
+    if any(not asked <= {*tables.get(name, pd.DataFrame()).columns} for name, asked in _TOLD_BY.items()):
         return labels
+    return ranking.in_order(facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()}))
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:

@@ -15,6 +15,7 @@ from analyses.figures.style import (
     WIDTH,
     Page,
     caption,
+    is_ours,
     legend,
     panels,
     sized,
@@ -23,6 +24,8 @@ from analyses.figures.style import (
 
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _COLOURS = (SOFT, POSITION, SYNTAX, "#7fbfa8", COREFERENCE, PALE)
+
+_BESIDE, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
 
 
 @styled
@@ -39,6 +42,9 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
     if page.get("ax") is None:
         options: Page = {"width": WIDTH, **page}
     figure, axes = panels(question, shape[0], height=0.8, columns=columns, key=0.9, options=options)
+    place = axes[0].get_subplotspec() if is_ours(figure) else None
+    side = figure.get_figwidth() / (place.get_gridspec().ncols if place else len(axes)) - _BESIDE
+    every = 1 + int(sized(_TICK) * shape[1] / side)
     for layer, ax in zip(reversed(range(shape[0])), axes, strict=True):  # layer 0 comes last
         below = pd.Series(0.0, index=range(shape[1]))
         for (group, shares), colour in zip(parts.items(), _COLOURS, strict=False):
@@ -46,7 +52,8 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
             ax.bar(own.index, own, bottom=below, color=colour, width=0.85, label=group, linewidth=0)
             below = below + own
         ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, shape[1] - 0.4), ylabel=f"layer {layer}")
-        ax.set_xticks(range(shape[1]), [f"H{head}" for head in range(shape[1])], fontsize=sized(8))
+        shown = range(0, shape[1], every)
+        ax.set_xticks(shown, [f"H{head}" for head in shown], fontsize=sized(8))
         ax.tick_params(axis="x", length=0)
     legend(figure, axes, columns=3)
     caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")

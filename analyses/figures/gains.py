@@ -8,10 +8,23 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analyses.figures.style import GREY, INK, Page, caption, colour_of, legend, measure_name, single, styled
+from analyses.figures.style import (
+    GREY,
+    INK,
+    Page,
+    broken,
+    caption,
+    colour_of,
+    is_ours,
+    legend,
+    measure_name,
+    single,
+    styled,
+)
 from analyses.head_names import head_name
 
 Sink = Literal["kept", "removed"]
+_NAMES = 0.5  # inches that the heads' names take
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
 
 
@@ -41,7 +54,8 @@ def gain_intervals(
     sns.scatterplot(x=rows["gain"], y=y, hue=sure, hue_order=order, palette=palette, s=36, linewidth=0, ax=ax)
     ax.axvline(0, color=GREY, ls="--", lw=1, label=_baseline(rows))
     ax.set_yticks(y, [head_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)])
-    ax.set(xlabel=f"gain in {name} over the baseline", ylabel="")
+    xlabel = f"gain in {name} over the baseline"
+    ax.set(xlabel=broken(xlabel, figure.get_figwidth() - _NAMES) if is_ours(figure) else xlabel, ylabel="")
     _legend_below(figure, ax)
     said = f"The {len(rows)} heads with the largest gains in {name} over its baseline; lines are 95% intervals"
     caption(figure, f"{said}, coloured where they lie above 0.")

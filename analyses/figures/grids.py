@@ -1,6 +1,5 @@
 """Where in the model are the heads that matter? Layer x head heat maps, layer 0 at the bottom."""
 
-import re
 from collections.abc import Sequence
 from typing import Literal, Unpack
 
@@ -16,10 +15,12 @@ from analyses.figures.style import (
     SIGNED,
     Page,
     along,
+    broken,
     caption,
     colour_bar,
     colour_of,
     heat_map,
+    is_ours,
     measure_name,
     panels,
     shades,
@@ -30,7 +31,7 @@ from analyses.figures.style import (
 
 NOTABLE = 0.05  # the least gain or effect that is called one
 DISCOVERY = 0.05  # the false discovery rate that a dot is held to
-_LONG = 20  # characters of a measure's name that fit above a panel in one line
+_BESIDE = 1.0  # inches that the colour bar and the names of axes take
 _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]  # where the colours of lifts are named
@@ -112,12 +113,7 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
 def _panel_title(rows: pd.DataFrame, key: tuple[str, ...]) -> str:
     measure, *where = key
     several = len(rows[["stack", "attention"]].drop_duplicates()) > 1
-    lines = [""]
-    for part in re.findall(r"[^:]+:?", measure):
-        if lines[-1] and len(lines[-1] + part) > _LONG:
-            lines.append("")
-        lines[-1] += part
-    name = measure_name("\n".join(lines))
+    name = measure_name(measure)
     return f"{name} ({' '.join(where)})" if several else name
 
 
@@ -146,9 +142,11 @@ def _grid(
     height = min(5, 0.7 + max(0.22 * layers, 0.9))
     figure, axes = panels(question, max(1, len(groups)), height=height, columns=columns, options=page)
     scale, colours = drawn
+    place = axes[0].get_subplotspec() if is_ours(figure) else None
+    side = (figure.get_figwidth() - _BESIDE) / (place.get_gridspec().ncols if place else len(axes))
     for ax, (name, group) in zip(axes, groups, strict=False):
         _heat_map(ax, group, column, colours, scale)
-        ax.set_title(name)
+        ax.set_title(broken(name, side))
         dots = group.loc[group.index.intersection(marked)]
         mark(ax, dots["head"].to_numpy(dtype=float), dots["layer"].to_numpy(dtype=float))
     if not groups:

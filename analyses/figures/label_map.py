@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 from analyses import plain_words
@@ -21,6 +22,7 @@ from analyses.figures.style import (
     along,
     caption,
     families,
+    fitting,
     is_ours,
     keys,
     measure_name,
@@ -35,6 +37,7 @@ _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
 _LINES = 5  # of text that fit into a cell
 _CELL, _HIGH = 0.7, 0.76  # inches: a cell is not made narrower, where the text has 9 points, and is so high
+_ROWS = 3  # of panels that set attention against effect
 _SIDE = 0.5  # inches beside the cells
 
 
@@ -49,39 +52,53 @@ def label_map(
 ) -> Figure:
     """Layers by heads: each cell says its head's labels, the surest first, coloured by the first one's behaviour.
 
+    Heads stand side by side, layers above each other; on a page that is too narrow for it the other way round.
+
     Args:
         labels: of one kind of attention in one stack, rows of `tables/labels`, which are put in order here; or what
             `analyses.headlines.ranking.in_order` makes of all facts, in its order, which is the atlas's.
-        n_layers: rows of the map.
-        n_heads: columns of the map.
+        n_layers: of the stack.
+        n_heads: of each layer.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     family = families(labels["behaviour"], colours)
     question = "What may each head be called?"
-    least = sized(_SIDE + _CELL * n_heads)
-    figure, ax = single(question, 1.1 + _HIGH * n_layers, max(WIDTH, _SIDE + 1.05 * n_heads), page, least=least)
+    least = [sized(_SIDE + _CELL * count) for count in (n_heads, n_layers)]
+    turned = n_layers < n_heads and "width" in page and page["width"] < least[0]
+    columns, rows = (n_layers, n_heads) if turned else (n_heads, n_layers)
+    high = sized(_HIGH) if turned else _HIGH
+    figure, ax = single(question, 1.1 + high * rows, max(WIDTH, _SIDE + 1.05 * columns), page, least=min(least))
     across = figure.get_figwidth() - _SIDE if is_ours(figure) else ax.get_position().width * figure.get_figwidth()
-    room = across / n_heads * 72 - sized(6)
-    for (layer, head), rows in _by_head(labels).items():
-        face: Any = (*_rgb(family[rows[0]["behaviour"]]), _STRENGTH[rows[0]["evidence"]])
-        ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, facecolor=face, edgecolor="none"))
-        ax.text(head, layer, _cell([row["label"] for row in rows], room), ha="center", va="center", fontsize=sized(8))
-    ax.set_xticks(range(n_heads), [f"H{head}" for head in range(n_heads)])
-    ax.set_yticks(range(n_layers), [f"L{layer}" for layer in range(n_layers)])
-    ax.set_xticks(np.arange(n_heads + 1) - 0.5, minor=True)
-    ax.set_yticks(np.arange(n_layers + 1) - 0.5, minor=True)
-    ax.grid(which="minor", color=GREY, lw=0.4)
-    ax.tick_params(which="both", length=0)
-    ax.set(xlim=(-0.51, n_heads - 0.49), ylim=(-0.51, n_layers - 0.49))  # the outer lines are whole too
-    ax.spines[:].set_visible(False)
+    room = across / columns * 72 - sized(6)
+    for (layer, head), told in _by_head(labels).items():
+        face: Any = (*_rgb(family[told[0]["behaviour"]]), _STRENGTH[told[0]["evidence"]])
+        x, y = (layer, head) if turned else (head, layer)
+        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="none"))
+        ax.text(x, y, _cell([row["label"] for row in told], room), ha="center", va="center", fontsize=sized(8))
+    _lines(ax, columns, rows, "LH" if turned else "HL")
+    if turned:
+        ax.invert_yaxis()  # head 0 first; of layers, where they are rows, it is at the bottom
     entries = {name: Patch(color=(*_rgb(colour), _STRENGTH["both"])) for name, colour in family.items()}
     entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
     keys(figure, [ax], entries, columns=6)
     also = "" if "gain" in labels else " Beside labels: answers to minimal pairs that the head carries."
     said = "What each head may be called, the surest first; colours are behaviours, strength evidence."
-    caption(figure, said + also)
+    caption(figure, f"Layers (L) by heads (H). {said}{also}")
     return figure
+
+
+def _lines(ax: Axes, columns: int, rows: int, kinds: str) -> None:
+    """Lines around all cells, and the letters of what counts across and up with their numbers."""
+    across, up = kinds
+    ax.set_xticks(range(columns), [f"{across}{at}" for at in range(columns)])
+    ax.set_yticks(range(rows), [f"{up}{at}" for at in range(rows)])
+    ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    ax.grid(which="minor", color=GREY, lw=0.4)
+    ax.tick_params(which="both", length=0)
+    ax.set(xlim=(-0.51, columns - 0.49), ylim=(-0.51, rows - 0.49))  # the outer lines are whole too
+    ax.spines[:].set_visible(False)
 
 
 def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]]:
@@ -108,9 +125,10 @@ def _cell(names: Sequence[str], room: float) -> str:
 
 
 def _broken(name: str, room: float) -> list[str]:
-    """A name in lines of so many points, broken at blanks, hyphens and slashes, and where one word alone is longer."""
+    """A name in lines of so many points, broken at blanks, hyphens, slashes and arrows, and where one word alone is
+    longer."""
     lines = [""]
-    for word in re.findall(r"[^ /-]*[ /-]|[^ /-]+", name):
+    for word in re.findall(r"[^ /→-]*[ /→-]|[^ /→-]+", name):
         if not _fits(lines[-1] + word, room):
             lines.append("")
         for part in [word] if _fits(word, room) else word:  # letter by letter what is longer than a line
@@ -155,7 +173,8 @@ def attention_against_effect(
         evidence: a row a head and measure, as `analyses.labels.label` returns them.
         labels: rows of `tables/labels`; labelled heads are coloured and the two with the largest effects named.
         colours: as in `label_map`.
-        most: panels at most, those measures first whose label most heads carry by both kinds of evidence.
+        most: panels at most, and no more than fill three rows, those measures first whose label most heads carry by
+            both kinds of evidence.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     known = evidence.dropna(subset=["gain", "effect"])
@@ -163,16 +182,21 @@ def attention_against_effect(
     family = families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
-    order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[:most]
+    columns, width = 3, page.get("width", WIDTH)
+    across = fitting(columns, width) if "width" in page else columns
+    order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[: min(most, across * _ROWS)]
     question = "Do the heads that attend also matter to what the model says?"
-    figure, axes = panels(question, len(order), height=2.4, columns=3, key=0.8, options=page)
+    height = min(2.4, 0.85 * width / across)
+    figure, axes = panels(question, len(order), height=height, columns=columns, key=0.8, options=page)
     for ax, measure in zip(axes, order, strict=True):
         rows = known.loc[known["measure"] == measure]
         colour = family[rows["behaviour"].iloc[0]]
         _agreement(ax, rows, labels.loc[labels["label"] == measure], colour)
     up = "effect of hiding the claimed keys, in nats a row"
     along(figure, axes, "attention: gain over the strictest baseline", up)
-    caption(figure, f"Every head's gain in a measure and the {up}; coloured are the heads with its label.")
+    chosen = f"the {len(order)} measures of {len(largest)} that label the most heads"
+    which = f"in {chosen}" if len(order) < len(largest) else "in a measure"
+    caption(figure, f"Every head's gain {which} and the {up}; coloured are the heads with its label.")
     return figure
 
 
@@ -183,15 +207,17 @@ def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) 
     ax.scatter(plain["gain"], plain["effect"], s=9, color=GREY, alpha=0.6, linewidth=0)
     named = chosen.dropna(subset=["evidence"])
     ax.scatter(named["gain"], named["effect"], s=20, color=colour, linewidth=0)
-    for row in named.nlargest(2, "effect").to_dict("records"):
-        ax.annotate(
+    for row, above in zip(named.nlargest(2, "effect").to_dict("records"), (True, False), strict=False):
+        name = ax.annotate(
             head_name(row["layer"], row["head"]),
             (row["gain"], row["effect"]),
             textcoords="offset points",
-            xytext=(-4, 3),
+            xytext=(-4, 2 if above else -2),  # the lower one's below it, so that they are apart where the two are near
             ha="right",
+            va="bottom" if above else "top",
             fontsize=sized(8),
         )
+        name.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
     ax.axhline(0, color=GREY, lw=0.6)
     ax.axvline(0, color=GREY, lw=0.6)
     rho = rows["agreement"].iloc[0]

@@ -25,6 +25,7 @@ _LINES: dict[str, tuple[str, dict[str, Any]]] = {
 _MEASURES = {"expected layer": (INK, "o"), "centre of gravity": (SOFT, "s")}
 _ABSENT = {"expected layer": "nothing surely gained after the embedding", "centre of gravity": "not measured"}
 _LINE = 0.42  # inches: a task
+_WIDE, _WIDEST = 1.6, 7.4  # inches: of a panel whose title is one line, and of a figure with two side by side
 
 
 @styled
@@ -38,14 +39,16 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     rows = layers.loc[layers["head"].isna()]
     tasks = list(dict.fromkeys(rows["task"]))
     question = "How well does a probe of each layer read it, and what is that worth?"
-    figure = begin(question, 4.2, WIDTH if len(tasks) > 1 else 6.5, page, least=0.6 + 1.8 * len(tasks))
+    usual = WIDTH if len(tasks) > 1 else 6.5
+    across = page.get("width", usual) / len(tasks)
+    figure = begin(question, min(4.2, 2.0 + across), usual, page, least=sized(0.5 + 0.95 * len(tasks)))
     drawn = [name for name in _LINES if rows[name].notna().any()]
     lowest = float(np.nanmin(rows[drawn].to_numpy(dtype=float)))
     axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for ax, task in zip(axes, tasks, strict=True):
         group = rows.loc[rows["task"] == task]
         _panel(ax, group)
-        ax.set_title(f"{task}, n {number(group['n'].iloc[0])}")
+        ax.set_title(f"{task},{' ' if across > sized(_WIDE) else chr(10)}n {number(group['n'].iloc[0])}")
     axes[0].set(ylabel="accuracy", ylim=(np.floor(10 * lowest - 0.2) / 10, 1.01))
     legend(figure, axes, columns=3)
     caption(figure, "What linear probes read from each layer's stream, beside controls; the band is a 95% interval.")
@@ -78,17 +81,19 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[Page]) -> Fi
     names = list(dict.fromkeys(depths["task"]))
     tasks, pairs = ([name for name in names if (" - " in name) == pair] for pair in (False, True))
     question = "Is syntax read low in the model, and reference high?"
-    figure = begin(
-        question, 1.35 + _LINE * max(len(tasks), 2), WIDTH if pairs else 6.5, page, least=6.0 if pairs else 3.0
-    )
-    left, *right = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
-    _intervals(left, depths, tasks)
+    usual = WIDTH if pairs else 6.5
+    stacked = bool(pairs) and page.get("width", usual) < sized(_WIDEST)
+    heights = [1.35 + _LINE * max(len(each), 2) for each in ((tasks, pairs) if stacked else (tasks,))]
+    figure = begin(question, sum(heights) - 0.4 * stacked, usual, page, least=sized(3.0))
+    shape = (2, 1) if stacked else (1, 2 if pairs else 1)
+    left, *right = figure.subplots(*shape, squeeze=False).flat
+    _intervals(left, depths, tasks, stacked)
     low, high = left.get_xlim()
     left.set(xlim=(min(low, -0.1), max(high, deepest + 0.1)), xlabel="blocks passed", title="where it is read")
     for ax in right:
-        _intervals(ax, depths, pairs)
+        _intervals(ax, depths, pairs, stacked)
         ax.axvline(0, color=GREY, lw=1, zorder=0)
-        ax.set(xlabel="blocks", title="how much higher the first is read than the second")
+        ax.set(xlabel="blocks", title="how much higher the first is read")
     for ax in (left, *right):
         ax.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     legend(figure, [left], columns=2)
@@ -96,22 +101,18 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[Page]) -> Fi
     return figure
 
 
-def _intervals(ax: Axes, depths: pd.DataFrame, tasks: list[str]) -> None:
-    """Two values with their intervals a task, one a measure; what is missing is said."""
+def _intervals(ax: Axes, depths: pd.DataFrame, tasks: list[str], narrow: bool) -> None:
+    """Two values with their intervals a task, one a measure; what is missing is said, where it is narrow in two lines
+    that stand on the middle of the row."""
     for shift, (measure, (colour, marker)) in zip((-0.15, 0.15), _MEASURES.items(), strict=True):
         rows = depths.loc[depths["measure"] == measure].set_index("task").reindex(tasks)
         y = np.arange(len(tasks)) + shift
         ax.hlines(y, rows["ci_low"], rows["ci_high"], colors=colour, lw=2)
         ax.plot(rows["value"], y, marker, color=colour, ms=5, label=f"{measure}, 95% interval")
         for at in y[rows["value"].isna().to_numpy()]:
-            ax.text(
-                0.02,
-                at,
-                _ABSENT[measure],
-                color=colour,
-                fontsize=sized(8),
-                va="center",
-                transform=ax.get_yaxis_transform(),
-            )
+            said = _ABSENT[measure].replace(" after", "\nafter") if narrow else _ABSENT[measure]
+            place: Any = {"y": at, "va": "center"} if "\n" not in said else {"y": at - shift, "va": "bottom"}
+            how: Any = {"color": colour, "fontsize": sized(8), "linespacing": 1}
+            ax.text(0.02, s=said, transform=ax.get_yaxis_transform(), **place, **how)
     ax.set_yticks(range(len(tasks)), [name.replace(" - ", " – ") for name in tasks])
     ax.set_ylim(len(tasks) - 0.5, -0.5)

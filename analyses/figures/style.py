@@ -36,10 +36,15 @@ _STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spi
 _SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42}  # TrueType: text that can be searched, and that journals take
 _SHOWN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
-_LEAST = 1.6  # inches: a panel is not made narrower
+HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
+_LEAST, _LOWEST = 1.6, 1.2  # inches: a panel is not made narrower, nor lower to let a figure fit a page
 _LARGEST = 100  # inches or points: whatever is larger is a slip
 _ASKED = "?"
 P = ParamSpec("P")
+
+
+class RoomError(ValueError):
+    """The width that is asked for is not enough for a figure; it says how much it needs."""
 
 
 class Page(TypedDict, total=False):
@@ -134,14 +139,15 @@ def begin(
     """An empty figure; `height` counts its title in one line, `least` inches are what its panels need across.
 
     Raises:
-        ValueError: axes to draw into, or too narrow a width.
+        ValueError: axes to draw into.
+        RoomError: too narrow a width.
     """
     options = _checked(options)
     if options.get("ax") is not None:
         raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
     width, title = options.get("width", width), options.get("title", _ASKED)
     if "width" in options and width < least:
-        raise ValueError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
+        raise RoomError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
     size = FontProperties(size=rcParams["figure.titlesize"]).get_size_in_points()  # `large`, where no style is set
     letters = int(width * 72 / (_BOLD * size))
     lines = [] if title is None else wrap(question if title == _ASKED else title, letters)
@@ -167,7 +173,7 @@ def panels(
     question: str,
     count: int,
     *,
-    height: float,
+    height: int | float,
     columns: int,
     key: float = 0.5,
     square: bool = False,
@@ -175,22 +181,29 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` equal panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
-    A narrow page has fewer columns, and panels that are to be `square` are then less high.
+    A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in so many
+    rows that no page would hold them.
     """
     if borrowed := _borrowed(options, count):
         return borrowed
     options = _checked(options)
     width = options.get("width", min(WIDTH, 1.5 + 3.75 * min(count, columns)))
-    columns = max(1, min(columns, count, int(width / (_LEAST * rcParams["font.size"] / FONT))))
+    columns = min(count, fitting(columns, width))
     rows = -(-count // columns)
     columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
     if square:
         height = min(height, (width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
+    height = min(height, max(_LOWEST, (HIGHEST - key) / rows))
     figure = begin(question, rows * height + key, width, options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
+
+
+def fitting(columns: int, width: int | float) -> int:
+    """How many panels stand side by side in so many inches, of at most `columns`."""
+    return max(1, min(columns, int(width / sized(_LEAST))))
 
 
 def _checked(options: Page | None) -> Page:
@@ -330,6 +343,17 @@ def colour_of(rows: Any) -> str:
     """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
     named = rows["behaviour"].unique() if "behaviour" in rows else []
     return BEHAVIOURS.get(str(named[0]), OWN) if len(named) == 1 else INK
+
+
+def broken(text: str, width: int | float) -> str:
+    """A text of 9 points in lines of so many inches, broken at blanks and after colons and hyphens."""
+    letters = max(1, int(width * 72 / (_LETTER * sized(FONT))))
+    lines = [""]
+    for part in re.findall(r"[^ :-]*[ :-]|[^ :-]+", text):
+        if lines[-1] and len((lines[-1] + part).rstrip()) > letters:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.strip() for line in lines)
 
 
 def measure_name(measure: str) -> str:

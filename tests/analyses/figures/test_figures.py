@@ -1,6 +1,7 @@
 """Figures draw what their table says, ask a question, and compute nothing."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -261,22 +262,36 @@ def test_a_label_map_says_every_label_the_surest_first():
     assert not len(figures.label_map(labels_table().iloc[:0], LAYERS, HEADS).axes[0].texts)
 
 
-@pytest.mark.parametrize("width", [None, 6.9])
-def test_a_label_map_is_readable_on_a_page_and_its_words_stay_in_their_cells(width):
-    """Of 8 points, which a page shows in 12 pixels; what does not fit is counted."""
+@pytest.mark.parametrize(("width", "size"), [(None, 9), (6.9, 9), (3.3, 8)])
+def test_a_label_map_is_readable_on_a_page_and_its_words_stay_in_their_cells(width, size):
+    """Of 8 points, which a page shows in 12 pixels, or 7 in a column; what does not fit is counted."""
     names = ["rule:last NOUN/PROPN/PRON", "antecedent-predicting", "relation:nmod:poss:dependent->head", "offset:-2"]
     names += ["a_measure_of_somebody_who_likes_long_names"]
     base = labels_table().iloc[0].to_dict()
     rows = [base | {"head": head, "label": name, "gain": -at} for head in range(8) for at, name in enumerate(names)]
-    figure = figures.label_map(pd.DataFrame(rows), 4, 8, **({"width": width} if width else {}))
+    figure = figures.label_map(pd.DataFrame(rows), 4, 8, font_size=size, **({"width": width} if width else {}))
     figure.draw_without_rendering()
     (ax,) = figure.axes
-    assert [text.get_fontsize() for text in ax.texts] == [8] * 8
+    assert [text.get_fontsize() for text in ax.texts] == [pytest.approx(size * 8 / 9)] * 8
     assert all(re.search(r"\nand [1-4] more$", text.get_text()) for text in ax.texts)
     for text in ax.texts:
         box = text.get_window_extent().transformed(ax.transData.inverted())
         (x, y), names_in = text.get_position(), text.get_text()
         assert max(x - box.x0, box.x1 - x, y - box.y0, box.y1 - y) <= 0.5, names_in
+
+
+def test_in_a_column_layers_stand_side_by_side_in_a_label_map_and_head_0_comes_first():
+    long = pd.DataFrame([labels_table().iloc[0].to_dict() | {"layer": 3, "head": 6, "label": "tag:NOUN->VERB"}])
+    wide, column = (figures.label_map(long, 4, 8, font_size=8, width=width, title=None) for width in (6.9, 3.3))
+    assert wide.axes[0].texts[0].get_position() == (6, 3)
+    (said,) = column.axes[0].texts
+    assert (said.get_position(), said.get_text()) == ((3, 6), "NOUN→\nVERB")  # a tag is not cut into letters
+    assert [tick.get_text() for tick in column.axes[0].get_xticklabels()] == ["L0", "L1", "L2", "L3"]
+    below, above = column.axes[0].get_ylim()
+    assert below > above
+    assert column.get_figheight() < 7
+    with pytest.raises(ValueError, match=r"need 7\.9 inches side by side: got width=6\.9"):
+        figures.label_map(long, 12, 12, font_size=8, width=6.9)
 
 
 def test_no_figure_of_a_page_has_text_below_8_points():
@@ -338,3 +353,54 @@ def test_what_belongs_together_is_outlined_in_cross_attention_alone():
     assert not none
     assert not also_none
     assert [each.get_bbox().extents.tolist() for each in (year, day)] == [[2.5, -0.5, 4.5, 1.5], [-0.5, 1.5, 0.5, 2.5]]
+
+
+def evidence_of(measures: int) -> pd.DataFrame:
+    """Two heads of one layer in each of so many measures."""
+    where = {"stack": "decoder", "attention": "self", "layer": 0, "behaviour": "position", "agreement": 0.5}
+    rows = [
+        {**where, "head": head, "measure": name, "label": name, "gain": 0.1 * head, "effect": 0.01 * at}
+        for at, name in enumerate(f"offset:-{at}" for at in range(measures))
+        for head in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(2.4, 3), (3.3, 6), (6.75, 9)])
+def test_a_column_has_fewer_measures_against_effect_and_says_of_how_many(width, shown):
+    figure = figures.attention_against_effect(
+        evidence_of(12), labels_table(), width=width, font_size=8, title=None, colours={"position": "blue"}
+    )
+    assert len(figure.axes) == shown
+    assert figure.get_figheight() < 7
+    assert f"in the {shown} measures of 12 that label the most heads" in figure.caption  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_two_heads_near_each_other_have_names_apart():
+    evidence = evidence_of(1).assign(effect=[0.0100, 0.0101], gain=0.1)
+    labels = evidence.assign(evidence="both")
+    figure = figures.attention_against_effect(evidence, labels, width=3.3, font_size=8)
+    figure.draw_without_rendering()
+    first, second = (text.get_window_extent() for text in figure.axes[0].texts)
+    assert not first.overlaps(second)
+
+
+def test_panels_of_a_large_model_are_lower_where_a_page_would_not_hold_them():
+    deep = heads_table(*"abcdef")
+    deep = pd.concat([deep.assign(layer=deep["layer"] + LAYERS * at) for at in range(8)])
+    assert 8 < figures.head_grid(deep, width=3.3, title=None).get_figheight() <= 9
+
+
+def test_words_above_and_below_panels_are_broken_where_a_column_is_narrow():
+    name = "relation:nmod:poss:dependent->head"
+    page = {"width": 3.3, "font_size": 8, "title": None}
+    effects, gains = figures.effect_grid(effects_table(), "repeat", **page), heads_table(name)
+    for figure in (effects, figures.gain_intervals(gains, name, **page)):
+        figure.draw_without_rendering()
+        assert figure.get_tightbbox().x1 < 3.32
+    left, right = (ax.title.get_window_extent() for ax in effects.axes[:2])
+    assert left.x1 < right.x0
+    bars = figures.explained_bars({"position": pd.DataFrame(0.5, index=range(4), columns=range(8))}, **page)
+    bars.draw_without_rendering()
+    ticks = [tick.get_window_extent() for tick in bars.axes[0].get_xticklabels()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(ticks))

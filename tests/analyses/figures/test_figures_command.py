@@ -10,6 +10,7 @@ import tiny
 
 from analyses import paper_figures, report, runs
 from analyses.cli import app as cli
+from analyses.figures.style import Drawn
 from analyses.report.scaffold import write
 from analyses.sections import Page
 from interp import InputError
@@ -96,8 +97,9 @@ def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_mor
     names = {"labels", "agreement", "forming", "compare-gains", "compare-depth"}
     assert {each.stem for each in files} == names - {"compare-gains"}
     assert left_out == {"compare-gains": "the panels of this figure need 5.0 inches side by side: got width=3.3"}
-    with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 2\.\d inches"):
-        paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "paper", ["labels"], width=1.5)
+    with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 5\.0 inches"):
+        paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "none", ["compare-gains"])
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatch):
@@ -111,10 +113,81 @@ def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatc
     assert (code, said, why.count("\n")) == (2, "", 1)
     assert "no figure position-patterns can be drawn from the tables" in why
     assert "expected some of position-heads" in why
-    assert "inches" in ended(capsys, str(position), "--width", "0")[2]
-    assert "points" in ended(capsys, str(position), "--font-size", "-1")[2]
     (tmp_path / "taken").write_text("mine")
-    assert "choose another --out" in ended(capsys, str(position), "--out", "taken")[2]
+    for said, *wrong in (
+        ("width: expected 2 to 20 inches; 3.3 is a column of a paper, 6.9 its page; got 0.5", "--width", "0.5"),
+        ("got 40", "--width", "40"),
+        ("got nan", "--width", "nan"),
+        ("'--width': Input should be a valid number", "--width", "abc"),
+        ("font_size: expected 5 to 30 points; got -1", "--font-size", "-1"),
+        ("'docx' is not one of 'pdf', 'svg', 'png'", "--format", "docx"),
+        ("taken is a file, where a directory is to be: choose another --out", "--out", "taken"),
+        ("taken is a file", "--out", "taken/paper"),
+        (f"{position / 'figures'} holds the run's own figures", "--format", "svg", "--out", str(position / "figures")),
+    ):
+        code, out, why = ended(capsys, str(position), *wrong)
+        assert (code, out, why.count("\n")) == (2, "", 1), wrong
+        assert said in why
+    (tmp_path / "empty").mkdir()
+    for run, said in (("empty", "no run.json is in it"), ("taken", "a file")):
+        expected = "expected a directory that a command of interp left (its --out)"
+        assert ended(capsys, run) == (2, "", f"interp: {run}: {said}; {expected}\n")
+    (tmp_path / "empty").rmdir()
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
     with pytest.raises(InputError, match="no figure"):
         paper_figures.write(runs.read(position), tmp_path, ["x"])
+
+
+def test_where_a_figure_cannot_be_drawn_or_written_none_is_and_what_was_there_stays(position, tmp_path, monkeypatch):
+    run, paper = runs.read(position), tmp_path / "paper"
+    paper.mkdir()
+    (paper / "position-heads.pdf").write_text("of yesterday")
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(InputError, match=r"cannot write to .*paper: No space left on device; choose another --out"):
+            paper_figures.write(run, paper)
+    (paper / "position-gains.pdf").mkdir()
+    with pytest.raises(InputError, match=r"position-gains\.pdf is a directory"):
+        paper_figures.write(run, paper)
+    assert sorted(each.name for each in paper.iterdir()) == ["position-gains.pdf", "position-heads.pdf"]
+    assert (paper / "position-heads.pdf").read_text() == "of yesterday"
+    paper_figures.write(run, paper, ["position-heads"])
+    assert (paper / "position-heads.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_figure_that_no_page_holds_is_left_out_and_a_fault_of_ours_is_not(position, tmp_path, monkeypatch):
+    def too_high(**page: object) -> Drawn:
+        return Drawn(figsize=(3.3, 9.5))
+
+    def faulty(**page: object) -> Drawn:
+        raise ValueError("a fault")
+
+    def crowded(**page: object) -> Drawn:
+        figure = Drawn(figsize=(3.3, 3), layout="constrained")
+        figure.subplots().set_ylabel("long\n" * 40)
+        return figure
+
+    run, known = runs.read(position), paper_figures.drawings(runs.read(position))
+    monkeypatch.setattr(paper_figures, "drawings", lambda run: known | {"tall": too_high, "crowded": crowded})
+    _, left_out = paper_figures.write(run, tmp_path / "paper", ["tall", "crowded", "position-gains"])
+    assert left_out["tall"] == "it would be 9.5 inches high, and a page holds 9: give it more width"
+    assert left_out["crowded"].startswith("its text leaves no room for its panels")
+    monkeypatch.setattr(paper_figures, "drawings", lambda run: known | {"faulty": faulty})
+    with pytest.raises(ValueError, match="a fault"):
+        paper_figures.write(run, tmp_path / "other", ["position-gains", "faulty"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_map_of_labels_is_of_labels_alone_only_where_tables_say_too_little(monkeypatch):
+    where = {"stack": "decoder", "attention": "self", "layer": 0, "head": 1}
+    labels = pd.DataFrame([{**where, "behaviour": "position", "label": "self", "evidence": "both", "gain": 0.5}])
+    assert paper_figures._facts({"labels": labels}, labels) is labels
+    whole = {name: pd.DataFrame(columns=sorted(asked)) for name, asked in paper_figures._TOLD_BY.items()}
+    assert paper_figures._facts(whole, whole["labels"]).empty  # nothing more is asked for
+
+    def fault(*_: object) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(paper_figures, "facts", fault)
+    with pytest.raises(KeyError, match="a fault"):
+        paper_figures._facts(whole, labels)

@@ -246,6 +246,23 @@ class TestFigures:
         (alone,) = probe_depths(depths, 2).axes
         assert [text.get_text() for text in alone.texts] == ["nothing surely gained after the embedding"]
 
+    @pytest.mark.parametrize(("width", "font_size"), [(3.3, 8), (6.0, 8), (6.75, 8), (6.9, 9)])
+    def test_three_tasks_fit_a_column_and_a_page(self, table, probed, width, font_size):
+        tasks = ["tag", "relation", "coreference"]
+        layers = pd.concat([table.assign(task=task) for task in tasks])
+        pairs = ["relation - tag", "coreference - tag", "coreference - relation"]
+        depths = pd.concat([probed.depths.assign(task=task) for task in (*tasks, *pairs)])
+        depths.loc[depths["measure"] == "expected layer", ["value", "ci_low", "ci_high"]] = np.nan
+        page = {"width": width, "font_size": font_size, "title": None}
+        for figure in (probes_by_layer(layers, **page), probe_depths(depths, 2, **page)):
+            figure.draw_without_rendering()
+            inked = figure.get_tightbbox()
+            assert inked.x0 > -0.02
+            assert inked.x1 < width + 0.02
+            assert figure.get_figheight() < 7
+            for ax in figure.axes:
+                assert all(text.get_window_extent().x1 <= ax.get_window_extent().x1 for text in ax.texts)
+
 
 def found(halves: torch.Tensor, cumulative: torch.Tensor, groups: torch.Tensor) -> Found:
     """What a model of two blocks might give, whose whole mix has settled on the first."""
