@@ -20,6 +20,13 @@ receiver relation residual~stream resume row scores selectivity sender share sig
 studentised~bootstrap sweep tag~lift tap target value window z
 """
 
+ON_FIRST_PAGES = """
+agreement antecedent candidate causal clean control coreference corrupted cross-attention decoder document edit effect
+encoder evidence false~discovery~rate gain head induction interval key knock-out label layer lift log-odds logit
+logit~difference measure mention minimal~pair nat offset p pattern probe q query read-out relation residual~stream rule
+softmax sweep tag token value
+"""  # of start, concepts and labels
+
 
 def docstrings() -> str:
     """All docstrings of public modules, classes and functions, in one."""
@@ -39,6 +46,11 @@ SAID = re.sub(r"\s+", " ", docstrings())
 def test_a_term_that_docstrings_use_has_an_entry(term):
     used = re.search(rf"(?<![\w-]){re.escape(term)}(?:s|d|ned)?(?![\w-])", SAID, 0 if term[0].isupper() else re.I)
     assert (not used) or term in NAMES
+
+
+@pytest.mark.parametrize("term", [term.replace("~", " ") for term in ON_FIRST_PAGES.split()])
+def test_a_term_that_the_first_pages_use_has_an_entry(term):
+    assert term in NAMES
 
 
 def test_entries_say_something_and_docstrings_use_nearly_all():

@@ -177,6 +177,22 @@ def test_commands_of_a_page_run(page, page_folder: Path, planted, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what libraries warn of while they train
+def test_every_recipe_on_a_page_trains(page_folder: Path, planted, monkeypatch):
+    """The one that goes on with BERT goes on with what the other made: BERT itself is not here."""
+    recipes = {page: blocks(page, "toml") for page in PAGES if blocks(page, "toml")}
+    assert [*recipes] == ["docs/training.md"]
+    whole, further = recipes["docs/training.md"]
+    (page_folder / "whole.toml").write_text(whole)
+    (page_folder / "further.toml").write_text(further)
+    run_line(f"interp train whole.toml --out BERT {TRAINED}", monkeypatch, planted)
+    assert 'start = "google-bert/bert-base-uncased"' in further
+    shorter = re.sub(r" --set (model|tokenizer)\.\S+", "", TRAINED)
+    run_line(f"interp train further.toml --out RUN --set model.start=BERT {shorter}", monkeypatch, planted)
+    assert load(page_folder / "RUN").config.encoder == load(page_folder / "BERT").config.encoder
+
+
+@pytest.mark.slow
 def test_the_gallery_is_built_where_its_page_leads(page_folder: Path, planted, monkeypatch):
     for line in of_gallery():
         run_line(

@@ -14,7 +14,7 @@ from interp import sites
 from models import load
 
 DOCS = ROOT / "docs"
-SLOW = {"README.md", "docs/training.md", "docs/patching.md"}
+SLOW = {"README.md", "docs/training.md", "docs/patching.md", "docs/measures/probes.md", "docs/measures/explanations.md"}
 LESS = {  # what is put in the place of what takes long: the only changes that are made to a page's code
     "README.md": {'"stories:100"': '"stories:4"'},
     "docs/training.md": {"steps=200, rows=12, row=128": "steps=30, rows=1, row=16"},

@@ -6,6 +6,7 @@ from pathlib import Path
 from page_code import blocks
 from tiny import LLAMA
 
+from analyses.headlines import example_sentences
 from analyses.report.scaffold import write
 from analyses.sections import Page
 from interp import Transformer, TransformerConfig
@@ -29,3 +30,11 @@ def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monk
 
 def test_it_names_every_column_that_it_speaks_of():
     assert {"q_attention", "q_effect", "example_sentences"} <= {*re.findall(r"(?<=[`/])\w+(?=`)", PAGE)}
+
+
+def test_it_names_the_columns_of_example_sentences_as_they_are():
+    _, told = PAGE.split("`tables/example_sentences` has")
+    named = {*re.findall(r"(?<=`)\w+(?=`)", told)}
+    assert named
+    assert named <= {*example_sentences.COLUMNS}
+    assert {"choice", "label", "asks", "seen", "weight", "right", "asked", "read"} <= named
