@@ -177,7 +177,7 @@ def test_half_and_twice_the_attention_are_equally_far_from_none():
 
 def test_a_long_name_of_a_measure_stands_in_lines_that_fit_above_its_panel():
     name = "relation:nmod:poss:head->dependent:transposed"
-    (panel, *_) = figures.head_grid(heads_table(name), name).axes
+    (panel, *_) = figures.head_grid(heads_table(name), name, width=2.6).axes
     assert panel.get_title().splitlines() == ["relation:nmod:poss:", "head→dependent:", "transposed"]
 
 
