@@ -223,6 +223,7 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        ([""], "got an empty one"),
         (["  "], "got an empty one"),
         (["a", "--head", "L9.H0"], "no head 'L9.H0': this model has L0.H0 to L3.H7"),
         (["a", "--target", "b"], "expected no target"),
@@ -230,6 +231,7 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
         (["a", "--labels", "."], "no run.json is in it"),
         (["a", "--labels", "x" * 300], "no directory can be called so"),
         (["a", "--out", "."], "is a directory"),
+        (["a", "--out", "/proc/x"], "cannot write /proc/x"),
         (["word " * 5000], "longer than the model's context of 256"),
     ],
 )
