@@ -21,7 +21,7 @@ from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
 from interp.showing import so_many
 
-BUDGET = 450_000  # bytes that patterns may take of a page of 500,000
+BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown

@@ -176,7 +176,9 @@ def test_a_head_is_called_by_its_best_label():
         [("decoder", "self", 1, 2, label, evidence, gain, behaviour) for evidence, gain, label, behaviour in rows],
         columns=["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"],
     )
-    assert viewer.labelled(table) == {("decoder", "self", 1, 2): Called("induction", "position", "induction")}
+    assert viewer.labelled(table) == {
+        ("decoder", "self", 1, 2): Called("induction", "position", "induction", needed=True)
+    }
     with pytest.raises(InputError, match="without evidence"):
         viewer.labelled(table.drop(columns="evidence"))
 
