@@ -12,16 +12,21 @@ from interp import InputError, Model
 HeadName = tuple[str, str, int, int]  # what a `Place` holds
 
 _STRENGTH = {"both": 0, "effect": 1, "attention": 2}  # evidence of a label, the best first
+_NEEDED = {"both", "effect"}
 _COLUMNS = ["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"]
 
 
 @dataclass(frozen=True)
 class Called:
-    """What a head is called, the behaviour whose colour it has, and the measure that says which words that is about."""
+    """What a head is called, the behaviour whose colour it has, and the measure that says which words that is about.
+
+    `needed` is whether an effect of it was measured, rather than its attention alone.
+    """
 
     words: str
     behaviour: str = ""
     asks: str = ""
+    needed: bool = False
 
 
 def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
@@ -40,7 +45,8 @@ def labelled(labels: pd.DataFrame) -> dict[HeadName, Called]:
     for row in rows.to_dict("records"):
         name = str(row["stack"]), str(row["attention"]), int(row["layer"]), int(row["head"])
         asks = str(row.get("measure", row["label"]))
-        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"]), asks))
+        needed = str(row["evidence"]) in _NEEDED
+        found.setdefault(name, Called(str(row["label"]), str(row["behaviour"]), asks, needed))
     return found
 
 

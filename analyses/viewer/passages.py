@@ -21,10 +21,11 @@ from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
 from interp.showing import so_many
 
-BUDGET = 450_000  # bytes that patterns may take of a page of 500,000
+BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
+_WORD = {"part-of-speech": "syntax"}  # of a behaviour, where it has another
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
 
@@ -145,7 +146,9 @@ class Viewer:
             "heads": self.heads,
             "linked": self.linked,
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
-            "called": [[*name, said.words, said.behaviour, said.asks] for name, said in self.called.items()],
+            "called": [
+                [*name, said.words, said.behaviour, said.asks, said.needed] for name, said in self.called.items()
+            ],
             "passages": [
                 {
                     "title": passage.title,
@@ -156,6 +159,12 @@ class Viewer:
                 for passage in self.passages
             ],
         }
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The behaviours whose colours heads have, each with its word."""
+        found = dict.fromkeys(said.behaviour for said in self.called.values() if said.behaviour)
+        return [(each, _WORD.get(each, "your own" if each == "own" else each)) for each in found]
 
     @property
     def least(self) -> str:

@@ -23,7 +23,7 @@
 
   function view(root) {
     const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
-    const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks }]));
+    const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks, needed]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks, needed }]));
     const box = name => root.querySelector(`.viewer-${name}`);
     const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
@@ -197,6 +197,8 @@
       cells = new Map();
       if (!data.heads) return;
       heads.style.setProperty("--heads", now().heads);
+      const axis = said => make("span", { className: "soft axis", textContent: said });
+      heads.append(axis("Layer ↑"));
       for (let l = now().layers - 1; l >= 0; l--) {
         heads.append(make("span", { className: "soft", textContent: `L${l}` }));
         for (let h = 0; h < now().heads; h++) {
@@ -204,7 +206,7 @@
           const words = fact ? `: ${fact.words}` : isKept(l, h) ? "" : ": left out";
           cell.setAttribute("aria-label", named(l, h) + words);
           cell.title = named(l, h) + words;
-          cell.classList.toggle("called", Boolean(fact));
+          if (fact) cell.classList.add("called", fact.needed ? "needed" : "looks");
           cell.classList.toggle("absent", !isKept(l, h));
           cell.dataset.place = `${l}.${h}`;
           cells.set(`${l}.${h}`, cell);
@@ -213,6 +215,7 @@
       }
       heads.append(make("span"));
       for (let h = 0; h < now().heads; h++) heads.append(make("span", { className: "soft", textContent: `H${h}` }));
+      heads.append(axis("Head →"));
       choose();
     }
 
@@ -225,7 +228,7 @@
       root.classList.remove("position", "part-of-speech", "coreference");
       const fact = about(layer, head);
       if (fact?.behaviour) root.classList.add(fact.behaviour);
-      box("head").textContent = named(layer, head) + (fact ? ` · ${fact.words}` : "");
+      box("head").textContent = (data.heads && !data.several ? "Head " : "") + named(layer, head) + (fact ? ` · ${fact.words}` : "");
     }
 
     // Looks at a head, of whichever kind of attention; texts are written anew where that has others.

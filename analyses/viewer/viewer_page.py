@@ -16,7 +16,7 @@ from interp.training.whole_files import file_above, replacing
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
 _THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
-_FRAME = 330, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
+_FRAME = 480, 30, 32, 14, 900  # pixels of a frame: to begin with, a layer, a line of so many tokens; and at most
 
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:

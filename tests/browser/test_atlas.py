@@ -120,6 +120,14 @@ def test_beyond_twelve_a_cell_has_a_glyph(browse, page_of):
     assert shown.page.locator('[data-head="L0.H0"] .glyph').is_visible()
 
 
+def test_in_print_the_cards_begin_a_page_after_the_atlas(browse, page_of):
+    page = browse(page_of(4, 8), width=720).page
+    breaks = "each => getComputedStyle(each).breakBefore"
+    assert page.eval_on_selector(".cards", breaks) == "auto"
+    page.emulate_media(media="print")
+    assert page.eval_on_selector(".cards", breaks) == "page"
+
+
 @pytest.mark.parametrize(("width", "beside"), [(1280, True), (390, False)])
 def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(browse, page_of, width, beside):
     page = browse(page_of(12, 12), width=width).page

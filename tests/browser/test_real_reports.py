@@ -152,8 +152,12 @@ def test_print_cuts_nothing_off(browse, file):
 
 
 def test_the_first_screen_says_little(browse, file):
-    """All that is seen at 1280x800 before anything is touched, but for the marks at the atlas's edges (L0, H0), the
-    names in its cells, and the passage, which is there to be pointed at."""
+    """What is seen at 1280x800 before anything is touched is at most 120 words of prose, and 12 numbers.
+
+    Prose is every word but the marks at the atlas's edges (L0, H0), the facts in its cells, and the passage: those are
+    looked up one by one, as on a map, and not read through. With its cells' some 32 words the default would have more
+    than 120. Numbers are counted everywhere, in cells and the passage too; the names of heads are none.
+    """
     shown = browse(file).page
     shown.locator(".viewer[data-painted*=L]").wait_for()
     seen = shown.evaluate(_FIRST_SCREEN, 800)

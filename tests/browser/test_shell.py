@@ -218,9 +218,21 @@ def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
     shown.page.emulate_media(media="print")
     assert shown.page.locator("#folded").is_visible()
     assert not shown.page.locator("nav.contents").is_visible()
+    marks = "[...document.querySelectorAll('main summary')].map(each => getComputedStyle(each).listStyleType)"
+    assert {*shown.page.evaluate(marks)} == {"none"}
     cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
     assert shown.page.evaluate(cut) == 0
     assert shown.overflow() <= 0
+
+
+@pytest.mark.parametrize(
+    ("dark", "media", "turned"), [(True, "screen", True), (False, "screen", False), (True, "print", False)]
+)
+def test_figures_are_turned_dark_on_dark_screens_and_nowhere_else(browse, file, dark, media, turned):
+    shown = browse(file, dark=dark)
+    shown.page.emulate_media(media=media)
+    said = shown.page.eval_on_selector("figure img", "each => getComputedStyle(each).filter")
+    assert said == ("invert(1) hue-rotate(180deg)" if turned else "none")
 
 
 def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():

@@ -65,6 +65,29 @@ def test_a_token_that_is_pointed_at_shows_where_it_looks(browse, file):
     assert not shown.outside
 
 
+def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(browse, tmp_path):
+    called = {
+        ("decoder", "self", 1, 2): Called("previous token", "position", needed=True),
+        ("decoder", "self", 0, 1): Called("object to verb", "part-of-speech"),
+    }
+    write(Viewer((one_stack(),), called), tmp_path / "v.html")
+    shown = browse(tmp_path / "v.html")
+    looked_at(shown)
+    grid = shown.page.inner_text(".viewer-heads").split("\n")
+    assert (grid[0], grid[1], grid[-1]) == ("Layer ↑", "L1", "Head →")  # the last layer first
+    assert "click to hold it" in shown.page.inner_text(".viewer-hint")
+    legend = shown.page.inner_text(".viewer-legend")
+    assert all(word in legend for word in ("position", "syntax", "Filled: needed", "Grey: no fact is known"))
+    assert "coreference" not in legend
+    colour = "each => ['backgroundColor', 'borderTopColor'].map(name => getComputedStyle(each)[name])"
+    cell = {at: shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1", "0.0")}
+    assert cell["1.2"] == ["rgb(217, 235, 246)", "rgb(0, 103, 163)"]  # the wash and the ink of position
+    assert cell["0.1"] == ["rgba(0, 0, 0, 0)", "rgb(0, 84, 58)"]  # an edge alone
+    assert cell["0.0"][0] == "rgb(245, 247, 249)"  # grey
+    write(Viewer((one_stack(),), {}), tmp_path / "bare.html")
+    assert "interp view --labels" in browse(tmp_path / "bare.html").page.inner_text(".viewer-legend")
+
+
 def test_what_is_held_stays_and_several_are_summed(browse, file):
     shown = browse(file, hash="#L0.H1")
     shown.page.click(".token >> text=dog")

@@ -176,7 +176,9 @@ def test_a_head_is_called_by_its_best_label():
         [("decoder", "self", 1, 2, label, evidence, gain, behaviour) for evidence, gain, label, behaviour in rows],
         columns=["stack", "attention", "layer", "head", "label", "evidence", "gain", "behaviour"],
     )
-    assert viewer.labelled(table) == {("decoder", "self", 1, 2): Called("induction", "position", "induction")}
+    assert viewer.labelled(table) == {
+        ("decoder", "self", 1, 2): Called("induction", "position", "induction", needed=True)
+    }
     with pytest.raises(InputError, match="without evidence"):
         viewer.labelled(table.drop(columns="evidence"))
 
@@ -223,6 +225,7 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        ([""], "got an empty one"),
         (["  "], "got an empty one"),
         (["a", "--head", "L9.H0"], "no head 'L9.H0': this model has L0.H0 to L3.H7"),
         (["a", "--target", "b"], "expected no target"),
@@ -230,6 +233,7 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
         (["a", "--labels", "."], "no run.json is in it"),
         (["a", "--labels", "x" * 300], "no directory can be called so"),
         (["a", "--out", "."], "is a directory"),
+        (["a", "--out", "/proc/x"], "cannot write /proc/x"),
         (["word " * 5000], "longer than the model's context of 256"),
     ],
 )
