@@ -16,7 +16,7 @@ from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, facts
+from analyses.headlines.facts import Fact, Size, answers, facts
 from analyses.measures import RANKED
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.report.output import jsonable
@@ -29,6 +29,8 @@ _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
 _APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
+_CHOICE = "the choice of "
+_WAYS = {"noise": "removed", "denoise": "restored"}  # of the answer, by patching this head alone
 _LONGEST = 28  # letters of a name in a table
 Row = Mapping[str, Any]
 
@@ -43,13 +45,17 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspected:
-    """A head of a run: its facts, the first to be told first, and its rows of each table that has some."""
+    """A head of a run: its facts, the first to be told first, and its rows of each table that has some.
+
+    `answers` says by task what its answer is called.
+    """
 
     run: RunFolder
     name: str
     place: Place
     facts: Sequence[Fact]
     rows: Mapping[str, pd.DataFrame]
+    answers: Mapping[str, str]
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON has it: what is undefined is null."""
@@ -76,7 +82,15 @@ class Inspected:
             if table in self.rows and len(rows := shown.chosen(self.rows[table])):
                 apart = {name: _text(name) for name in _APART if name in rows and len({*rows[name]}) > 1}
                 columns = {**shown.columns, **apart}
-                yield from ("", f"{shown.title} (tables/{table})", *_table(columns, rows.to_dict("records")))
+                own = [{**row, **self._in_words(row)} for row in rows.to_dict("records")]
+                yield from ("", f"{shown.title} (tables/{table})", *_table(columns, own))
+
+    def _in_words(self, row: Row) -> Row:
+        """What a table has of a causal task as names of its own, in words."""
+        if "task" not in row or "intervention" not in row:
+            return {}
+        answer, way = self.answers.get(row["task"]) or row["task"], row["intervention"]
+        return {"task": plain_words.answer(answer).removeprefix(_CHOICE), "intervention": _WAYS.get(way, way)}
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
@@ -94,7 +108,7 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     several = len({each.kind for each in having}) > 1
     rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
     own = ranking.ranked(_facts(run, tables).get(place, []))
-    return Inspected(run, place.named(several=several), place, own, rows)
+    return Inspected(run, place.named(several=several), place, own, rows, answers(tables))
 
 
 def said(run: RunFolder) -> list[str]:
@@ -280,8 +294,8 @@ SHOWN: Mapping[str, Shown] = {
         "Minimal pairs: the share that this head alone carries",
         _largest("effect", 8),
         {
-            "task": _text("task"),
-            "patched": _text("intervention"),
+            "answer": lambda row: str(row["task"]),
+            "is": _text("intervention"),
             **{"share": _number("effect", sign=True), "95% interval": _CI, "q": _q()},
         },
     ),

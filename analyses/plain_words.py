@@ -56,6 +56,7 @@ _RULES = {
     "same role": "the last mention in the same role",
     "uniform": "uniform attention",
     "no preference": "no preference",
+    "untrained heads": "the best untrained head",
     "no order": "no order",
     "the relation itself": "the relation itself",
     "the antecedent itself": "the antecedent itself",
@@ -70,10 +71,14 @@ _READOUTS = {
 
 @dataclass(frozen=True)
 class Words:
-    """How something that a head does is told: in a cell, and in a sentence that begins with the head."""
+    """How something that a head does is told: in a cell, and in a sentence that begins with the head.
+
+    `share` is how a share of it ends that sentence, where that is neither of cases nor of the head's attention.
+    """
 
     short: str
     said: str
+    share: str = ""
 
 
 _LABELS = {
@@ -85,8 +90,13 @@ _LABELS = {
     "induction": Words("induction", "looks at what followed this token before (induction)"),
     "antecedent": Words("antecedent", "goes from a pronoun to what it stands for"),
     "antecedent-predicting": Words("antecedent ahead", "looks ahead of a pronoun at what it will stand for"),
+    "antecedent-mass": Words(
+        "antecedent’s share", "gives what a pronoun stands for", "{} of what it gives mentions before it"
+    ),
+    "positional-head": Words("one distance", "looks hardest at one and the same distance", "in {} of cases"),
     "monotonicity": Words("source in order", "walks through the source in order"),
 }
+_NAMED = " (a name or noun)"  # what stands nearest of it
 NEARBY = Words("nearby", "looks at tokens nearby")
 
 
@@ -161,6 +171,9 @@ def taking(name: str) -> str:
     return f"taking {said}" if said.startswith(("the last", "the next", "the first", "the nearest", "any")) else said
 
 
+_ADJACENT = "adjacent "
+
+
 def readout(name: str) -> str:
     """What the cost of hiding keys is read off from."""
     return _READOUTS.get(name, name)
@@ -168,8 +181,10 @@ def readout(name: str) -> str:
 
 def answer(carried: str) -> str:
     """What minimal pairs decide: `the choice of he or she` where it is one between two words."""
-    one, slash, other = carried.partition("/")
-    return f"the choice of {one} or {other}" if slash else carried
+    words = carried.removeprefix(_ADJACENT)
+    one, slash, other = words.partition("/")
+    where = " right after its noun" if words != carried else ""
+    return f"the choice of {one} or {other}{where}" if slash else carried
 
 
 def needed_alone(words: Words) -> Words:
@@ -259,4 +274,5 @@ def known(name: str) -> Words | None:
         return Words(rule(rest).removeprefix("the "), f"goes to {rule(rest)}")
     if kind == "offset":
         return Words(f"token {offset(int(rest))}", f"looks at the token {offset(int(rest))}")
-    return _LABELS.get(kind)
+    words = _LABELS.get(kind)
+    return Words(f"named {words.short}", f"{words.said}{_NAMED}", words.share) if words and rest == "named" else words

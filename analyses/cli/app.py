@@ -65,9 +65,8 @@ def _run(given: Sequence[str]) -> int:
                 raise _UsageError(f"expected arguments in UTF-8, got {argument!r}: rename the file or directory")
         return app(given or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
-        typer.echo(
-            f"interp: {_short(' '.join(error.format_message().split()).rstrip('.'))}; see interp --help", err=True
-        )
+        said = _short(" ".join(error.format_message().split()).rstrip("."))
+        typer.echo(f"interp: {said}{' See' if said.endswith('?') else '; see'} interp --help", err=True)
         return USAGE
 
 

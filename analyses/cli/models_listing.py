@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
+from analyses.inspection import COLUMNS
 from models import catalogue as listing
 
+_NAME = 12  # letters of a name that stands beside what is said of it; longer ones have a line of their own
+_APART = " · "
 _UNITS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
 
 
@@ -24,11 +28,11 @@ def found() -> Listing:
 
 def lines(found: Listing) -> Iterator[str]:
     """The page, line by line."""
-    yield "Families (a directory in Hugging Face's format, or a name on its hub; parts by default):"
-    yield from _table(
-        ["family", "stacks", "attention", "positions", "norms", "feed-forward"],
-        [_family(name, parts) for name, parts in found.families.items()],
-    )
+    yield "Families (a directory in Hugging Face's format, or a name on its hub):"
+    yield from _entry("family", ["stacks", "attention"], ["positions", "norms", "feed-forward"])
+    yield from _entry("-" * _NAME, ["-" * (COLUMNS - _NAME - 4)])
+    for name, parts in found.families.items():
+        yield from _family(name, parts)
     yield ""
     yield "Shipped:"
     yield from _models(found.shipped)
@@ -43,28 +47,23 @@ def lines(found: Listing) -> Iterator[str]:
     yield "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps"
 
 
-def _family(name: str, parts: listing.Parts | None) -> list[str]:
+def _family(name: str, parts: listing.Parts | None) -> Iterator[str]:
     if parts is None:
-        return [name, "any", "our own format, for models that no family can express", "", "", ""]
-    return [name, parts.stacks, parts.attention, parts.positions, parts.wiring, parts.feed_forward]
+        return _entry(name, ["any: our own format, for models that no family can express"])
+    return _entry(name, [parts.stacks, parts.attention], [parts.positions, parts.wiring, parts.feed_forward])
 
 
 def _models(found: Sequence[listing.Found]) -> Iterator[str]:
-    loadable = [each for each in found if each.parts]
-    if loadable:
-        yield from _table(
-            ["model", "family", "parameters", "on disk", "layers and heads", "stacks", "attention", "positions"],
-            [_model(each, each.parts) for each in loadable if each.parts],
-        )
     for each in found:
+        size = f"{_size(each.n_bytes)}B on disk"
         if each.parts is None:
-            size = f" ({_size(each.n_bytes)}B on disk)" if each.n_bytes else ""
-            yield f"  {each.name}{size} cannot be loaded: {each.about}"
-
-
-def _model(found: listing.Found, parts: listing.Parts) -> list[str]:
-    sizes = [_size(found.n_parameters), f"{_size(found.n_bytes)}B", found.about]
-    return [found.name, found.family, *sizes, parts.stacks, parts.attention, parts.positions]
+            yield f"  {each.name}{f' ({size})' if each.n_bytes else ''} cannot be loaded: {each.about}"
+        else:
+            yield from _entry(
+                each.name,
+                [each.family, f"{_size(each.n_parameters)} parameters", size],
+                [each.about, each.parts.stacks, each.parts.attention, each.parts.positions],
+            )
 
 
 def _size(number: int) -> str:
@@ -74,7 +73,12 @@ def _size(number: int) -> str:
     return f"{number:g} "
 
 
-def _table(head: list[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, ["-" * width for width in widths], *rows):
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _entry(name: str, *lines: Sequence[str]) -> Iterator[str]:
+    """A name, and beside it lines of what is said of it, none longer than a terminal has columns."""
+    beside = f"  {name:<{_NAME}}  "
+    if len(name) > _NAME:
+        yield f"  {name}"
+        beside = " " * (_NAME + 4)
+    for line in lines:
+        yield fill(_APART.join(line), COLUMNS, initial_indent=beside, subsequent_indent=" " * (_NAME + 4))
+        beside = " " * (_NAME + 4)

@@ -29,7 +29,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "next-word": ("interp next-word --out sizes",),
     "probes": ("interp probes --corpus train.conllu --held-out dev.conllu",),
     "patch": (
-        "interp patch",
         "interp patch --clean 'The king was tired, because' --corrupt 'The queen was tired, because' "
         "--answer he --wrong she --site resid_pre --by-position",
         "interp patch --pairs pairs.csv --position END=-1 --metric loss --out losses",

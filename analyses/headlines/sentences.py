@@ -100,6 +100,11 @@ def headline(said: Sequence[Sentence]) -> str:
     return line[:1].upper() + line[1:]
 
 
+def attention(row: Mapping[str, Any], titled: Mapping[str, str]) -> str:
+    """What a head does, from its row of `heads` alone: how much of it, and what the strictest baseline gets."""
+    return _say_looks([row], titled, several=False)
+
+
 def again(clause: Clause, tables: Tables, behaviours: Mapping[str, Behaviour]) -> str:
     """The clause's text, made from its rows alone.
 
@@ -226,14 +231,15 @@ def _name(rows: Rows) -> str:
 
 def _say_looks(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of labels, or of rules, where there is one, and one of heads."""
-    head, cell = f"{_named(rows[0], several)} {_label(rows, titled).said}", rows[-1]
+    words, cell = _label(rows, titled), rows[-1]
+    head = f"{_named(rows[0], several)} {words.said}"
     if cell["unit"] == "lift":
         return f"{head} {cell['value']:.1f} times as much as distance explains"
     if cell["unit"] == "correlation":
         return f"{head}: rank correlation {cell['value']:.2f}"
     cases = cell["fewest"] == _EITHER_WAY.fewest
     rival = plain_words.rule(str(cell["baseline_name"]), "word" if cases else "token")
-    share = f"in {percent(cell['value'])} of cases" if cases else f"with {percent(cell['value'])} of its attention"
+    share = (words.share or ("in {} of cases" if cases else "with {} of its attention")).format(percent(cell["value"]))
     where = f" on {cell['corpus']}" if cell["corpus"] == REPEATS else ""
     return f"{head} {share}{where}; {rival} gets {percent(cell['baseline'])}"
 

@@ -31,7 +31,7 @@ def in_short(probed: Probed, task: Task) -> str:
     """One task in one breath: where it is read best, how well, and what the simplest rivals get."""
     rows, deepest = probed.layers.loc[probed.layers["task"] == task.name], probed.config.n_layers
     best = best_stream(rows)
-    rivals = ", ".join(f"{_BESIDE[each]} gets {_right(best, each)}" for each in (RULE, UNTRAINED))
+    rivals = " and ".join(f"{_BESIDE[each]} gets {_right(best, each)}" for each in (RULE, UNTRAINED))
     return (
         f"Read best {_where(best, deepest)}: {percent(best['accuracy'])} of {number(best['n'])} {task.items} right; "
         f"{rivals}."

@@ -6,17 +6,17 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import plain_words
 from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
-from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, best, causes, notable
+from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, causes
 from analyses.head_names import head_name
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
 from analyses.numerals import counted, false_discovery_rate, interval, number, whole
-from analyses.position import REPEATS
-from analyses.rivals.rules import ANTECEDENT, BEATS, FAILS, NO_RULE, OTHERS, RELATION, RULE_COLUMNS, UNTESTED
+from analyses.report import behaviour_sentences as sentences
+from analyses.report.behaviour_sentences import UNSURE, beside_rules
+from analyses.rivals.rules import NO_RULE, OTHERS
 from analyses.sections import (
     BREAK,
     Block,
@@ -35,7 +35,6 @@ from analyses.sections import (
     soft,
 )
 
-UNSURE = 0.8  # a model that answers fewer clean prompts right than this is said to
 _ROWS = 10  # heads in a table
 _CELL = ["stack", "attention", "layer", "head", "measure"]
 _COLUMNS = [
@@ -49,24 +48,6 @@ _FOLLOWED = (
     "much more often, where it errs, the head is right than with it. A head of the relation beats both, and is right "
     "in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts its choices."
 )
-_AGAINST = {
-    False: (
-        "measure above the baseline",
-        "Beside simple rules such as “the last verb” or “the nearest name”, on all items and where these are wrong",
-        ", where those rules hardly err",
-    ),
-    True: ("two tags with a lift above 1", "Beside the same head’s lift from words of other tags", ""),
-}
-_BESIDE_RULES = {
-    BEATS: "the head is right more often, and where rules are wrong more often than it follows them",
-    FAILS: "that the head does more is not shown",
-    UNTESTED: "this text cannot tell the head from a rule",
-}
-_BESIDE_OTHERS = {
-    BEATS: "{} words give {} words more than words of other tags do.",
-    FAILS: "That {} words give {} words more than words of other tags do is not shown.",
-    UNTESTED: "Whether {} words give {} words more than words of other tags do cannot be told from this text.",
-}
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
     "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
@@ -136,7 +117,8 @@ def told(result: Result, *, several: bool) -> Part:
         ],
         id,
     )
-    short = link(name, id), emphasis("Attention"), Bullets(_found(result)), emphasis("Cause"), Bullets(_tested(result))
+    attention, cause = sentences.attention(result.behaviour, result.measured), sentences.cause(result.tested)
+    short = link(name, id), emphasis("Attention"), Bullets(attention), emphasis("Cause"), Bullets(cause)
     return Part([section], short=[short])
 
 
@@ -168,71 +150,6 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
 
 
 # Attention.
-
-
-def _found(result: Result) -> list[Text]:
-    """What attention shows: for each headline measure that any head shows, the best head and how many others."""
-    heads, rows = result.measured.heads, notable(result.measured.heads)
-    n_heads = len(heads[["stack", "attention", "layer", "head"]].drop_duplicates())
-    beside = {tuple(row[column] for column in _CELL): row for row in _beside_rules(result).to_dict("records")}
-    said: list[Text] = []
-    for measure in result.behaviour.headline:
-        if top := best(rows, [measure], len(rows)).to_dict("records"):
-            next_ones = ", ".join(map(_head, top[1:4]))
-            others = f"; {len(top)} heads of {n_heads} show it, next {next_ones}" if next_ones else ""
-            rule = beside.get(tuple(top[0][column] for column in _CELL))
-            said.append(
-                [*_finding(top[0]), f"{others}.", *([] if rule is None else [" ", emphasis(said_of_rule(rule))])]
-            )
-    if said:
-        return [*said, *_against_rules(result)]
-    closest = best(heads.loc[heads["unit"] == "share"], result.behaviour.headline, 1).to_dict("records")
-    none = "No head stands out."
-    return [[f"{none} The closest: ", *_finding(closest[0]), "."] if closest else none]
-
-
-def _against_rules(result: Result) -> list[Text]:
-    """How many relations of heads stand where the nearest word of a class is wrong."""
-    shown, said = _beside_rules(result), []
-    for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
-        count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
-        found, beside, ends = _AGAINST[bool(of_tags)]
-        holds, fails, untested = (number(count[verdict]) for verdict in (BEATS, FAILS, UNTESTED))
-        said.append(
-            f"Pairs of head and {found}: {number(len(rows))}. {beside}, it still holds in {holds}, does not in {fails} "
-            f"and cannot be tested on this text in {untested}{ends}."
-        )
-    return said
-
-
-def said_of_rule(row: Mapping[str, Any]) -> str:
-    """Which simple rule a head goes by, how often that is right, and whether the head does more, in a sentence."""
-    if row["rival"] == OTHERS:
-        return _BESIDE_OTHERS[row["verdict"]].format(*row["measure"].removeprefix("tag:").split("->"))
-    right = f"{row['rival_value']:.0%}"
-    strictest = f"; the rule “{measure_name(row['rival'])}” is right in {right}"
-    followed = f"It goes to “{measure_name(row['rule'])}”"
-    match row["rule"]:
-        case rule if rule == NO_RULE:
-            goes = f"It goes by no simple rule{strictest}"
-        case rule if rule in (RELATION, ANTECEDENT):
-            goes = f"Nothing simpler predicts its choices than {rule}{strictest}"
-        case rule if rule == row["rival"]:
-            goes = f"{followed} ({row['predicts']:.0%} of its choices), which is right in {right}"
-        case _:
-            goes = f"{followed} ({row['predicts']:.0%} of its choices){strictest}"
-    return f"On the half that reports {goes[:1].lower()}{goes[1:]}: {_BESIDE_RULES[row['verdict']]}."
-
-
-def _finding(row: Mapping[str, Any]) -> list[Piece]:
-    """What one head does, in words and as the measure is called, beside its strictest baseline."""
-    name, value, gain = str(row["measure"]), number(row["value"]), number(row["gain"], sign=True)
-    words, called = plain_words.known(name), f"({measure_name(name)})"
-    said = f" by the measure {measure_name(name)}" if words is None else f" {words.said}"
-    said += f" {called}" if words is not None and not words.said.endswith(called) else ""
-    where = "on random repeats" if row["corpus"] == REPEATS else "on the whole text"
-    by = f"{said}: {where} {value}, {gain} over {plain_words.rule(str(row['baseline_name']), 'token')} "
-    return [bold(_head(row)), by, soft(f"(95% {interval(row['ci_low'], row['ci_high'], sign=True)})")]
 
 
 def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
@@ -286,7 +203,7 @@ def _rules(result: Result) -> list[Table]:
 
 def _followed(result: Result) -> list[Table]:
     """The best head of each relation that beats its offsets, beside the nearest word of a class."""
-    shown = _beside_rules(result)
+    shown = beside_rules(result.measured)
     shown = shown.loc[shown["rival"] != OTHERS].drop_duplicates("measure")
     rows = [
         [
@@ -306,31 +223,11 @@ def _followed(result: Result) -> list[Table]:
     return [Table(columns, rows, "llrwwwww", _FOLLOWED)] if rows else []
 
 
-def _beside_rules(result: Result) -> pd.DataFrame:
-    """Rows of `tables/rules` of the heads that beat every fixed offset, the most accurate first."""
-    rules = result.measured.rules
-    if rules.empty:
-        return rules.reindex(columns=RULE_COLUMNS)
-    where = ["stack", "attention", "layer", "head", "measure"]
-    return rules.merge(notable(result.measured.heads)[where], on=where).sort_values(
-        "value", ascending=False, kind="stable"
-    )
-
-
 def _head(row: Mapping[str, Any]) -> str:
     return head_name(row["layer"], row["head"])
 
 
 # Cause.
-
-
-def _tested(result: Result) -> list[Text]:
-    """What the causal tests found, a line each."""
-    if result.tested.left_out:
-        return [result.tested.left_out]
-    return [[f"{task['task']}: ", *_outcome(task, result.tested.table)] for task in result.tested.tasks] or [
-        "No task was run."
-    ]
 
 
 def _causes(result: Result) -> list[Block]:

@@ -258,10 +258,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     heads = pd.read_parquet(out / "tables/heads.parquet")
     assert set(heads["behaviour"]) == set(behaviours.OURS)
     shown = " ".join(page_of(out).text.split())
-    assert (
-        "L1.H2 looks at the token before (previous-token): on the whole text 0.900, +0.900 over uniform attention"
-        in shown
-    )
+    assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in shown
     assert "Fewer than 20 documents" in shown
     assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600) and removes 0.500 (95% 0.400 to 0.600) of" in shown
     assert "Apart from labels, heads are chosen and reported on the same text" in shown

@@ -111,6 +111,18 @@ def test_a_report_of_an_earlier_interp_says_what_its_tables_lack(tmp_path):
         inspection.inspect(runs.read(old), "L0.H0")
 
 
+def test_a_causal_task_is_told_by_what_it_decides(tmp_path):
+    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "task": "name-gender", "ci_low": 0.1}
+    row |= {"effect": 0.5, "ci_high": 0.9, "q": 0.001}
+    ways = [row | {"intervention": "noise"}, row | {"intervention": "denoise", "effect": 0.4}]
+    out = left(tmp_path / "told", effects=ways, tasks=[{"task": "name-gender", "carried": "he/she"}])
+    lines = [" ".join(line.split()) for line in inspection.inspect(runs.read(out), "L0.H0").lines()]
+    assert lines[-2:] == [
+        "he or she removed +0.500 +0.100 to +0.900 0.001",
+        "he or she restored +0.400 +0.100 to +0.900 0.001",
+    ]
+
+
 def test_tables_of_experiments_name_no_heads_of_another_kind(tmp_path):
     """They are of models of one stack, and what they call attention is how much."""
     row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}

@@ -142,21 +142,28 @@ def test_the_command_prints_all_of_it(cache, monkeypatch, capsys):
     directories = listing.cached(cache)
     monkeypatch.setattr(listing, "cached", lambda: directories)
     out = said(capsys)
-    lines = {line.split()[0]: line for line in out.splitlines() if line.split()}
+    lines = out.splitlines()
+    at = {line.split()[0]: number for number, line in enumerate(lines) if line[:3].strip()}
     for name in FAMILIES:
-        assert name in lines
-    assert "both ways; causal, cross" in lines["t5"]
-    assert page._size(next(listing.shipped()).n_parameters).strip() in lines["default"]
-    assert "2 layers x 6 heads" in lines["somebody/tiny"]
-    assert "cannot be loaded" in lines["another/pickled"]
+        assert name in at
+    assert lines[at["t5"]] == "  t5            encoder-decoder · both ways; causal, cross"
+    assert lines[at["t5"] + 1] == "                distance buckets · RMSNorm before · relu"
+    assert page._size(next(listing.shipped()).n_parameters).strip() in lines[at["default"]]
+    assert "2 layers x 6 heads" in lines[at["somebody/tiny"] + 2]
+    assert "cannot be loaded" in lines[at["another/pickled"]]
     assert "lens:" in out
     assert "pickled (" in out
     assert "\x1b" not in out
 
 
-def test_columns_stand_under_their_heads():
-    head, rule, *rows = page._table(["a", "bb"], [["long", "x"], ["y", "z"]])
-    assert [head, rule, *rows] == ["  a     bb", "  ----  --", "  long  x", "  y     z"]
+def test_no_line_is_longer_than_a_terminal_is_wide():
+    """Also of models with longer names, and of more parts, than there are."""
+    parts = listing.Parts("encoder-decoder", "causal, grouped queries, some windows, score cap, sinks", "a", "b", "c")
+    models = [Found("somebody/a-model-with-a-rather-long-name", "llama", "9 layers x 9 heads", 10**9, 10**9, parts)]
+    found = page.Listing({**listing.families(), "strange": parts}, models, [])
+    lines = "\n".join(page.lines(found)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "  somebody/a-model-with-a-rather-long-name" in lines
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from analyses.cli.app import app
+from analyses.cli.app import app, main
 from analyses.cli.typed_examples import EXAMPLES
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore
@@ -33,3 +33,23 @@ def test_an_example_is_read_by_its_command(name, line, tmp_path, monkeypatch):
     COMMANDS[name].make_context(name, [*arguments])
     with pytest.raises(Exception, match="No such option"):
         COMMANDS[name].make_context(name, [*arguments, "--no-such-option"])
+
+
+@pytest.mark.parametrize("line", EXAMPLES["patch"])
+def test_an_example_of_patching_gives_prompts_or_a_file_of_them(line):
+    given = {*shlex.split(line)}
+    assert {"--clean", "--corrupt", "--answer", "--wrong"} <= given or "--pairs" in given
+
+
+@pytest.mark.parametrize("line", EXAMPLES["models"])
+def test_an_example_that_reads_no_model_runs(line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(line)[1:])
+    assert not ended.value.code
+    assert capsys.readouterr().out
+
+
+def test_a_suggestion_keeps_its_question_mark_and_no_semicolon(capsys):
+    with pytest.raises(SystemExit):
+        main(["inspct"])
+    assert capsys.readouterr().err.endswith("Did you mean 'inspect'? See interp --help\n")
