@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,10 @@ _UNASKED = "Looks there; effect untested"
 
 
 def overview(
-    tables: Tables, behaviours: Mapping[str, Behaviour], passages: Sequence[Passage] = ()
+    tables: Tables,
+    behaviours: Mapping[str, Behaviour],
+    passages: Sequence[Passage] = (),
+    found: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> tuple[str, Overview, list[Sentence]]:
     """The headline, what stands first, and the sentences with the rows that they come from.
 
@@ -69,8 +73,9 @@ def overview(
             and `forming`, where the run that trained the model is known.
         behaviours: by name, those that were measured.
         passages: what stands under the atlas, for the head that is chosen there.
+        found: every head's facts, the first to be told first, where they are known; else they are made of the tables.
     """
-    found = {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
+    found = found or {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
     several = len({place[:2] for place in found}) > 1
     said = sentences(tables, found, behaviours)
     order = ranking.strongest(found)

@@ -11,10 +11,11 @@ from analyses import coreference, plain_words, probe
 from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section
+from analyses.head_names import Place
 from analyses.head_tables import Heads, with_q
 from analyses.headlines import ranking
 from analyses.headlines.example_sentences import example_sentences
-from analyses.headlines.facts import facts
+from analyses.headlines.facts import Fact, facts
 from analyses.headlines.head_cards import overview
 from analyses.labels import label
 from analyses.measures import Behaviour, Measure
@@ -138,6 +139,7 @@ class Found:
     results    every behaviour in every kind of attention
     beside     when heads formed, and sentences that they look around in
     passages   texts to look at, word by word
+    known      every head's facts, the first to be told first, as soon as all that they rest on is measured
     labelled   the labels, `scored` the papers' scores and `explained` what explains attention
     probed     what probes read, or why they could not
     asked      the experiments
@@ -146,6 +148,7 @@ class Found:
     results: Sequence[Result]
     beside: Part
     passages: Sequence[Passage]
+    known: Mapping[Place, Sequence[Fact]] = field(default_factory=dict)
     labelled: Part | None = None
     scored: Part = field(default_factory=Part)
     explained: Part = field(default_factory=Part)
@@ -193,13 +196,17 @@ def find(
         **({"scores": partial(_scores, given, corpora)} if coreference.BEHAVIOUR.name in known else {}),
     }
     with meanwhile([partial(_timed, part, run) for part in told.values()], crowded=True) as ended:
-        labelled = _labels(run, model, results, known, exact=exact) if labels else None
+        if labels:
+            found = _labelled(run, model, known, found, exact=exact)
+        else:
+            found = replace(found, known=_known(_measured(results), known))
+        run.say("reading sentences", 0)
+        found = replace(found, beside=_with_sentences(run, given, known, found))
         run.say(f"the rest of {', '.join(told)}", 0)
         more = {name: _beside(run, *part) for name, part in zip(told, ended(), strict=True)}
     asked = experiments_section.section(given, seed=run.seed, progress=run.say) if experiments else None
-    found = replace(found, labelled=labelled, explained=more["explanations"], probed=more.get("probes"), asked=asked)
-    run.say("reading sentences", 0)
-    found = replace(found, scored=more.get("scores", Part()), beside=_with_sentences(run, given, known, found))
+    found = replace(found, scored=more.get("scores", Part()), explained=more["explanations"])
+    found = replace(found, probed=more.get("probes"), asked=asked)
     return _page(run, model, corpora, known, pairs, found)
 
 
@@ -246,17 +253,22 @@ def _beside(run: Run, part: T, seconds: Mapping[str, float]) -> T:
     return part
 
 
-def _labels(
-    run: Run, model: Model, results: Sequence[Result], behaviours: Mapping[str, Behaviour], *, exact: bool
-) -> Part:
-    """The labels of all behaviours that were measured, each on its corpus."""
+def _labelled(run: Run, model: Model, behaviours: Mapping[str, Behaviour], found: Found, *, exact: bool) -> Found:
+    """With the labels of all behaviours that were measured, each on its corpus, and what they make known of heads."""
+    results = found.results
     corpora = {result.behaviour.name: result.corpus for result in results if result.collected}
     collected = [result.collected for result in results if result.collected]
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
-    known: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
-    labelled = label(model, corpora, **known, exact=exact, seed=run.seed, shards=run.shards, progress=run.say)
+    given: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
+    labelled = label(model, corpora, **given, exact=exact, seed=run.seed, shards=run.shards, progress=run.say)
     tables = {**_measured(results), "labels": labelled.labels, "evidence": labelled.evidence}
-    return label_section.told(labelled, model, behaviours, facts(tables, behaviours))
+    known = _known(tables, behaviours)
+    return replace(found, known=known, labelled=label_section.told(labelled, model, behaviours, known))
+
+
+def _known(tables: Mapping[str, pd.DataFrame], behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
+    """Every head's facts, the first to be told first."""
+    return {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
 
 
 def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part | str:
@@ -287,8 +299,7 @@ def _with_sentences(run: Run, model: Model, behaviours: Mapping[str, Behaviour],
     """What cards say beside facts: when heads formed, and where each looks in sentences, at words of its label."""
     beside, kind = found.beside, Heads.every(model)[0]
     corpora = {each.behaviour.name: each.corpus for each in found.results if not each.left_out and each.kind == kind}
-    known = {place: ranking.ranked(own) for place, own in facts(_tables(found), behaviours).items()}
-    read = example_sentences(model, corpora, known, behaviours, seed=run.seed)
+    read = example_sentences(model, corpora, found.known, behaviours, seed=run.seed)
     return replace(beside, tables={**beside.tables, **({"example_sentences": read} if len(read) else {})})
 
 
@@ -341,7 +352,7 @@ def _page(
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
     sections = [section for part in (labelled or Part(), *told, scored, explained, layers) for section in part.sections]
     tables = _tables(found)
-    line, first, said = overview(tables, behaviours, found.passages)
+    line, first, said = overview(tables, behaviours, found.passages, found.known)
     return Page(
         title=f"{line}: {short_name(run.models[0]['name'])}",
         overview=[first],

@@ -121,6 +121,8 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch)
     wanted = [
         "--corpus",
         str(treebank),
+        "--corpus",
+        "tales:4",  # for what the treebank does not annotate
         "--no-labels",
         "--no-probes",
         "--no-experiments",

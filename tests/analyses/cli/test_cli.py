@@ -30,10 +30,11 @@ from analyses.experiments.experiment import Experiment, Outcome
 from analyses.figures.style import begin
 from analyses.findings import best, causes, notable, varied
 from analyses.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
+from analyses.headlines import head_cards
 from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
-from analyses.report import label_section
+from analyses.report import full_report, label_section
 from analyses.report.behaviour_sections import strongest
 from interp import AnnotatedText, InputError, Mention, StackConfig, Tokenizer, Transformer, TransformerConfig
 from interp.patterns import Totals
@@ -263,6 +264,19 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600) and removes 0.500 (95% 0.400 to 0.600) of" in shown
     assert "Apart from labels, heads are chosen and reported on the same text" in shown
     assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
+
+
+def test_what_is_known_of_heads_is_made_once_and_sentences_are_read_while_other_parts_are_made(
+    model, fakes, tmp_path, monkeypatch
+):
+    made, said = [], []
+    for module in (full_report, head_cards):
+        monkeypatch.setattr(module, "facts", lambda *given, facts=module.facts: made.append(given) or facts(*given))
+    options = {"labels": False, "probes": False, "experiments": False}
+    report.build(model, [corpus()], tmp_path / "out", progress=lambda stage, count: said.append(stage), **options)
+    assert len(made) == 1
+    rest = next(stage for stage in said if stage.startswith("the rest of"))
+    assert said.index("reading sentences") < said.index(rest)
 
 
 def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
