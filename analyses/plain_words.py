@@ -89,7 +89,7 @@ _LABELS = {
     "duplicate-token": Words("same token", "looks at earlier copies of the same token"),
     "induction": Words("induction", "looks at what followed this token before (induction)"),
     "antecedent": Words("antecedent", "goes from a pronoun to what it stands for"),
-    "antecedent-predicting": Words("antecedent ahead", "looks ahead of a pronoun at what it will stand for"),
+    "antecedent-predicting": Words("antecedent ahead", "looks at what the next pronoun will mean"),
     "antecedent-mass": Words(
         "antecedent’s share", "gives what a pronoun stands for", "{} of what it gives mentions before it"
     ),

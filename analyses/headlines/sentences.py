@@ -8,6 +8,7 @@ digits; intervals stand on the cards.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import pandas as pd
@@ -25,14 +26,18 @@ from analyses.rivals.rules import called_beside
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
-_VERDICTS: dict[Verdict, tuple[str, str]] = {
-    "found": ("is found", "found"),
-    "part": ("is found in part", "in part"),
-    "attention": ("shows in attention only", "in attention only"),
-    "effect": ("shows in effects only", "in effects only"),
-    "rules": ("is no more than simple rules", "no more than simple rules"),
-    "untested": ("shows in attention (effect untested)", "in attention (effect untested)"),
-    "none": ("is not found", "not found"),
+_VERDICTS: dict[Verdict, tuple[str, str, str]] = {  # of one behaviour, of several, and without a verb
+    "found": ("is found", "are found", "found"),
+    "part": ("is found in part", "are found in part", "in part"),
+    "attention": ("shows in attention only", "show in attention only", "in attention only"),
+    "effect": ("shows in effects only", "show in effects only", "in effects only"),
+    "rules": ("is no more than simple rules", "are no more than simple rules", "no more than simple rules"),
+    "untested": (
+        "shows in attention (effect untested)",
+        "show in attention (effect untested)",
+        "in attention (effect untested)",
+    ),
+    "none": ("is not found", "are not found", "not found"),
 }
 
 
@@ -57,7 +62,7 @@ class Sentence:
     @property
     def stands(self) -> str:
         """How it stands, beside its title."""
-        return _VERDICTS[self.verdict][1]
+        return _VERDICTS[self.verdict][-1]
 
     @property
     def text(self) -> str:
@@ -94,10 +99,18 @@ def sentences(
 
 
 def headline(said: Sequence[Sentence]) -> str:
-    """How every behaviour stands, in one line: the first with a verb, the others without."""
-    parts = [f"{each.title} {_VERDICTS[each.verdict][bool(at)]}" for at, each in enumerate(said)]
-    line = ", ".join(parts)
+    """How every behaviour stands, in one line: the first with a verb, the others without; neighbours alike share it."""
+    alike = [(verdict, [*them]) for verdict, them in groupby(said, lambda each: _VERDICTS[each.verdict])]
+    line = ", ".join(
+        f"{_and(each.title for each in them)} {(without if at else plural if len(them) > 1 else singular)}"
+        for at, ((singular, plural, without), them) in enumerate(alike)
+    )
     return line[:1].upper() + line[1:]
+
+
+def _and(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def attention(row: Mapping[str, Any], titled: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ _FIRST_SCREEN = """height => {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const around = node.parentElement, kind = kinds.find(([, where]) => around.closest(where))[0];
     if (!around.checkVisibility(how) || around.closest(".hidden, .below > h2, script, option, noscript")) continue;
-    for (const word of node.data.matchAll(/\\S+/g)) {
+    for (const word of node.data.matchAll(/\\S+(\\u202f\\d+)*/g)) {
       const range = document.createRange();
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);

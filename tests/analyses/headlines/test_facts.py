@@ -162,8 +162,12 @@ def test_what_no_head_shows_is_read_off_many_items_or_how_few_is_said(tables):
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
     bare = {"heads": tables["heads"]}
-    assert headline(sentences(bare, facts(bare, OURS), OURS)) == (
-        "Position shows in attention (effect untested), syntax in attention (effect untested)"
+    said = sentences(bare, facts(bare, OURS), OURS)
+    assert headline(said) == "Position and syntax show in attention (effect untested)"
+    assert headline(said[:1]) == "Position shows in attention (effect untested)"
+    none = [replace(said[-1], verdict="none", title=title) for title in ("syntax", "coreference")]
+    assert headline([*said[:1], *none]) == (
+        "Position shows in attention (effect untested), syntax and coreference not found"
     )
 
 
