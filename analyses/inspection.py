@@ -10,13 +10,14 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from analyses import plain_words
-from analyses.behaviours import ACROSS, OURS
+from analyses.behaviours import OURS
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, answers, facts
+from analyses.headlines.facts import Fact, Size, answers
+from analyses.headlines.written_reports import facts_of
 from analyses.measures import RANKED
 from analyses.numerals import false_discovery_rate, interval, number
 from analyses.report.output import jsonable
@@ -107,7 +108,7 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     place = _found(name, having)
     several = len({each.kind for each in having}) > 1
     rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
-    own = ranking.ranked(_facts(run, tables).get(place, []))
+    own = ranking.ranked(facts_of(run, tables).get(place, []))
     return Inspected(run, place.named(several=several), place, own, rows, answers(tables))
 
 
@@ -144,20 +145,6 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _experiment(name: str) -> str:
     return EXPERIMENTS[name].title if name in EXPERIMENTS else name
-
-
-def _facts(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
-    """Of every head of a report; nothing of other runs."""
-    heads = tables.get("heads", pd.DataFrame())
-    if heads.empty or "model" in heads or "tasks" not in tables:
-        return {}
-    try:
-        return facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()})
-    except KeyError as error:
-        again = run.facts.get("command") or "by the same command"
-        raise InputError(
-            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {again}"
-        ) from error
 
 
 def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:

@@ -27,12 +27,12 @@ def view(
         typer.Option(
             help="The head that is seen first: L2.H5, or encoder.L2.H5, decoder.L2.H5, cross.L2.H5 of an "
             "encoder-decoder.",
-            show_default="one with a label, or the one that looks most firmly at single tokens",
+            show_default="the strongest of --labels, or the one that looks most firmly at single tokens",
         ),
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="A directory that `interp report` left: heads are called as it labels them."),
+        typer.Option(help="A directory that `interp report` left: heads are called, and coloured, as in its atlas."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -55,9 +55,9 @@ def view(
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
         if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
-            from analyses.viewer.report_labels import labelled_by
+            from analyses.headlines.written_reports import called_by
 
-            called = labelled_by(labels, loaded)
+            called = called_by(labels, loaded)
         if len(loaded.config.stacks) > 1 and not target:
             raise InputError("this model has an encoder and a decoder: give --target, what the decoder has read")
         progress("reading", 0)

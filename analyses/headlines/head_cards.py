@@ -33,8 +33,7 @@ from analyses.sections import (
     Step,
     Table,
 )
-from analyses.viewer import Called, Passage, Viewer
-from analyses.viewer.naming import HeadName
+from analyses.viewer import Passage, Viewer
 
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
@@ -85,22 +84,16 @@ def overview(
         [Said(each.title.capitalize(), each.first, each.behaviour, each.rest) for each in said],
         _atlases(found, several),
         [made.card(place) for place in order],
-        _viewers(passages, {place: found[place] for place in order}),
+        _viewers(passages, found),
     )
     return headline(said), shown, said
 
 
 def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
-    """The passages, if any, with heads called by the first of their facts, the strongest head first."""
-    called: dict[HeadName, Called] = {
-        place: Called(own[0].words.short, own[0].behaviour, ", ".join(own[0].measures[:1]))
-        for place, own in found.items()
-        if own
-    }
-    blocks: list[Block] = []
-    if passages:
-        blocks.append(Section("Where does a word look?", [Viewer(tuple(passages), called, heads=False)]))
-    return blocks
+    """The passages, if any."""
+    if not passages:
+        return []
+    return [Section("Where does a word look?", [Viewer(tuple(passages), ranking.called(found), heads=False)])]
 
 
 def _atlases(found: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from analyses.head_names import Place
 from analyses.headlines.facts import KINDS, Fact
+from analyses.viewer.naming import Called, HeadName
 
 Rank = tuple[bool, int, int, bool, bool, float]
 
@@ -32,6 +33,15 @@ def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
     having = [place for place, own in facts.items() if own]
     return sorted(having, key=lambda place: _of_head(facts[place]))
+
+
+def called(found: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
+    """What heads are called by the fact that is told first of each, the strongest head first."""
+    first = {place: min(found[place], key=of_fact) for place in strongest(found)}
+    return {
+        place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.needed)
+        for place, fact in first.items()
+    }
 
 
 def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from analyses.viewer.cell_picture import cell_picture
-from analyses.viewer.naming import head_named, labelled
+from analyses.viewer.naming import Called, HeadName, head_named, labelled
 from analyses.viewer.passages import Viewer, passage, read
 from analyses.viewer.still import still
 from analyses.viewer.viewer_page import frame, write
@@ -48,7 +48,7 @@ def view(
     what: Run | Sweep | Model,
     *texts: str,
     target: str | None = None,
-    labels: pd.DataFrame | None = None,
+    labels: pd.DataFrame | str | Path | None = None,
     head: str | None = None,
 ) -> View:
     """Where does each token look, in every head? Or of a sweep: how much does each cell carry?
@@ -57,7 +57,8 @@ def view(
         what: a run whose patterns were captured (`capture="*.pattern"`), a model with texts to read, or a sweep.
         texts: what a model reads.
         target: what its decoder reads where there is an encoder.
-        labels: a table of labels (`tables/labels`): heads with labels are named, and first.
+        labels: the directory of a report, which names and colours heads as its atlas does; or a table of labels
+            (`tables/labels`). Heads that have a name are first.
         head: the head that is seen first: `L2.H5`, of an encoder-decoder `cross.L2.H5`.
 
     Raises:
@@ -77,9 +78,17 @@ def view(
         passages, model = [read(what, text, target) for text in texts], what
     assert model is not None  # a passage needs it
     first = None if head is None else head_named(model, head)
-    called = {} if labels is None else labelled(labels)
+    called = {} if labels is None else _called(labels, model)
     seen = Viewer(tuple(passages), called, first=first, budget=_SMALL)
     return View(f"View of {seen.size}", still(seen), frame(seen), seen)
+
+
+def _called(labels: pd.DataFrame | str | Path, model: Model) -> dict[HeadName, Called]:
+    if isinstance(labels, pd.DataFrame):
+        return labelled(labels)
+    from analyses.headlines.written_reports import called_by  # noqa: PLC0415 what reads reports draws figures
+
+    return called_by(labels, model)
 
 
 def _refuse(**given: object) -> None:

@@ -94,5 +94,5 @@ def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_
     assert isinstance(viewer, Viewer)
     assert not viewer.heads  # the atlas has them
     assert viewer.start == ("decoder", "self", 0, 1)
-    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position", "induction")
+    assert viewer.called["decoder", "self", 1, 0] == Called("induction", "position", "induction", needed=True)
     assert overview(hand_made(), OURS)[1].below == []

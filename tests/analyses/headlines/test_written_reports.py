@@ -1,0 +1,53 @@
+"""A report's own names for heads: those of its atlas, in words, order and colour; or one line that says why not."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from tiny import LLAMA
+
+from analyses import view
+from analyses.behaviours import OURS
+from analyses.headlines.head_cards import overview
+from analyses.headlines.written_reports import called_by
+from analyses.report.scaffold import write
+from analyses.sections import Page
+from interp import InputError, Transformer, TransformerConfig, run
+from tests.analyses.headlines.hand_made_tables import hand_made
+
+MODEL = Transformer(TransformerConfig(decoder=LLAMA))
+
+
+def left(out: Path, tables) -> Path:
+    write(
+        out, lambda run: Page("What?", ["short"], [], tables=tables), {"tiny": MODEL}, seed=0, command="interp report"
+    )
+    return out
+
+
+def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
+    tables = hand_made()
+    out, (_, first, _) = left(tmp_path / "report", tables), overview(tables, OURS)
+    atlas = {cell.name: cell for layer in first.atlases[0].layers for cell in layer}
+    named = {f"L{place[2]}.H{place[3]}": called for place, called in called_by(out, MODEL).items()}
+    told = {name: (each.words, each.behaviour, each.needed) for name, each in named.items()}
+    assert told == {
+        name: (re.sub("[\u00ad\u200b]", "", cell.first), cell.behaviour, cell.stands == "needed")
+        for name, cell in atlas.items()
+        if cell.stands != "quiet"
+    }
+    assert [*named] == [card.id for card in first.cards][: len(named)]
+    seen = view(run(MODEL, torch.tensor([[1, 2, 3]]), capture="*.pattern"), labels=out)
+    assert seen.viewer is not None
+    assert dict(seen.viewer.called) == called_by(out, MODEL)
+
+
+def test_a_report_that_has_no_names_for_this_model_is_refused_in_one_line(tmp_path):
+    quiet = {"heads": hand_made()["heads"].assign(q=1.0), "tasks": pd.DataFrame({"task": []})}
+    with pytest.raises(InputError, match="quiet says nothing of any head"):
+        called_by(left(tmp_path / "quiet", quiet), MODEL)
+    with pytest.raises(InputError, match="is about tiny: it has no names for heads of this model"):
+        called_by(tmp_path / "quiet", Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))))
