@@ -8,9 +8,9 @@ import pandas as pd
 from analyses.coreference_scores import PAPERS, REPORTING, CoreferenceScores, coreference_scores
 from analyses.corpora import Corpus
 from analyses.head_tables import Heads
-from analyses.numerals import counted, interval, number
+from analyses.numerals import counted, interval, number, percent
 from analyses.report.scaffold import Run
-from analyses.sections import Block, Part, Section, Table, Text, bold, caveat, counts_table, link, soft
+from analyses.sections import Block, Part, Section, Table, Text, bold, caveat, counts_table, link
 from interp import InputError, Model
 
 _READS = {
@@ -90,13 +90,10 @@ def _row(rows: pd.DataFrame) -> list[Text]:
 
 
 def _short(table: pd.DataFrame) -> Text:
-    """The chosen head in the first score, beside the chosen rule."""
+    """The chosen head in the first score (F1 or accuracy), beside the chosen rule."""
     head, rule = table.loc[(table["half"] == REPORTING) & table["chosen"]].head(2).to_dict("records")
     score = ", ".join(filter(None, (head["score"], head["condition"])))
-    bounds = interval(head["ci_low"], head["ci_high"])
     return [
         bold(head["resolver"]),
-        f" has {score} {number(head['value'])} ",
-        soft(f"(95% {bounds})"),
-        f", the rule “{rule['resolver']}” {number(rule['value'])}.",
+        f" has {score} {percent(head['value'])}, the rule “{rule['resolver']}” {percent(rule['value'])}.",
     ]

@@ -11,7 +11,7 @@ from analyses.figures import measure_name
 from analyses.findings import NOTABLE
 from analyses.head_names import head_name
 from analyses.head_tables import Heads
-from analyses.numerals import counted, interval, number
+from analyses.numerals import counted, number, percent
 from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run, short_name
@@ -118,11 +118,7 @@ def _short(table: pd.DataFrame) -> Text:
     counts = ", ".join(f"{group} in {number(int(most[group]))}" for group in GROUPS if group in most)
     unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
     beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
-    heads = [
-        f"{head_name(row['layer'], row['head'])} {number(row['share'])} ({interval(row['ci_low'], row['ci_high'])})"
-        for row in beyond.to_dict("records")
-    ]
-    whose = f"at least {NOTABLE} of what is not uniform"
-    adds = f"add {whose} in {'; '.join(heads)}" if heads else f"add {whose} in no head"
+    heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
+    adds = f"add at least {percent(NOTABLE)} of what is not uniform in {', '.join(heads) or 'no head'}"
     of = f"Of {counted(len(shapley), 'head')}, what explains most is: {counts}." if counts else "No head is explained."
     return f"{of} Beyond all simpler rules, relation and reference {adds}."
