@@ -32,6 +32,7 @@ from analyses.figures.style import (
 NOTABLE = 0.05  # the least gain or effect that is called one
 DISCOVERY = 0.05  # the false discovery rate that a dot is held to
 _BESIDE = 1.0  # inches that the colour bar and the names of axes take
+_APART = 0.25  # and between the titles of panels that stand side by side
 _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]  # where the colours of lifts are named
@@ -146,7 +147,7 @@ def _grid(
     side = (figure.get_figwidth() - _BESIDE) / (place.get_gridspec().ncols if place else len(axes))
     for ax, (name, group) in zip(axes, groups, strict=False):
         _heat_map(ax, group, column, colours, scale)
-        ax.set_title(broken(name, side))
+        ax.set_title(broken(name, side - _APART))
         dots = group.loc[group.index.intersection(marked)]
         mark(ax, dots["head"].to_numpy(dtype=float), dots["layer"].to_numpy(dtype=float))
     if not groups:

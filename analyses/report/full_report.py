@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -290,7 +291,9 @@ def _scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
 def _trained(training: TrainingRun, model: Model) -> Part:
     """When heads formed, by the run that trained the model."""
     curves = forming(training, model)
-    about = {"directory": str(training.folder), "sha256": training.digest, "heads": training.source}
+    folder = training.folder.resolve()
+    near = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # a page may be published
+    about = {"directory": str(near), "sha256": training.digest, "heads": training.source}
     about |= {"looks": training.looks, "left_out": dict(training.left_out)}
     return Part(tables={"forming": curves, "when_formed": when_formed(curves)}, facts={"training": about})
 

@@ -164,13 +164,14 @@ class TestWhichRun:
         with pytest.raises(InputError, match="tells nothing of heads: expected heads/"):
             given(record(tmp_path / "silent", {"step": 1, "loss": 2.0}), load)
 
-    def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path):
+    def test_a_report_keeps_the_curves_and_says_where_they_are_from(self, model, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         run = given(record(tmp_path / "run", *(line(step, **self.shape(model)) for step in (1, 2))), load)
         settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
         left = runs.read(out)
         assert left.facts["training"]["looks"] == 2
-        assert left.facts["training"]["directory"] == str(tmp_path / "run")
+        assert left.facts["training"]["directory"] == "run"  # a page tells no one's directories where it need not
         places = left.table("heads")[["stack", "attention", "layer", "head"]].drop_duplicates()
         for name in ("forming", "when_formed"):
             assert len(places.merge(left.table(name))) == len(left.table(name)) > 0
