@@ -1,0 +1,41 @@
+"""The documentation, opened from a folder: search answers, notebooks' views too, and nothing is fetched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("mkdocs", reason="the documentation's tools are not installed: pip install -e '.[docs]'")
+    out = tmp_path_factory.mktemp("docs") / "site"
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    subprocess.run(build, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=300)
+    return out
+
+
+def test_search_answers_without_a_server(browse, site):
+    shown = browse(site / "index.html")
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type("induction")
+    shown.page.locator(".md-search-result__item").first.wait_for(timeout=30_000)
+    assert "Glossary" in shown.page.inner_text(".md-search-result__list")
+    assert shown.errors == []
+    assert not [url for url in shown.requests if url.startswith("http")]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_notebook_stands_there_as_it_was_run_and_its_view_answers(browse, site, width):
+    shown = browse(site / "notebooks/first_look.html", width=width)
+    view = shown.page.frame_locator("iframe").first
+    word = view.locator(".token").nth(3)
+    word.hover()
+    view.locator(f".viewer-says:has-text('{word.text_content().strip()}')").wait_for(timeout=30_000)
+    assert shown.overflow() <= 0
+    assert not [url for url in shown.requests if url.startswith("http")]
