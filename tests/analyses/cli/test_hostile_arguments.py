@@ -33,6 +33,10 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["generate", "x", "--model", "x" * 300], "File name too long"),
         (["generate", "x\udcff"], "expected arguments in UTF-8"),
         (["x" * 10_000], "(10,0"),
+        (["report", "--out", ""], "'--out': expected the name of a file or directory, got ''"),
+        (["inspect", "", "L0.H0"], "'run': expected the name of a file or directory, got ''"),
+        (["patch", "--pairs="], "'--pairs': expected the name of a file or directory, got ''"),
+        (["position", "--corpus", "", "--out", "never"], 'no file or directory ""'),
     ],
 )
 def test_it_ends_in_a_short_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
