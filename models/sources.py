@@ -59,9 +59,11 @@ def device_of(device: str | torch.device) -> torch.device:
     """
     try:
         if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
-            raise NotImplementedError("models run on cpu, cuda, mps or xpu")
+            raise AssertionError("models run on cpu, cuda, mps or xpu")
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except NotImplementedError as error:  # torch lists all that it was built with, over a page
+        raise InputError(f"no device {str(device)!r} here: use 'cpu' (torch was built without it)") from error
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"no device {str(device)!r} here: use 'cpu' ({reason})") from error
 

@@ -62,10 +62,12 @@ def _run(given: Sequence[str]) -> int:
     try:
         for argument in given:
             if not _is_text(argument):
-                raise _UsageError(f"expected arguments in UTF-8, got {argument!r}: rename the file or directory")
+                raise _UsageError(
+                    f"expected arguments in UTF-8, got {argument!r}: type a text in UTF-8, or rename what is called so"
+                )
         return app(given or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
-        said = _short(" ".join(error.format_message().split()).rstrip("."))
+        said = _short(" ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip("."))
         typer.echo(f"interp: {said}{' See' if said.endswith('?') else '; see'} interp --help", err=True)
         return USAGE
 

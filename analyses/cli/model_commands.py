@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from analyses.cli.command_frame import INTERRUPTED, as_json, end, one_line, opened, tell, typed
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed
+from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed, path
 
 
 def train(
@@ -22,7 +22,8 @@ def train(
     ],
     *,
     out: Annotated[
-        Path, typer.Option(help="The directory of the run: model, tokenizer, state, metrics, snapshots.")
+        Path,
+        typer.Option(help="The directory of the run: model, tokenizer, state, metrics, snapshots.", parser=path),
     ] = Path("trained"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last state in --out, to the same weights bit for bit.")
@@ -41,6 +42,7 @@ def train(
         Path | None,
         typer.Option(
             help="Keeps tokenizers, texts and token arrays, by what they were made of, for several runs.",
+            parser=path,
             show_default="data/ in --out",
         ),
     ] = None,

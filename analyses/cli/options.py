@@ -17,10 +17,20 @@ Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 
 
+def path(typed: str) -> Path:
+    """A file's or a directory's name; an empty one, which an unset variable of the shell leaves, is no name.
+
+    It would mean the directory that one is in.
+    """
+    if not str(typed):
+        raise typer.BadParameter("expected the name of a file or directory, got '' ('.' is this directory)")
+    return Path(typed)
+
+
 def out_option(default: str) -> Any:
     """What --out takes; without it a directory is called `default`, numbered where that is taken."""
     text = "The output directory, whose earlier run is replaced. Without it none is: where that is taken, -2, -3, ..."
-    return Annotated[Path | None, typer.Option(help=text, show_default=default)]
+    return Annotated[Path | None, typer.Option(help=text, parser=path, show_default=default)]
 
 
 class Parallel(StrEnum):
@@ -80,6 +90,7 @@ Measures = Annotated[
     typer.Option(
         help="A Python file of your own that makes measures or behaviours, measured beside ours; it is run. May be "
         "repeated.",
+        parser=path,
         show_default=False,
     ),
 ]
@@ -96,6 +107,7 @@ Training = Annotated[
     typer.Option(
         help="The run that trained the model, by the directory that `interp train` wrote: cards then say when a head "
         "formed.",
+        parser=path,
         show_default="what stands with the model",
     ),
 ]
@@ -104,6 +116,7 @@ OverTraining = Annotated[
     typer.Option(
         help="Instead of one model: how heads formed in a run, by the directory that `interp train` wrote; may be "
         "repeated, for runs side by side.",
+        parser=path,
         show_default=False,
     ),
 ]

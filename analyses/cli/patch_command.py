@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import Asked, leaving
-from analyses.cli.options import Attention, Directions, Metric, Stack
+from analyses.cli.options import Attention, Directions, Metric, Stack, path
 
 
 @leaving("patch")
@@ -32,7 +32,8 @@ def patch(
     pairs: Annotated[
         Path | None,
         typer.Option(
-            help="A CSV file with columns clean, corrupt, answer, wrong instead, maybe target, source, position:NAME."
+            help="A CSV file with columns clean, corrupt, answer, wrong instead, maybe target, source, position:NAME.",
+            parser=path,
         ),
     ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not align, and count them.")] = False,

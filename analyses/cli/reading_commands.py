@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import one_line, tell
-from analyses.cli.options import Json, Quiet
+from analyses.cli.options import Json, Quiet, path
 
 Format = StrEnum("Format", "PDF SVG PNG")
-Run = Annotated[Path, typer.Argument(help="The directory that a command left: its --out.", show_default=False)]
+Run = Annotated[
+    Path, typer.Argument(help="The directory that a command left: its --out.", parser=path, show_default=False)
+]
 
 
 def figures(
@@ -27,7 +29,8 @@ def figures(
     ] = Format.PDF,
     font_size: Annotated[float, typer.Option(help="Points; ticks are an eighth smaller.")] = 8.0,
     out: Annotated[
-        Path | None, typer.Option(help="The directory of the figures.", show_default="RUN-figures, beside RUN")
+        Path | None,
+        typer.Option(help="The directory of the figures.", parser=path, show_default="RUN-figures, beside RUN"),
     ] = None,
     quiet: Quiet = False,
     json: Json = False,

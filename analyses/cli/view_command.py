@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import one_line, opened, progressing, tell, title
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet
+from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet, path
 
 _DEFAULT = "view.html"
 
@@ -32,11 +32,15 @@ def view(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="A directory that `interp report` left: heads are called, and coloured, as in its atlas."),
+        typer.Option(
+            help="A directory that `interp report` left: heads are called, and coloured, as in its atlas.", parser=path
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The HTML file, which is replaced.", show_default=f"{_DEFAULT}, or view-2.html, ..."),
+        typer.Option(
+            help="The HTML file, which is replaced.", parser=path, show_default=f"{_DEFAULT}, or view-2.html, ..."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
@@ -87,4 +91,4 @@ def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str |
 def _free() -> Path:
     """The first of view.html, view-2.html, ... that is not there."""
     names = (_DEFAULT if number == 1 else f"view-{number}.html" for number in count(1))
-    return next(path for path in map(Path, names) if not path.exists())
+    return next(each for each in map(Path, names) if not each.exists())

@@ -152,7 +152,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: expected at least one text, or None for all")
     path = Path(spec)
-    if is_file(path):
+    if spec != "" and is_file(path):  # Path("") is the directory that one is in
         return _from_files(str(spec), None, path, limit)
     kind, colon, rest = str(spec).partition(":")
     if kind in GENERATORS:

@@ -31,8 +31,13 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["report", "--pairs", "999999999"], "'--pairs': Input should be less than or equal to 10000"),
         (["report", "--corpus", "x" * 300, "--out", "never"], "File name too long"),
         (["generate", "x", "--model", "x" * 300], "File name too long"),
-        (["generate", "x\udcff"], "expected arguments in UTF-8"),
+        (["generate", "x\udcff"], "expected arguments in UTF-8, got 'x\\udcff': type a text in UTF-8"),
+        (["generate", "x", "--dtype", "half"], "'--dtype': 'half' is not one of"),
         (["x" * 10_000], "(10,0"),
+        (["report", "--out", ""], "'--out': expected the name of a file or directory, got ''"),
+        (["inspect", "", "L0.H0"], "'run': expected the name of a file or directory, got ''"),
+        (["patch", "--pairs="], "'--pairs': expected the name of a file or directory, got ''"),
+        (["position", "--corpus", "", "--out", "never"], 'no file or directory ""'),
     ],
 )
 def test_it_ends_in_a_short_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -463,6 +463,11 @@ def test_a_device_that_is_not_there(device, copy):
     assert f"no device {device!r}" in refusal(copy("gpt2"), device=device)
 
 
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="here is one")
+def test_a_device_that_torch_was_built_without_is_one_short_line(copy):
+    assert refusal(copy("gpt2"), device="mps") == "no device 'mps' here: use 'cpu' (torch was built without it)"
+
+
 def test_weights_are_not_whole_numbers(copy):
     assert "torch.int8" in refusal(copy("gpt2"), dtype=torch.int8)
 
