@@ -20,6 +20,7 @@ from analyses.sections import (
     code,
     link,
     remark,
+    soft,
 )
 
 HOSTILE = [
@@ -94,7 +95,7 @@ def file(tmp_path_factory):
 
 def column(shown, caption: str, at: int) -> list[str]:
     rows = shown.page.locator(f'.wide[aria-label="{caption}"] tbody tr:visible')
-    return [row.locator("td,th").nth(at).inner_text() for row in rows.all()]
+    return [row.locator("td,th").nth(at).inner_text().replace("\u00a0", " ") for row in rows.all()]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -210,6 +211,29 @@ def test_without_scripts_all_stands_there(browse, file):
     shown = browse(file, scripts=False)
     assert shown.page.locator(".cards > .card:visible").count() == 6
     assert shown.page.locator("th button, .filter").count() == 0
+
+
+def test_in_print_numbers_and_names_of_heads_stay_whole_and_words_give_way(browse, tmp_path):
+    row = [
+        bold("L3.H4"),
+        "tag:" + "NOUN→VERB" * 4,
+        "20\u202f259",
+        "< 0.001",
+        ["+13.268", " ", soft("+13.006 to +13.482")],
+    ]
+    columns = ["head", "measure", "baseline", *["q"] * 12, "of all heads"]
+    rows = [[*row[:3], *[row[3]] * 12, row[4]]]
+    (tmp_path / "p.html").write_text(
+        render("?", [], [Section("a", [Table(columns, rows, "ll" + "r" * 14)])], {}), "utf-8"
+    )
+    page = browse(tmp_path / "p.html", width=688).page  # of A4, less its margins
+    page.emulate_media(media="print")
+    lines = """each => { const range = document.createRange(); range.selectNodeContents(each);
+      return new Set([...range.getClientRects()].map(box => Math.round(box.bottom))).size; }"""
+    names = ["td:nth-child(1)", "td:nth-child(3)", "td:nth-child(4)", "th:nth-child(3)"]
+    assert [page.eval_on_selector(each, lines) for each in names] == [1, 1, 1, 1]
+    assert page.eval_on_selector("td:nth-child(2)", lines) > 1
+    assert page.eval_on_selector("td .soft", "each => getComputedStyle(each).fontSize") == "10px"  # as the cell's
 
 
 def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
