@@ -80,7 +80,7 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
                     lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
                 said = [] if quiet and not json else _sentences(lines or (), folder)
             kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
-            written = f"wrote {folder / 'report.html'}{kept}; beside it run.json, tables/ and figures/"
+            written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
             found = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
             tell(lambda: [*map(filled, said), written], lambda: found, quiet=quiet, json=json)
 
@@ -138,10 +138,18 @@ def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
 
 
 def filled(text: str) -> str:
-    """A sentence in lines of a terminal."""
+    """A sentence in lines of a terminal; names are not broken, so that they can be copied."""
     from analyses.inspection import COLUMNS
 
-    return fill(text, COLUMNS)
+    return fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def folded(*parts: str) -> str:
+    """What was written: its parts on one line where a terminal has room, else on a line each, with names whole."""
+    from analyses.inspection import COLUMNS
+
+    line = "; ".join(parts)
+    return line if len(line) <= COLUMNS else "\n".join(parts)
 
 
 def _unused(default_out: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.command_frame import INTERRUPTED, as_json, end, one_line, opened, tell, typed
+from analyses.cli.command_frame import INTERRUPTED, as_json, end, folded, one_line, opened, tell, typed
 from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed, path
 
 
@@ -86,8 +86,10 @@ def train(
             typer.echo(as_json({"out": str(out)}, indent=None))
         elif not quiet:
             typer.echo(
-                f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml; see what its heads do "
-                f"with interp report --model {shlex.quote(str(out))}"
+                folded(
+                    f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml",
+                    f"see what its heads do with interp report --model {shlex.quote(str(out))}",
+                )
             )
 
 

@@ -57,7 +57,8 @@ def _models(found: Sequence[listing.Found]) -> Iterator[str]:
     for each in found:
         size = f"{_size(each.n_bytes)}B on disk"
         if each.parts is None:
-            yield f"  {each.name}{f' ({size})' if each.n_bytes else ''} cannot be loaded: {each.about}"
+            said = f"{each.name}{f' ({size})' if each.n_bytes else ''} cannot be loaded: {each.about}"
+            yield fill(said, COLUMNS, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
         else:
             yield from _entry(
                 each.name,

@@ -17,7 +17,7 @@ Directions = StrEnum("Directions", "DENOISE NOISE BOTH")
 Dtype = StrEnum("Dtype", "FLOAT32 FLOAT64 BFLOAT16 INT8")
 
 
-def path(typed: str) -> Path:
+def path(typed: str | Path) -> Path:
     """A file's or a directory's name; an empty one, which an unset variable of the shell leaves, is no name.
 
     It would mean the directory that one is in.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line, tell
+from analyses.cli.command_frame import filled, folded, one_line, tell
 from analyses.cli.options import Json, Quiet, path
 
 Format = StrEnum("Format", "PDF SVG PNG")
@@ -48,10 +48,10 @@ def figures(
         lines = [
             *pictures,
             *(
-                f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}"
+                filled(f"left out {', '.join(name for name, each in written.left_out.items() if each == why)}: {why}")
                 for why in reasons
             ),
-            f"wrote {count} to {out or folder.name}, each with its caption in a .txt beside it",
+            folded(f"wrote {count} to {out or folder.name}", "each has its caption in a .txt beside it"),
         ]
         found = {"out": str(folder), "files": [file.name for file in written.files], "left_out": written.left_out}
         tell(lambda: lines, lambda: found, quiet=quiet, json=json)

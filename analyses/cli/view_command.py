@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import one_line, opened, progressing, tell, title
+from analyses.cli.command_frame import folded, one_line, opened, progressing, tell, title
 from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet, path
 
 _DEFAULT = "view.html"
@@ -69,7 +69,7 @@ def view(
         seen = viewer.Viewer(passages, called, linked=True, first=first)
         viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
         first = f"{out}#{viewer.address(loaded, seen.start)}"
-        written = f"wrote {out}: open it in a browser; it begins at {first}"
+        written = folded(f"wrote {out}: open it in a browser", f"it begins at {first}")
         tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
 
 

@@ -689,7 +689,8 @@ def test_a_run_without_out_takes_no_earlier_ones_place(model, fakes, here, capsy
         with pytest.raises(SystemExit) as ended:
             cli.main(["position", *arguments])
         assert not ended.value.code
-        return capsys.readouterr().out.splitlines()[-1].split(";")[0]
+        (written,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("wrote"))
+        return written.split(";")[0]
 
     assert told() == "wrote position/report.html"
     assert told("--seed", "1") == "wrote position-2/report.html (position was there already)"

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from analyses.cli import app as cli
-from analyses.cli.command_frame import one_line
+from analyses.cli.command_frame import filled, folded, one_line
 from analyses.report import output
 
 
@@ -48,3 +48,11 @@ def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
     assert [*tmp_path.iterdir()] == []
     assert capsys.readouterr().err == "interp: interrupted; nothing was written\n"
     assert signal.getsignal(stop) == before
+
+
+@pytest.mark.parametrize("name", ["report", "report-with-a-name/" * 9 + "of-its-own"])
+def test_what_was_written_fits_a_terminal_and_names_stay_whole(name):
+    lines = folded(f"wrote {name}/report.html", "beside it run.json").split("\n")
+    assert lines[0].split(";")[0] == f"wrote {name}/report.html"
+    assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
+    assert name in filled(f"{'a word ' * 10}{name} and more")

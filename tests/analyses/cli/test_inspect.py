@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from textwrap import fill
 
 import pandas as pd
 import pytest
@@ -141,8 +140,8 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     monkeypatch.setattr(frame, "opened", lambda *_: tiny.model("gpt2"))
     monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
     asked = "position", "--corpus", "stories:2", "--out", str(position)
-    written = f"wrote {position}/report.html; beside it run.json, tables/ and figures/"
-    lines = [fill(text, 80) for text in told]
+    written = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
+    lines = [frame.filled(text) for text in told]
     assert typed(capsys, *asked) == (0, "\n".join([*lines, written, ""]), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}

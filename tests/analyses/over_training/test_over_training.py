@@ -270,7 +270,7 @@ class TestTheCommand:
         with pytest.raises(SystemExit) as end:
             cli.main(["report", "--over-training", str(steps), "--out", str(out)])
         assert not end.value.code
-        said, wrote = capsys.readouterr().out.splitlines()
+        said, wrote, *_ = capsys.readouterr().out.splitlines()
         assert said.endswith("2 looks are too few to tell a phase change: expected at least 4.")
         assert wrote.startswith(f"wrote {out / 'report.html'}")
         assert contents(steps) == before
