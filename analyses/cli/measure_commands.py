@@ -45,6 +45,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
     ) -> None:
         from analyses import report
         from analyses.over_training import when_formed
+        from interp import InputError
 
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
@@ -58,6 +59,8 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
             _refuse([name for name, is_given in given.items() if is_given])
             report.over_training(over_training, asked.out, asked.load, **asked.record)
             return
+        if exact and not labels:
+            raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
         what: dict[str, Any] = {
             "pairs": pairs,
             "labels": labels,

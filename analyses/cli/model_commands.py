@@ -120,6 +120,9 @@ def generate(
         from interp import InputError, stream
         from interp import generate as continue_text
 
+        cut = {"--top-k": top_k, "--top-p": top_p}
+        if temperature == 0 and (given := [name for name, value in cut.items() if value is not None]):
+            raise InputError(f"{' and '.join(given)} cut what is drawn from, and --temperature 0 draws none: raise it")
         loaded = opened(model, device, dtype)
         if loaded.tokenizer is None:
             raise InputError(
