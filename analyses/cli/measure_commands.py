@@ -20,6 +20,7 @@ from analyses.cli.options import (
     Probes,
     Texts,
     Training,
+    completing,
 )
 
 
@@ -118,7 +119,10 @@ def compare(
     asked: Asked,
     models: Annotated[
         list[str],
-        typer.Argument(help="Two or more, each as for --model; the others are compared with the first."),
+        typer.Argument(
+            help="Two or more, each as for --model; the others are compared with the first.",
+            autocompletion=completing("default", "minilm"),
+        ),
     ],
     *,
     corpus: Corpora = None,

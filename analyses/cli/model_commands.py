@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from analyses.cli.command_frame import INTERRUPTED, as_json, end, folded, one_line, opened, tell, typed
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed, path
+from analyses.cli.options import (
+    Device,
+    Dtype,
+    DtypeOption,
+    Json,
+    JsonLines,
+    Model,
+    Parallel,
+    Quiet,
+    Seed,
+    completing,
+    path,
+)
 
 
 def train(
@@ -17,7 +29,8 @@ def train(
         str,
         typer.Argument(
             help="A TOML file, or a recipe that is shipped: `default`, `original`, `small`. The default reads novels "
-            "that you give: --set data.novels.path=FOLDER."
+            "that you give: --set data.novels.path=FOLDER.",
+            autocompletion=completing("default", "original", "small"),
         ),
     ],
     *,
