@@ -20,6 +20,7 @@ from analyses.cli.options import (
     Probes,
     Texts,
     Training,
+    completing,
 )
 
 
@@ -45,6 +46,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
     ) -> None:
         from analyses import report
         from analyses.over_training import when_formed
+        from interp import InputError
 
         if over_training:
             given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
@@ -58,6 +60,8 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
             _refuse([name for name, is_given in given.items() if is_given])
             report.over_training(over_training, asked.out, asked.load, **asked.record)
             return
+        if exact and not labels:
+            raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
         what: dict[str, Any] = {
             "pairs": pairs,
             "labels": labels,
@@ -115,7 +119,10 @@ def compare(
     asked: Asked,
     models: Annotated[
         list[str],
-        typer.Argument(help="Two or more, each as for --model; the others are compared with the first."),
+        typer.Argument(
+            help="Two or more, each as for --model; the others are compared with the first.",
+            autocompletion=completing("default", "minilm"),
+        ),
     ],
     *,
     corpus: Corpora = None,

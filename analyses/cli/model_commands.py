@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from analyses.cli.command_frame import INTERRUPTED, as_json, end, folded, one_line, opened, tell, typed
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, JsonLines, Model, Parallel, Quiet, Seed, path
+from analyses.cli.options import (
+    Device,
+    Dtype,
+    DtypeOption,
+    Json,
+    JsonLines,
+    Model,
+    Parallel,
+    Quiet,
+    Seed,
+    completing,
+    path,
+)
 
 
 def train(
@@ -17,7 +29,8 @@ def train(
         str,
         typer.Argument(
             help="A TOML file, or a recipe that is shipped: `default`, `original`, `small`. The default reads novels "
-            "that you give: --set data.novels.path=FOLDER."
+            "that you give: --set data.novels.path=FOLDER.",
+            autocompletion=completing("default", "original", "small"),
         ),
     ],
     *,
@@ -120,6 +133,9 @@ def generate(
         from interp import InputError, stream
         from interp import generate as continue_text
 
+        cut = {"--top-k": top_k, "--top-p": top_p}
+        if temperature == 0 and (given := [name for name, value in cut.items() if value is not None]):
+            raise InputError(f"{' and '.join(given)} cut what is drawn from, and --temperature 0 draws none: raise it")
         loaded = opened(model, device, dtype)
         if loaded.tokenizer is None:
             raise InputError(

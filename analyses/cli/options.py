@@ -1,6 +1,8 @@
 """Options that several commands have, and what can be typed for them."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +35,16 @@ def out_option(default: str) -> Any:
     return Annotated[Path | None, typer.Option(help=text, parser=path, show_default=default)]
 
 
+def completing(*names: str) -> Callable[[str], list[str]]:
+    """What a shell completes: these names, and what lies here; a shell offers its files only where it is told none."""
+
+    def complete(incomplete: str) -> list[str]:
+        here = sorted(glob(f"{escape(incomplete)}*"))
+        return [*(name for name in names if name.startswith(incomplete)), *here]
+
+    return complete
+
+
 class Parallel(StrEnum):
     """How processes share a training."""
 
@@ -44,7 +56,8 @@ Model = Annotated[
     str,
     typer.Option(
         help="A model directory, `default`, `minilm`, or ORG/NAME on the hub; `lens:` before either of these has "
-        "TransformerLens run it."
+        "TransformerLens run it.",
+        autocompletion=completing("default", "minilm"),
     ),
 ]
 Corpora = Annotated[
@@ -65,7 +78,13 @@ HeldOut = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything random.", metavar="INTEGER")]
-Device = Annotated[str, typer.Option(help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where the model runs: `cpu`, `cuda`, `cuda:1`, `mps`.",
+        autocompletion=lambda incomplete: [each for each in ("cpu", "cuda", "mps") if each.startswith(incomplete)],
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but what is wrong.")]
 Json = Annotated[bool, typer.Option("--json", help="Say what was found and written as JSON, for another program.")]
 JsonLines = Annotated[

@@ -85,7 +85,10 @@ def patch(
     """Which part of the model carries the difference between two prompts?"""
     from analyses import patch as patching
     from analyses import report
+    from interp import InputError
 
+    if position and by_position is False:
+        raise InputError("--position names what --by-position patches: leave it or --whole-prompts out")
     prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
     prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
     written = report.patch(
