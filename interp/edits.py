@@ -167,9 +167,9 @@ def _read_along(site: Site) -> str:
 
 
 def _check(site: Site, axis: str, index: Index, size: int) -> None:
-    wanted = [index] if isinstance(index, int) else index if isinstance(index, list) else []
+    wanted = [index] if isinstance(index, int | str) else index if isinstance(index, list) else []
     for each in wanted:
-        if not -size <= each < size:
+        if not isinstance(each, int) or not -size <= each < size:
             raise InputError(f"no {axis} {each} at {site.name}: it has {axis} 0-{size - 1}")
 
 
@@ -179,6 +179,9 @@ def on_a_copy(function: Change) -> Edit:
     Others hold the value too (the stream out of a block is the stream into the next), so it is given a copy. To write
     over that and return nothing is refused: it would be lost, or stand for something, and either surprises.
     """
+
+    if not callable(function):
+        raise InputError(f"expected an edit: zero(), put(value), ..., or a function of the value; got {function!r}")
 
     def edit(value: Tensor) -> Tensor:
         copy = value.clone()
@@ -193,7 +196,10 @@ def on_a_copy(function: Change) -> Edit:
 
 
 def _like(value: Tensor | float, part: Tensor) -> Tensor:
-    return torch.as_tensor(value, dtype=part.dtype, device=part.device)
+    try:
+        return torch.as_tensor(value, dtype=part.dtype, device=part.device)
+    except TypeError as error:
+        raise InputError(f"expected a tensor or a number, got {value!r}") from error
 
 
 def zero(**where: Index) -> SelectiveEdit:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import run
+from interp.running import check_model, run
 
 _LENGTH = 16  # tokens of the text that is tried
 
@@ -21,6 +21,7 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
     Raises:
         InputError: a site holds NaN or infinity; the first of them is named, and the weight, where that is one already.
     """
+    check_model(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
     tokens = _random(first.d_vocab, first.n_ctx) if tokens is None else tokens
     if len(model.config.stacks) > 1 and target is None:

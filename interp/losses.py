@@ -8,7 +8,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import Tokens, as_batch
+from interp.running import Tokens, as_batch, texts_of
 from interp.tokens import TokenBatch, Tokenizer
 
 _Window = tuple[list[int], int, int]  # its ids, the first that is scored, and which text's it is
@@ -76,7 +76,7 @@ def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:
         return [], [ids[real].tolist() for ids, real in zip(batch.ids, batch.mask, strict=True)]
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
-    texts = [text] if isinstance(text, str) else text
+    texts = texts_of(text)
     return [*model.tokenizer.prefix], [_own(model.tokenizer, each) for each in texts]
 
 

@@ -100,7 +100,9 @@ def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
     """
     known = model.sites
     found: dict[str, None] = {}
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in patterns if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]:
+        if not isinstance(pattern, str):
+            raise InputError(f"expected the name of a site, got {pattern!r}: interp.sites(model) lists them")
         hits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
         if not hits:
             raise InputError(_no_site(pattern, model.config, known))

@@ -188,7 +188,7 @@ def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
         InputError: it was not captured.
     """
     if site not in activations:
-        near = get_close_matches(site, activations, n=1)
+        near = get_close_matches(str(site), activations, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(activations) or 'nothing'})"
         raise InputError(f"{site!r} was not captured: name it in the call's capture=...{hint}")
     return activations[site]
@@ -249,6 +249,8 @@ def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | N
     Raises:
         InputError: unknown sites, axes that a site lacks, positions outside a text.
     """
+    if not isinstance(edits, Mapping):
+        raise InputError(f'expected edits by site, as {{"decoder.0.attn.z": zero(head=5)}}; got {edits!r}')
     known = model.sites
     return {
         name: change.bind(known[name], counted(model, name, batch, decoded))
@@ -290,6 +292,33 @@ def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[Tok
     return batch, decoded if len(decoded.ids) == n_texts else decoded.repeated(n_texts)
 
 
+def check_model(model: Any) -> None:
+    """Refuse what is no model, such as its name.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not hasattr(model, "config"):
+        load = f"models.load({model!r})" if isinstance(model, str) else 'models.load("default")'
+        raise InputError(f"expected a model, as {load} gives it; got {model!r}")
+
+
+def texts_of(given: Any) -> Sequence[Text]:
+    """One text, or a list of texts or pairs of texts, as a list.
+
+    Raises:
+        InputError: something else, such as ids in a list.
+    """
+    texts = [given] if isinstance(given, str) else given
+    expected = "expected a text, a list of texts or of pairs of them, or ids as a tensor"
+    if not isinstance(texts, Sequence) or isinstance(texts, bytes):
+        raise InputError(f"{expected}; got {texts!r}, of type {type(texts).__name__}")
+    for text in texts:
+        if not all(isinstance(each, str) for each in (text if isinstance(text, tuple) and len(text) == 2 else [text])):
+            raise InputError(f"{expected}; got {text!r} in the list, of type {type(text).__name__}")
+    return texts
+
+
 def as_target(model: Model, target: Tokens) -> TokenBatch:
     """`target` as the decoder reads it: text with the decoder's start id before it and no end after it.
 
@@ -297,7 +326,7 @@ def as_target(model: Model, target: Tokens) -> TokenBatch:
         InputError: as `as_batch`.
     """
     if not isinstance(target, TokenBatch | Tensor):
-        texts = [target] if isinstance(target, str) else target
+        texts = texts_of(target)
         if not all(isinstance(text, str) for text in texts):
             raise InputError("a decoder reads single texts: expected no pair of texts as a target")
         target = TokenBatch.from_texts(texts, target_tokenizer(model))
@@ -325,6 +354,7 @@ def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: b
         InputError: text without a tokenizer, a text longer than the context, ids outside the vocabulary, pairs of texts
             that the model tells apart where `pairs` are not expected.
     """
+    check_model(model)
     if isinstance(tokens, TokenBatch):
         batch = tokens
     elif isinstance(tokens, Tensor):
@@ -332,7 +362,7 @@ def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: b
     elif model.tokenizer is None:
         raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
     else:
-        batch = TokenBatch.from_texts([tokens] if isinstance(tokens, str) else tokens, model.tokenizer)
+        batch = TokenBatch.from_texts(texts_of(tokens), model.tokenizer)
     config = model.config.stacks[stack or next(iter(model.config.stacks))]
     n_ctx, d_vocab = config.n_ctx, config.d_vocab
     longest = int(batch.lengths.max())

@@ -1,6 +1,7 @@
 """What people's fingers know: a model's weights by the field's names (`W_Q[layer, head]`), and its tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -43,9 +44,10 @@ class LayerWeights:
 
     def __getitem__(self, index: Any) -> Tensor:
         layer, *rest = index if isinstance(index, tuple) else (index,)
-        if isinstance(layer, int):
-            return self._layer(layer)[(*rest,)] if rest else self._layer(layer)
-        return self._together()[index]
+        with self._within(index):
+            if isinstance(layer, int):
+                return self._layer(layer)[(*rest,)] if rest else self._layer(layer)
+            return self._together()[index]
 
     def __setitem__(self, index: Any, value: Tensor | float) -> None:
         layer, *rest = index if isinstance(index, tuple) else (index,)
@@ -54,8 +56,16 @@ class LayerWeights:
                 f"several layers of {self.name} are a copy, and writing to it would change nothing: write to one layer "
                 f"at a time, model.{self.name}[layer]"
             )
-        with torch.no_grad():
+        with torch.no_grad(), self._within(index):
             self._layer(layer)[(*rest,)] = value
+
+    @contextmanager
+    def _within(self, index: Any) -> Iterator[None]:
+        try:
+            yield
+        except IndexError as error:
+            typed = ", ".join(map(str, index)) if isinstance(index, tuple) else index
+            raise InputError(f"no {self.name}[{typed}]; {self!r}, each counted from 0") from error
 
     def _layer(self, layer: int) -> Tensor:
         if not -len(self) <= layer < len(self):

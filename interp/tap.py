@@ -49,6 +49,8 @@ class Tap:
         site = self.place + name
         if site in self.edit:
             edited = self.edit[site](value)
+            if not isinstance(edited, Tensor):
+                raise InputError(f"the edit of {site} must return a tensor, or nothing to leave it; got {edited!r}")
             if edited.shape[-value.ndim :] != value.shape:
                 raise InputError(
                     f"the edit of {site} must keep its shape {tuple(value.shape)} (new leading axes aside), "

@@ -126,8 +126,18 @@ class Tokenizer:
         }
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " position"]) -> str:
-        """The text of `ids`, special tokens left out."""
-        return self.backend.decode([int(id) for id in ids], skip_special_tokens=True)
+        """The text of `ids`, special tokens left out.
+
+        Raises:
+            InputError: they are not the ids of one text.
+        """
+        try:
+            numbers = [int(id) for id in ids]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"expected token ids of one text, as [5, 3]; got {ids!r}") from error
+        if numbers and min(numbers) < 0:
+            raise InputError(f"expected token ids of 0 or more, got {min(numbers)}")
+        return self.backend.decode(numbers, skip_special_tokens=True)
 
     def label(self, id: int) -> str:
         """A token as a person reads it after other text: with its space, without the vocabulary's own signs."""

@@ -39,6 +39,8 @@ def load(
     Raises:
         InputError: there is no such model or device, or the files are missing, damaged or not supported.
     """
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(f"expected a dtype of torch, as torch.float32; got {dtype!r}")
     if not dtype.is_floating_point:
         raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
     place = device_of(device)
@@ -76,6 +78,8 @@ def directory_of(name: str | Path) -> Path:
         return DEFAULT
     if name == "minilm":
         return _minilm()
+    if not isinstance(name, str | Path):
+        raise InputError(f'expected a model\'s name or directory, as "default"; got {name!r}')
     there = bool(str(name)) and is_file(Path(name))
     if there and Path(name).is_dir():
         return Path(name)

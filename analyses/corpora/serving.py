@@ -47,6 +47,8 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
 
     Who gives plain text alone asks about that text; tales stand in only for one kind of annotation beside another.
     """
+    if strange := [each for each in corpora if not isinstance(each, Corpus)]:
+        raise InputError(f'expected a list of corpora, as corpora.read("tales") gives each; got {strange[0]!r}')
     if not corpora or any(each.annotates for each in corpora):
         return {}
     plain, have = ", ".join(each.name for each in corpora), "has" if len(corpora) == 1 else "have"

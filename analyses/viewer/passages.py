@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from analyses.head_tables import Heads
 from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model, Run, run
+from interp.running import check_model
 from interp.showing import so_many
 
 BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
@@ -250,10 +251,11 @@ def read(model: Model, text: str, target: str | None = None) -> Passage:
     Raises:
         InputError: as `interp.run`; a model without a tokenizer.
     """
+    check_model(model)
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
-    if not text.strip():
-        raise InputError("expected a text to view, got an empty one")
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"expected a text to view, got {'an empty one' if isinstance(text, str) else repr(text)}")
     return passage(run(model, text, until="*.pattern", target=target))
 
 

@@ -20,7 +20,7 @@ from interp.generation.sampling import check_sampling, choose, penalised, withou
 from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
-from interp.running import Edits, Tokens, as_batch, as_batches
+from interp.running import Edits, Tokens, as_batch, as_batches, check_model
 from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -138,11 +138,12 @@ class Writer:
         edits = [edit or {}]
         while isinstance(model, Edited):
             model, edits = model.model, [model.edits, *edits]
+        check_model(model)
         config = model.config
         if config.decoder is None or config.output == "none":
             raise InputError("only a decoder with an output layer can generate text")
-        if max_new_tokens < 0:
-            raise InputError(f"expected max_new_tokens >= 0, got {max_new_tokens}")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+            raise InputError(f"expected a whole number of max_new_tokens, 0 or more; got {max_new_tokens!r}")
         check_sampling(temperature, top_k, top_p, repetition_penalty)
         source, begun = _begun(model, prompt, target)
         longest, shortest = int(begun.lengths.max()), int(begun.lengths.min())

@@ -70,7 +70,10 @@ class Metric:
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
     """One or several metrics made ready for some pairs."""
-    return [metric.prepare(model, pairs) for metric in ([metrics] if isinstance(metrics, Metric) else metrics)]
+    several = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
+    if strange := [each for each in several if not isinstance(each, Metric)]:
+        raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
+    return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
 
 
 def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:

@@ -23,7 +23,7 @@ from interp.patching.pair_files import (
     with_space,
 )
 from interp.patching.token_places import Place, Places, each_place, position_of
-from interp.running import as_batch, as_target, target_tokenizer
+from interp.running import as_batch, as_target, check_model, target_tokenizer
 from interp.showing import DataFrame, Shown, so_many
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
@@ -240,6 +240,9 @@ class Pairs(Shown):
             InputError: prompts of unequal length or identical, answers without a differing piece, too long a prompt, a
                 place that a prompt has not.
         """
+        check_model(model)
+        if strange := [each for each in (*clean, *corrupt, *right, *wrong) if not isinstance(each, str)]:
+            raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
         if not len(clean) == len(corrupt) == len(right) == len(wrong):
             sizes = len(clean), len(corrupt), len(right), len(wrong)
             raise InputError(
