@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from analyses.report.renderer import render
-from analyses.sections import Atlas, Card, Cell, Overview, Section, Table
+from analyses.sections import Atlas, Bar, Card, Cell, Known, Overview, Section, Table
 
 FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "needed", "token before", "was/\u200bwere"),
@@ -35,7 +35,11 @@ def page_of(tmp_path):
             layers.append(row)
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
         out = tmp_path / f"{n_layers}x{n_heads}.html"
-        card = Card("L0.H0", "L0.H0", [], [], None, [], [], [], None, Table(["measure"], [["x"]], "l"), "")
+        bar = Bar("60% removed (56% to 63%)", "60% removed", 0.6, 0.56, 0.63, [("0", 0.0)])
+        known = Known("carries the choice of he or she", "he/she", "coreference", "", [bar])
+        card = Card(
+            "L0.H0", "L0.H0", [("Needed", [known])], [], None, [], [], [], None, Table(["measure"], [["x"]], "l"), ""
+        )
         out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
         return out
 
@@ -134,3 +138,10 @@ def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(brows
     atlas, card = (page.locator(each).bounding_box() for each in (".atlas", ".card"))
     assert (card["x"] > atlas["x"] + atlas["width"]) == beside
     assert (card["y"] > atlas["y"] + atlas["height"]) != beside
+
+
+def test_in_print_a_fact_that_is_unfolded_says_its_number_once(browse, page_of):
+    page = browse(page_of(4, 8), width=720).page
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator(".fact").inner_text().count("60% removed") == 1
