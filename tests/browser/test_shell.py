@@ -236,6 +236,14 @@ def test_in_print_numbers_and_names_of_heads_stay_whole_and_words_give_way(brows
     assert page.eval_on_selector("td .soft", "each => getComputedStyle(each).fontSize") == "10px"  # as the cell's
 
 
+def test_a_token_stands_on_one_line_with_its_space(browse, tmp_path):
+    block = Tokens([(" played", at % 3 == 0) for at in range(60)])
+    (tmp_path / "t.html").write_text(render("?", [], [Section("a", [block])], {}), "utf-8")
+    page = browse(tmp_path / "t.html", width=390).page
+    boxes = "all => all.map(each => each.getClientRects().length)"
+    assert {*page.eval_on_selector_all(".tokens > *", boxes)} == {1}
+
+
 def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
     shown = browse(file, width=720)
     shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -244,6 +252,8 @@ def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
     assert not shown.page.locator("nav.contents").is_visible()
     marks = "[...document.querySelectorAll('main summary')].map(each => getComputedStyle(each).listStyleType)"
     assert {*shown.page.evaluate(marks)} == {"none"}
+    display = shown.page.eval_on_selector("thead button", "each => getComputedStyle(each).display")
+    assert display == "contents"  # of a table on several pages, Chromium repeats no thead that has a button's box
     cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
     assert shown.page.evaluate(cut) == 0
     assert shown.overflow() <= 0
