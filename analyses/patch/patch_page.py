@@ -139,7 +139,7 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
             _prompts(found),
             *(_metric(found, metric) for metric in metrics),
             *([_estimates(found, estimates, max(stack["layers"] for stack in stacks.values()))] if estimates else []),
-            Section("How to read this", [Definitions([*terms.items()])], "reading"),
+            Section("How to read this", [Definitions([*terms.items()], "terms")], "reading"),
         ],
         made=[("prompts", file), ("site", f"{found.site}{by_position}")],
         tables=tables,
