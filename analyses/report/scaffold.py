@@ -206,8 +206,8 @@ def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
     if len(models) == 1:
         (model,) = models
         shapes = " ".join(
-            f"{name} of {counted(stack['layers'], 'layer')} with {counted(stack['heads'], 'head')} each, "
-            f"{number(stack['d_model'])} dimensions;"
+            f"{name} of {counted(stack['layers'], 'layer')} with {counted(stack['heads'], 'head')}"
+            f"{' each' if stack['layers'] > 1 else ''}, {number(stack['d_model'])} dimensions;"
             for name, stack in model["stacks"].items()
         )
         size = f"{number(model['parameters'])} parameters, context of {model['context']} tokens."
