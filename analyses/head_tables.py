@@ -66,7 +66,7 @@ class Heads:
     @property
     def title(self) -> str:
         """How these heads are called in a sentence."""
-        return "cross-attention" if self.attention == "cross" else f"the {self.stack}'s self-attention"
+        return "cross-attention" if self.attention == "cross" else f"the {self.stack}’s self-attention"
 
     @property
     def called(self) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyses import figures
 from analyses.head_names import Place, head_name
-from analyses.numerals import number
+from analyses.numerals import counted, number
 from analyses.over_training.look import DRAWN
 from analyses.over_training.phase_changes import CHANGING, FEWEST, LEAST, best_curve, formed
 from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
@@ -61,7 +61,9 @@ def page(runs: Sequence[Run]) -> Page:
             Section("Step by step", [*_figures(runs, best), *left_out], "figure"),
             *(_run(run, best[run.name]) for run in runs),
         ],
-        made=[("run", (f"{run.name}, in ", code(run.folder), f": {number(run.looks)} looks at heads")) for run in runs],
+        made=[
+            ("run", (f"{run.name}, in ", code(run.folder), f": {counted(run.looks, 'look')} at heads")) for run in runs
+        ],
         definitions=[*DEFINITIONS.items()],
         tables={
             "forming": pd.concat([run.table for run in runs]).reindex(columns=COLUMNS),
@@ -145,7 +147,8 @@ def _change(run: Run, row: Mapping[str, Any], *, several: bool) -> list[str]:
     where = f" of {row['stack']}" if several else ""
     best = best_curve(_own(run, row))
     if len(best) < FEWEST:
-        return [f"{len(best)} looks{where} are too few to tell a phase change: expected at least {FEWEST}."]
+        few = f"{counted(len(best), 'look')}{where} {'is' if len(best) == 1 else 'are'} too few"
+        return [f"{few} to tell a phase change: expected at least {FEWEST}."]
     if pd.isna(row["rise_from"]):
         first, top = best.iloc[0], best.loc[best["value"].idxmax()]
         return [

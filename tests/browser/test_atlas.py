@@ -124,6 +124,14 @@ def test_beyond_twelve_a_cell_has_a_glyph(browse, page_of):
     assert shown.page.locator('[data-head="L0.H0"] .glyph').is_visible()
 
 
+def test_marks_of_layers_stand_beside_a_few_heads_too(browse, page_of):
+    page = browse(page_of(1, 1)).page
+    mark, cell = (
+        page.locator(f".atlas {each}").first.bounding_box() for each in ("th[scope=row]", "td[class], td:has(a)")
+    )
+    assert mark["width"] < 40 < cell["width"]
+
+
 def test_in_print_the_cards_begin_a_page_after_the_atlas(browse, page_of):
     page = browse(page_of(4, 8), width=720).page
     breaks = "each => getComputedStyle(each).breakBefore"

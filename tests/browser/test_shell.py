@@ -244,6 +244,16 @@ def test_a_token_stands_on_one_line_with_its_space(browse, tmp_path):
     assert {*page.eval_on_selector_all(".tokens > *", boxes)} == {1}
 
 
+def test_a_caption_is_read_without_scrolling_its_wide_table(browse, tmp_path):
+    table = Table(
+        [f"column {at}" for at in range(12)], [["value"] * 12], "l" * 12, "What the table says, in words. " * 5
+    )
+    (tmp_path / "c.html").write_text(render("?", [], [Section("a", [table])], {}), "utf-8")
+    page = browse(tmp_path / "c.html", width=390).page
+    region, caption = (page.locator(each).bounding_box() for each in (".wide", "caption"))
+    assert caption["width"] <= region["width"] < page.locator("table").bounding_box()["width"]
+
+
 def test_print_shows_what_is_folded_and_cuts_nothing_off(browse, file):
     shown = browse(file, width=720)
     shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
