@@ -5,6 +5,7 @@ Any function from tensor to tensor is an edit too; these know the axes of the si
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ def _read_along(site: Site) -> str:
 def _check(site: Site, axis: str, index: Index, size: int) -> None:
     wanted = [index] if isinstance(index, int | str) else index if isinstance(index, list) else []
     for each in wanted:
-        if not isinstance(each, int) or not -size <= each < size:
+        if not isinstance(each, Integral) or not -size <= int(each) < size:
             raise InputError(f"no {axis} {each} at {site.name}: it has {axis} 0-{size - 1}")
 
 

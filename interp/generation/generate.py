@@ -5,6 +5,7 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NoReturn
 
 import torch
@@ -142,7 +143,7 @@ class Writer:
         config = model.config
         if config.decoder is None or config.output == "none":
             raise InputError("only a decoder with an output layer can generate text")
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+        if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
             raise InputError(f"expected a whole number of max_new_tokens, 0 or more; got {max_new_tokens!r}")
         check_sampling(temperature, top_k, top_p, repetition_penalty)
         source, begun = _begun(model, prompt, target)

@@ -45,8 +45,9 @@ MISTAKES = {
     "load(3)": 'expected a model\'s name or directory, as "default"; got 3',
     "load('default', dtype='float32')": "expected a dtype of torch, as torch.float32; got 'float32'",
 }
+FINE = ["run(m, 'a', edit={Z: zero(head=[numpy.int64(1)])})", "generate(m, 'a', numpy.int64(2))"]
 ASK = """
-import json, sys
+import json, numpy, sys
 from analyses import corpora, report, viewer
 from interp import *
 from interp.patching import *
@@ -64,7 +65,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def said() -> dict[str, str]:
-    asked = json.dumps([*MISTAKES])
+    asked = json.dumps([*MISTAKES, *FINE])
     ended = subprocess.run([sys.executable, "-c", ASK], input=asked, capture_output=True, text=True, check=True)
     return json.loads(ended.stdout)
 
@@ -73,3 +74,8 @@ def said() -> dict[str, str]:
 def test_it_says_what_was_expected_and_what_came(call, said):
     assert said[call].startswith("InputError: ")
     assert MISTAKES[call] in said[call]
+
+
+@pytest.mark.parametrize("call", FINE)
+def test_whole_numbers_of_numpy_are_whole_numbers(call, said):
+    assert "Error: " not in said[call]
