@@ -325,8 +325,9 @@ def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, co
     if not is_ours(figure):
         axes[0].legend(entries.values(), entries.keys(), **how)
         return
-    entry = (max(map(len, entries)) + 5) * _LETTER * sized(8) / 72
-    columns = max(1, min(columns, int(figure.get_figwidth() / entry)))
+    room = figure.get_figwidth() * 72 / (_LETTER * sized(8))  # letters
+    if len(entries) > columns or sum(len(each) + 9 for each in entries) > room:  # else one row, of narrow and wide ones
+        columns = max(1, min(columns, int(room / (max(map(len, entries)) + 5))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **how)
 
 

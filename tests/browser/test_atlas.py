@@ -14,6 +14,7 @@ FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "looks", "nearby", ""),
     ("", "quiet", "", ""),
 ]
+EVERYTHING = Table(["measure", "value"], [["relation:nmod:poss:head→dependent:transposed", "0.039"]], "lr")
 
 
 def plain(text: str) -> str:
@@ -37,9 +38,7 @@ def page_of(tmp_path):
         out = tmp_path / f"{n_layers}x{n_heads}.html"
         bar = Bar("60% removed (56% to 63%)", "60% removed", 0.6, 0.56, 0.63, [("0", 0.0)])
         known = Known("carries the choice of he or she", "he/she", "coreference", "", [bar])
-        card = Card(
-            "L0.H0", "L0.H0", [("Needed", [known])], [], None, [], [], [], None, Table(["measure"], [["x"]], "l"), ""
-        )
+        card = Card("L0.H0", "L0.H0", [("Needed", [known])], [], None, [], [], [], None, EVERYTHING, "")
         out.write_text(render("?", [Overview([], [atlas], [card])], [Section("In short", ["x"])], {}), "utf-8")
         return out
 
@@ -130,6 +129,14 @@ def test_marks_of_layers_stand_beside_a_few_heads_too(browse, page_of):
         page.locator(f".atlas {each}").first.bounding_box() for each in ("th[scope=row]", "td[class], td:has(a)")
     )
     assert mark["width"] < 40 < cell["width"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_on_a_card_a_number_is_seen_beside_a_long_name(browse, page_of, width):
+    page = browse(page_of(4, 8), width=width).page
+    page.click("text=Everything")
+    region, value = (page.locator(f".card {each}").bounding_box() for each in (".wide", "td.number"))
+    assert value["x"] + value["width"] <= region["x"] + region["width"] + 1
 
 
 def test_in_print_the_cards_begin_a_page_after_the_atlas(browse, page_of):
