@@ -289,11 +289,12 @@ def _prompts(found: Found) -> Section:
     shown = [
         [
             str(row["row"]),
-            [Tokens([*zip(words, tokens.changed, strict=True)]) for words in (tokens.clean, tokens.corrupt)],
+            [Tokens([*zip(words, tokens.changed, strict=True)])],
             *([Tokens([(token, False) for token in tokens.beside])] if beside else []),
-            [Tokens([(row[answer], False)]) for answer in ("answer_token", "wrong_token")],
+            [Tokens([(row[answer], False)])],
         ]
         for row, tokens in pairs
+        for words, answer in ((tokens.clean, "answer_token"), (tokens.corrupt, "wrong_token"))
     ]
     before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
     left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in found.prompts["left_out"].items()]
