@@ -38,15 +38,13 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
     """What the report in a directory calls heads, as its atlas does.
 
     Raises:
-        InputError: there is no report, it says nothing of any head, or it is about another model.
+        InputError: there is no report, or it is about another model.
     """
     left = runs.read(report)
     measured = left.facts.get("model") or {}
     if measured.get("sha256") != model_facts(model)["sha256"]:
         raise InputError(f"{report} is about {left.model or 'other models'}: it has no names for heads of this model")
-    names = ranking.called(facts_of(left, {each: left.table(each) for each in left.tables}))
-    if not names:
-        raise InputError(
-            f"{report} says nothing of any head: expected the directory of a report in which one stands out"
-        )
-    return names
+    tables = {each: left.table(each) for each in left.tables}
+    if "heads" not in tables or "tasks" not in tables:
+        raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")
+    return ranking.called(facts_of(left, tables))

@@ -45,9 +45,16 @@ def test_heads_are_called_and_coloured_as_in_the_atlas(tmp_path):
     assert dict(seen.viewer.called) == called_by(out, MODEL)
 
 
-def test_a_report_that_has_no_names_for_this_model_is_refused_in_one_line(tmp_path):
+def test_a_report_in_which_nothing_stands_out_names_no_head(tmp_path):
     quiet = {"heads": hand_made()["heads"].assign(q=1.0), "tasks": pd.DataFrame({"task": []})}
-    with pytest.raises(InputError, match="quiet says nothing of any head"):
-        called_by(left(tmp_path / "quiet", quiet), MODEL)
+    assert called_by(left(tmp_path / "quiet", quiet), MODEL) == {}
+
+
+def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
+    out = left(tmp_path / "report", hand_made())
     with pytest.raises(InputError, match="is about tiny: it has no names for heads of this model"):
-        called_by(tmp_path / "quiet", Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))))
+        called_by(out, Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8))))
+    with pytest.raises(
+        InputError, match="patched is no report of heads: expected a directory that `interp report` left"
+    ):
+        called_by(left(tmp_path / "patched", {"cells": pd.DataFrame({"layer": [0]})}), MODEL)
