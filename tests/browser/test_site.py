@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    if find_spec("mkdocs") is None:
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    if not mkdocs.exists():
         pytest.skip("the documentation's tools are not installed: pip install -e '.[docs]'")
     out = tmp_path_factory.mktemp("docs") / "site"
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    build = [mkdocs, "build", "--strict", "--quiet", "--site-dir", str(out)]
     subprocess.run(build, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=300)
     return out
 
