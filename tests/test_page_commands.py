@@ -57,8 +57,8 @@ NOT_RUN = {
 
 
 def commands(page: str) -> list[str]:
-    """The lines of a page's `bash` blocks, without comments."""
-    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    """The lines of a page's `bash` blocks, without comments; one that is broken by a backslash is one line."""
+    lines = [line for block in blocks(page, "bash") for line in re.sub(r"\\\n\s*", "", block).splitlines()]
     return [line for line in (re.sub(r"\s+#.*", "", each).strip() for each in lines) if line]
 
 
