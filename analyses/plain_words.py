@@ -5,6 +5,7 @@ its verb`).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 TAGS = {
@@ -103,6 +104,11 @@ NEARBY = Words("nearby", "looks at tokens nearby")
 def an(noun: str) -> str:
     """A noun with its article."""
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`layer`, `layer and head`, `layer, head and position`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def plural(noun: str) -> str:

@@ -100,17 +100,13 @@ def sentences(
 
 def headline(said: Sequence[Sentence]) -> str:
     """How every behaviour stands, in one line: the first with a verb, the others without; neighbours alike share it."""
-    alike = [(verdict, [*them]) for verdict, them in groupby(said, lambda each: _VERDICTS[each.verdict])]
+    alike = groupby(said, lambda each: _VERDICTS[each.verdict])
+    stands = [(verdict, [each.title for each in them]) for verdict, them in alike]
     line = ", ".join(
-        f"{_and(each.title for each in them)} {(without if at else plural if len(them) > 1 else singular)}"
-        for at, ((singular, plural, without), them) in enumerate(alike)
+        f"{plain_words.listed(names)} {without if at else plural if len(names) > 1 else singular}"
+        for at, ((singular, plural, without), names) in enumerate(stands)
     )
     return line[:1].upper() + line[1:]
-
-
-def _and(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def attention(row: Mapping[str, Any], titled: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from interp import InputError, Model
 
 
 def facts_of(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
-    """Of every head of a report, unordered; nothing of other runs.
+    """Of every head of a report, unordered, also of those that have none; nothing of other runs.
 
     Raises:
         InputError: its tables are those of an earlier interp.
@@ -44,7 +44,7 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
     measured = left.facts.get("model") or {}
     if measured.get("sha256") != model_facts(model)["sha256"]:
         raise InputError(f"{report} is about {left.model or 'other models'}: it has no names for heads of this model")
-    tables = {each: left.table(each) for each in left.tables}
-    if "heads" not in tables or "tasks" not in tables:
+    found = facts_of(left, {each: left.table(each) for each in left.tables})
+    if not found:
         raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")
-    return ranking.called(facts_of(left, tables))
+    return ranking.called(found)

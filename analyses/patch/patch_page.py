@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyses import figures
+from analyses import figures, plain_words
 from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.edge_estimates import EAP, EAP_IG
@@ -181,7 +181,7 @@ def _unit(cells: pd.DataFrame) -> str:
     """What one patch changes."""
     known = [axis for axis in ("layer", "head", "position", "query", "key") if axis in cells]
     axes = [axis for axis in known if not all(pd.isna(place) for place in cells[axis].tolist())]
-    return axes[0] if len(axes) == 1 else f"{', '.join(axes[:-1])} and {axes[-1]}"
+    return plain_words.listed(axes)
 
 
 def _tops(cells: pd.DataFrame, metric: str, count: int) -> list[tuple[str, list[dict[str, Any]]]]:
