@@ -93,7 +93,8 @@ FAMILY = Family(
     ignored=r".*rotary_emb\..*|classifier\..*",
     harmless="classifier_pooling deterministic_flash_attn initializer_cutoff_factor layer_norm_eps mlp_dropout "
     "position_embedding_type reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
-    masked="decoder.bias",
+    masked="head.dense.weight",
+    other_task="classifier.weight",
     weights={
         "stacks.encoder.embed.token": rows("embeddings.tok_embeddings"),
         "stacks.encoder.embed.norm": rows("embeddings.norm"),

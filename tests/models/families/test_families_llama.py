@@ -100,10 +100,12 @@ TestOthers = checked(
         "smollm3 window": of(
             "SmolLM3", **WINDOW, no_rope_layers=[0, 1, 0], use_sliding_window=True, mlp_bias=True, attention_bias=True
         ),
+        "smollm3 window by layer alone": of("SmolLM3", **WINDOW, no_rope_layers=[0, 1, 0]),
         "stablelm": of("StableLm", hidden_size=48),
         "stablelm parallel": of(
             "StableLm", use_parallel_residual=True, use_qkv_bias=True, **rope("default", partial_rotary_factor=0.6)
         ),
+        "stablelm all turning": of("StableLm", **rope("default", partial_rotary_factor=1.0)),
     }
 )
 
