@@ -121,8 +121,8 @@ class BucketBias(nn.Module):
         buckets = side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
         if self.config.max_distance <= exact and (buckets < 0).any():  # far ones count down
             raise InputError(
-                f"some distances of this text have no bucket: expected a shorter text, or a max_distance above {exact}, "
-                f"got {self.config.max_distance}"
+                "some distances of this text have no bucket: expected a shorter text, or a max_distance above "
+                f"{exact}, got {self.config.max_distance}"
             )
         return buckets
 
