@@ -123,6 +123,7 @@ class Joined:
                 "model": run.model,
                 "seed": run.seed,
                 "corpora": ", ".join(each["name"] for each in run.corpora),
+                "model_fingerprint": (run.facts.get("model") or {}).get("fingerprint"),  # early runs had none
                 "model_sha256": (run.facts.get("model") or {}).get("sha256"),
                 "corpora_sha256": ", ".join(each["sha256"] for each in run.corpora),
                 "interp": run.facts["versions"]["interp"],

@@ -33,6 +33,7 @@ class SelectiveEdit:
 
     change: Callable[[Tensor, Region], Tensor]  # the part, and how it is indexed
     where: dict[str, Index]
+    made_of: tuple[Any, ...] | None = None  # its kind and values, which tell it from others; None of a user's function
 
     def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
         """The edit for `site`, of whose axes some count positions of `texts`.
@@ -205,22 +206,22 @@ def _like(value: Tensor | float, part: Tensor) -> Tensor:
 
 def zero(**where: Index) -> SelectiveEdit:
     """Put zeros at `where` (`head=5`, `position=[3, -1]`); everywhere without it."""
-    return SelectiveEdit(lambda part, _: torch.zeros_like(part), where)
+    return SelectiveEdit(lambda part, _: torch.zeros_like(part), where, ("zero",))
 
 
 def put(value: Tensor | float, **where: Index) -> SelectiveEdit:
     """Put `value` at `where`; it broadcasts to the part that it replaces."""
-    return SelectiveEdit(lambda part, _: _like(value, part), where)
+    return SelectiveEdit(lambda part, _: _like(value, part), where, ("put", value))
 
 
 def scale(factor: float, **where: Index) -> SelectiveEdit:
     """Multiply what is at `where` by `factor`."""
-    return SelectiveEdit(lambda part, _: part * factor, where)
+    return SelectiveEdit(lambda part, _: part * factor, where, ("scale", factor))
 
 
 def add(value: Tensor | float, **where: Index) -> SelectiveEdit:
     """Add `value` at `where`, as steering does with a direction; it broadcasts to the part that it is added to."""
-    return SelectiveEdit(lambda part, _: part + _like(value, part), where)
+    return SelectiveEdit(lambda part, _: part + _like(value, part), where, ("add", value))
 
 
 def change(function: Change, **where: Index) -> SelectiveEdit:
@@ -234,4 +235,4 @@ def patch(value: Tensor, **where: Index) -> SelectiveEdit:
 
     Where texts are padded, that run's have to be as long as those that are edited.
     """
-    return SelectiveEdit(lambda _, region: value[region], where)
+    return SelectiveEdit(lambda _, region: value[region], where, ("patch", value))

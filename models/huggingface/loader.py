@@ -24,6 +24,7 @@ from models.huggingface.model_files import (
     TARGET_TOKENIZER,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    file_states,
     read_json,
     weight_files,
 )
@@ -42,9 +43,10 @@ def read(
     if quantize is not None:
         quantizing.require(quantize, dtype)
     raw, family, stored, config = described(directory)
+    states = file_states(directory)
     with torch.device("meta"):  # shapes without memory, and without drawing random weights
         model = Transformer(config, *read_tokenizers(directory, config))
-    model.source, model.family = directory, raw["model_type"]
+    model.source, model.files, model.family = directory, states, raw["model_type"]
     pieces = list(layout(model, family))
     check_fit(model, stored, pieces, family, directory)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
+FileState = tuple[Path, tuple[int, ...]]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -64,6 +66,25 @@ def weight_files(directory: Path) -> list[Path]:
 def weights_digest(directory: Path) -> str:
     """SHA-256 of the weight files' bytes, in the order of their names: which model a result was computed with."""
     return files_digest(weight_files(directory))
+
+
+def file_states(directory: Path) -> tuple[FileState, ...]:
+    """The weight files, and what the system says of each: where it lies, its size, and when it was written."""
+    return tuple((file.absolute(), _state(file)) for file in weight_files(directory))
+
+
+def digest_as_read(states: Collection[FileState]) -> str | None:
+    """SHA-256 of weight files' bytes; None where one was written over or removed since, or there are none."""
+    files = [file for file, _ in states]
+    with suppress(OSError):
+        if files and all(_state(file) == state for file, state in states):
+            return files_digest(files)
+    return None
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    known = file.stat()
+    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
 
 
 def files_digest(files: Iterable[Path]) -> str:

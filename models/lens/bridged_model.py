@@ -41,6 +41,7 @@ class Bridged(nn.Module):
         self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
         self.source: Path | None = None  # the directory that the weights were read from
+        self.files: tuple[Any, ...] = ()  # its weight files, and what the system said of them when they were read
         self._weights, self._turn = dict(weights), threading.Lock()
 
     def forward(

@@ -75,7 +75,7 @@ def test_joined_tables_say_which_run_each_row_is_of(leave):
         ["report", "tiny", 0, "interp report"],
         ["report-2", "other", 1, "interp report"],
     ]
-    assert about["model_sha256"].str.len().tolist() == [64, 64]
+    assert about["model_fingerprint"].str.len().tolist() == [64, 64]
     assert repr(joined) == "\n".join(["2 runs", *map(repr, joined.runs)])
 
 

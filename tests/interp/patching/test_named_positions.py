@@ -22,6 +22,7 @@ from interp.patching import (
     sweep_by_forward,
     top_cells,
 )
+from interp.patching.pair_files import read_columns
 from models import load
 
 AXES = ("layer", "head", "position")
@@ -56,6 +57,20 @@ def test_one_file_gives_one_set_of_pairs(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(Pairs.from_csv(model, file, as_typed=True).right, glued.right)
+
+
+@pytest.mark.parametrize("twice", ["clean", "wrong", "position:S"])
+def test_a_column_that_is_there_twice_is_refused_and_one_that_nobody_reads_is_not(tmp_path, twice):
+    header, row, file = (
+        "clean,corrupt,answer,wrong,position:S,note,note,,",
+        "a b,c b,he,she,0,1,2,,",
+        tmp_path / "p.csv",
+    )
+    file.write_text(f"{header}\n{row}\n")
+    assert read_columns(file)["clean"] == ["a b"]
+    file.write_text(f"{header},{twice}\n{row},d b\n")
+    with pytest.raises(InputError, match=f"p.csv has the column {twice} twice: expected one"):
+        read_columns(file)
 
 
 def test_words_spans_and_functions_name_tokens_of_each_prompt():
