@@ -21,13 +21,13 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
-from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
 from interp.patching.replacements import Alone, Replacement
-from interp.patching.results import chosen, drawn_cells, largest_said, unreliable
+from interp.patching.results import chosen, drawn_cells, largest_said, refusal, warn_of
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
@@ -40,6 +40,8 @@ _FROM_ZERO = ("logit_difference", "probability")  # metrics of which all can be 
 @dataclass(frozen=True, repr=False)
 class Ablation(Shown):
     """Each metric with a cell ablated, one value a cell and prompt, and `plain`: with nothing ablated.
+
+    Of pairs with answers `plain` has the logit difference too.
 
     `axes` are those of the cells (`layer`, `head`, `position`), or `cell` for a list of them, `step` for an order;
     then `cells` are the list, and `units` the axes of each. Positions beyond a prompt's text are NaN; `positions` are
@@ -67,14 +69,17 @@ class Ablation(Shown):
 
         Columns are `stack, attention, site, kind`, the axes (of a list the cell's own, of an order also `step`, whose
         `effect` is that of all cells up to it), `metric`, and those of `cell_tables.cell_rows`: `share` is the part of
-        the plain metric that is lost, of logit differences and probabilities that are clear of 0, else missing.
+        the plain metric that is lost, of logit differences and probabilities. Where nothing is a share
+        (`results.refusal`), shares are missing, with an `InputWarning`.
 
         Args:
             seed: of the intervals' resampling.
         """
         rows = []
-        for name, plain in self.plain.items():
-            least, whole = dust(plain, self.values[name].nan_to_num().flatten(0, -2).abs().amax(0)), self._whole(name)
+        for name, values in self.values.items():
+            plain = self.plain[name]
+            least = dust(plain, values.nan_to_num().flatten(0, -2).abs().amax(0))
+            whole = plain if name in _FROM_ZERO and not warn_of(refusal(name, self.plain)) else None
             found = cell_rows(self.axes, self.drop(name), least, whole, seed=seed).assign(metric=name)
             for at, unit in enumerate(self.units):
                 found[unit] = [self.cells[each][at] for each in found[self.axes[0]].tolist()]
@@ -82,10 +87,6 @@ class Ablation(Shown):
         where = {"stack": self.stack, "attention": self.attention, "site": self.site, "kind": self.kind}
         kept = () if self.axes == ("cell",) else self.axes
         return long_table(where, rows, [*kept, *self.units], self.positions)
-
-    def _whole(self, metric: str) -> Float[Tensor, " prompt"] | None:
-        """The plain metric, of which a share may be lost; None where it may as well be nothing, or has no 0."""
-        return None if metric not in _FROM_ZERO or unreliable(self.plain[metric]) else self.plain[metric]
 
     def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
         """A map of what each cell does to the metric, or the largest effects; of an order the metric step by step.
@@ -109,8 +110,8 @@ class Ablation(Shown):
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was ablated, each metric with nothing ablated, and the largest effects either way."""
         facts: dict[str, str] = {}
-        for name, plain in self.plain.items():
-            facts[name] = f"{signed(float(plain.mean()))} with nothing ablated"
+        for name in self.values:
+            facts[name] = f"{signed(float(self.plain[name].mean()))} with nothing ablated"
             facts[f"largest effects on {name} (with - without)"] = self._largest(name)
         sizes = next(iter(self.values.values())).shape
         cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
@@ -296,7 +297,7 @@ class _Asked:
         drawn = options.get("mean"), options.get("donors"), options.get("seed", 0)
         instead = Replacement(model, patch_site, alone, kind, *drawn).layers()
         readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
-        values = read_values(model, plain, readouts)
+        values = read_values(model, plain, with_answers(model, alone, readouts))
         return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
 
     @property

@@ -28,6 +28,7 @@ from interp.patching import (
     top_cells,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
 HEADS = [
     {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
     | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
