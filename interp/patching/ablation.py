@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypedDict, Unpack
+from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, InputWarning
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
@@ -34,6 +35,10 @@ from interp.running import Tokens
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Transformer, with_parts
 
+_ONE_ANSWER = (
+    "the model gives all prompts the same answer, so they take little of it from each other: give pairs, whose "
+    "corrupted prompts are drawn from, or prompts of another answer as donors="
+)
 _FROM_ZERO = ("logit_difference", "probability")  # metrics of which all can be lost: at 0 there is no more
 
 
@@ -136,7 +141,8 @@ class Options(TypedDict, total=False):
     stack, attention: as in `sweep`.
     mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
     donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
-        prompts, none from itself.
+        corrupted prompts of pairs, a prompt's own among them; else the other prompts. Where all have the same answer
+        these take nothing of it from each other, and an `InputWarning` says so.
     seed: of the draw.
     budget: bytes of activations that one pass may hold.
     """
@@ -294,10 +300,18 @@ class _Asked:
         options: Options,
     ) -> "_Asked":
         alone = Alone.of(model, prompts, options.get("target"))
-        drawn = options.get("mean"), options.get("donors"), options.get("seed", 0)
+        donors = options.get("donors")
+        if donors is None and kind == "resample" and isinstance(prompts, Pairs):
+            first, second = prompts.to(model.device).inputs[1]
+            donors = first if second is None else (first, second)
+        drawn = options.get("mean"), donors, options.get("seed", 0)
         instead = Replacement(model, patch_site, alone, kind, *drawn).layers()
         readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
         values = read_values(model, plain, with_answers(model, alone, readouts))
+        if donors is None and kind == "resample":
+            both = [(each.tokens, values[each.name] < 0) for each in readouts if each.tokens is not None]
+            if any(len(answers.gather(1, wrong.long()[:, None]).unique()) == 1 for answers, wrong in both):
+                warn(_ONE_ANSWER, InputWarning, stacklevel=4)
         return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
 
     @property
