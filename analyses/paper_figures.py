@@ -17,6 +17,7 @@ from analyses import behaviours, figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
+from analyses.figures.row_selection import check_choice
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.head_names import HEAD
 from analyses.headlines import ranking
@@ -77,6 +78,7 @@ def write(
     """
     _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
     _check("font_size", font_size, _SIZES, "points")
+    check_choice("format", format, _SAVED)
     known = drawings(run)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
@@ -95,7 +97,7 @@ def write(
             for name, draw in asked.items():
                 try:
                     _draw(draft / f"{name}.{format}", partial(draw, **options), format, _source(run))
-                except RoomError as error:
+                except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
             files = [f"{name}.{ending}" for name in asked if name not in left_out for ending in (format, "txt")]
             if not files:
@@ -127,7 +129,7 @@ def _refuse(run: RunFolder, folder: Path, files: Sequence[str]) -> None:
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
     """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
-    tables = {name: run.table(name) for name in run.tables}
+    tables = {name: rows for name in run.tables if len(rows := run.table(name))}
     several = len(run.facts.get("model", {}).get("stacks", ())) > 1
     found = [drawing for draw in _BY_TABLES for drawing in draw(run, tables, several)]
     return {drawing.name: drawing.draw for drawing in found}
@@ -183,8 +185,8 @@ def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFra
 
 
 def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    heads = tables.get("heads", pd.DataFrame())
-    if heads.empty or "model" in heads:  # of a comparison
+    heads = tables.get("heads")
+    if heads is None or "model" in heads:  # of a comparison
         return
     for before, kind in _kinds(heads, several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
@@ -200,8 +202,8 @@ def _behaviour(name: str, attention: str) -> Behaviour | None:
 
 
 def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    effects = tables.get("effects", pd.DataFrame())
-    if effects.empty:
+    effects = tables.get("effects")
+    if effects is None:
         return
     for before, kind in _kinds(effects, several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
@@ -210,15 +212,15 @@ def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawi
 
 
 def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    labels, stacks = tables.get("labels", pd.DataFrame()), run.facts.get("model", {}).get("stacks", {})
-    if labels.empty:
+    labels, stacks = tables.get("labels"), run.facts.get("model", {}).get("stacks", {})
+    if labels is None:
         return
     for before, rows in _kinds(_facts(tables, labels), several):
         sizes = stacks[str(rows["stack"].iloc[0])]
         shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
         yield Drawing(f"{before}labels", partial(figures.label_map, rows, **shape, colours=_COLOURS))
-    evidence = tables["evidence"]
-    if evidence["effect"].notna().to_numpy().any():
+    evidence = tables.get("evidence")
+    if evidence is not None and len(evidence.dropna(subset=["gain", "effect", "label"])):
         yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=_COLOURS))
 
 
@@ -230,8 +232,8 @@ def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    explained = tables.get("explained", pd.DataFrame())
-    if explained.empty:
+    explained = tables.get("explained")
+    if explained is None:
         return
     for at, (_, rows) in enumerate(explained.groupby(["corpus", *_KIND], sort=False)):
         name = f"{rows['stack'].iloc[0]}-explained-{at}" if several else f"explained-{at}"
@@ -247,7 +249,7 @@ def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawin
 
 
 def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "compare" not in tables:
+    if not {"compare", "heads"} <= tables.keys():
         return
     shown = headline(tables["compare"])
     yield Drawing("compare-gains", partial(figures.compared_gains, shown))
@@ -256,21 +258,22 @@ def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Dr
 
 
 def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    cells, estimates = tables.get("cells", pd.DataFrame()), tables.get("estimates")
-    if cells.empty:
+    cells, estimates, correlations = (tables.get(name) for name in ("cells", "estimates", "correlations"))
+    if cells is None:
         return
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
-        if estimates is not None:
-            draw = partial(figures.estimate_panels, estimates, tables["correlations"], metric)
+        if estimates is not None and correlations is not None:
+            draw = partial(figures.estimate_panels, estimates, correlations, metric)
             yield Drawing(f"estimates-{metric}", draw)
 
 
 def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "formed" not in tables:  # a report's curves are without losses
+    if "formed" not in run.tables or "forming" not in tables:  # a report's curves are without losses
         return
-    changes = {str(name): change_steps(rows) for name, rows in tables["formed"].groupby("run")}
+    formed = tables["formed"].groupby("run") if "formed" in tables else ()
+    changes = {str(name): change_steps(rows) for name, rows in formed}
     ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
     yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
 

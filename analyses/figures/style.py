@@ -19,6 +19,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoS
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
+from interp.errors import InputError
+
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
 # mark, line and shade, in ink; baselines are grey.
@@ -332,9 +334,15 @@ def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, co
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn."""
+    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn.
+
+    Raises:
+        InputError: a behaviour without a colour, or a colour that is none of `FAMILIES`.
+    """
     present = dict.fromkeys(behaviours)
     if colours is not None:
+        if lacking := [name for name in present if colours.get(name) not in FAMILIES]:
+            raise InputError(f"expected a colour of {lacking[0]}, one of {', '.join(FAMILIES)}; got {dict(colours)}")
         return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
     left = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
     return {name: BEHAVIOURS.get(name) or next(left) for name in present}

@@ -76,6 +76,12 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
     return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
 
 
+def with_answers(model: Model, pairs: Pairs, readouts: list[Readout]) -> list[Readout]:
+    """Metrics, and beside them the logit difference of the pairs' own answers where these bring some."""
+    bare = pairs.right is None or pairs.wrong is None or any(each.name == "logit_difference" for each in readouts)
+    return readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
+
+
 def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
     """Logit of the right answer minus that of the wrong one, at the last position: in units of logits.
 

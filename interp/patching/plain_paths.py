@@ -19,7 +19,7 @@ from interp.edits import SelectiveEdit, patch
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
-from interp.patching.metrics import Metric, prepared
+from interp.patching.metrics import Metric, prepared, with_answers
 from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack, site_name
@@ -184,7 +184,8 @@ def path_patch_by_forward(
         for readout in readouts:
             value = readout.of_logits(second.logits).cpu()
             values[readout.name][(layer, *rest)] = value.masked_fill(~real, torch.nan)
-    plain = [{r.name: r.of_logits(each.logits).cpu() for r in readouts} for each in (base, other)]
+    answered = with_answers(model, pairs, readouts)
+    plain = [{r.name: r.of_logits(each.logits).cpu() for r in answered} for each in (base, other)]
     corrupt, clean = plain if direction == "denoise" else plain[::-1]
     where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.edits import patch
 from interp.model import Model, Site
-from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import PatchSite
@@ -54,7 +54,7 @@ def sweep_by_forward(
         real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
-    clean, corrupt = unpatched_by_forward(model, pairs, readouts)
+    clean, corrupt = unpatched_by_forward(model, pairs, with_answers(model, pairs, readouts))
     where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, values, clean, corrupt, *where)
 

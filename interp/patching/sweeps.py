@@ -15,7 +15,7 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
-from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
@@ -68,6 +68,7 @@ def sweep(
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(model, pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
+    plain = with_answers(model, pairs, readouts)
     swept_parts, ends = [], []
     at_once, left = shares(model, pairs, budget, patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
@@ -75,7 +76,7 @@ def sweep(
         given = some.inputs[::-1] if direction == "denoise" else some.inputs
         runs = PlainRun.of_both(model, *given)
         read = [readout.take(prompts) for readout in readouts]
-        own, other = (read_values(model, run, read) for run in runs)
+        own, other = (read_values(model, run, [each.take(prompts) for each in plain]) for run in runs)
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
@@ -131,7 +132,7 @@ def swept(
     patch_site = PatchSite.of(model, site, by, stack, attention)
     check_names(pairs, patch_site, by)
     shape = patch_site.shape(pairs, by)
-    values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
+    values = {each.name: plain_values[each.name].expand(*shape, -1).clone() for each in readouts}
     if patch_site.in_engine:
         most = most_rows(model, pairs, budget, patch_site)
         each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, patch_site, most)]
