@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from interp.errors import InputError
 from interp.training import state
 from interp.training.record import METRICS
-from interp.training.whole_files import beside, replacing, sweep
+from interp.training.whole_files import beside, check_owner, replacing, sweep
 from interp.transformer import Transformer
 
 MODEL = "model"  # what its draft is called
@@ -21,9 +21,15 @@ Save = Callable[[Transformer, Path], None]
 
 
 class Directory:
-    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
+    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory.
+
+    Raises:
+        InputError: a folder in `out` that the run writes to is a link, or another user's.
+    """
 
     def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
+        for folder in ("steps", "tensorboard"):
+            check_owner(out / folder)
         self.out, self._save, self._made_of = out, save, made_of
         self._state = out / state.FILE
         self._saved: int | None = None  # the step after which the last good state was written
