@@ -8,7 +8,6 @@ before any is done, and lots share nothing, so several processes fill one folder
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from analyses.side_by_side import side_by_side
-from interp.training.whole_files import replacing
+from interp.training.whole_files import check_owner, replacing, sweep
 
 Kept = Mapping[str, Tensor]
 Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
-_SUFFIX = ".shards"
+_SUFFIX, _DIGITS = ".shards", 32  # of the hash that a shard is called by
 
 
 @dataclass
@@ -53,8 +52,14 @@ class Shards:
 
     @staticmethod
     def of(out: Path, about: Any) -> "Shards":
-        """Those of a run that writes `out`: beside it, so that `out` is whole or not there."""
-        return Shards(out.parent / f".{out.name}{_SUFFIX}").within(about, _code())
+        """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
+
+        Raises:
+            InputError: their folder is a link, or another user's.
+        """
+        folder = out.with_name(f".{out.name}{_SUFFIX}")
+        check_owner(folder)
+        return Shards(folder).within(about, _code())
 
     def within(self, *more: Any) -> "Shards":
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
@@ -86,7 +91,11 @@ class Shards:
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # none was kept, or others put files there
+                for path in self.folder.glob(f"{'?' * _DIGITS}.safetensors"):
+                    path.unlink()
+                sweep(self.folder, lambda name: True)
+                self.folder.rmdir()
 
 
 def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
@@ -124,7 +133,7 @@ def _sum(tensors: Kept) -> str:
 
 def _digest(values: Iterable[Any]) -> str:
     """A hash of text, numbers, tensors, and lists of them."""
-    found = blake2b(digest_size=16)
+    found = blake2b(digest_size=_DIGITS // 2)
 
     def add(value: Any) -> None:
         if isinstance(value, Tensor):
