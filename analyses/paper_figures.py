@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
 import matplotlib.figure
@@ -19,6 +19,7 @@ from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
 from analyses.figures.row_selection import check_choice
 from analyses.figures.style import HIGHEST, RoomError
+from analyses.file_marks import PICTURES, TEXT_MARK, check_free
 from analyses.head_names import HEAD
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
@@ -33,7 +34,6 @@ from interp.training.whole_files import beside, file_above, holding, sweep_besid
 Format = Literal["pdf", "svg", "png"]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
 _WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
-_SAVED: Mapping[str, Mapping[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 _KIND = ["stack", "attention"]
 _TOLD_BY = {  # what a table must have for the atlas's facts; `rules` and `effects` may be missing whole
     "heads": {*HEAD, "behaviour", "measure", "sink", "unit", "value", "baseline", "baseline_name", "gain"}
@@ -59,10 +59,11 @@ def write(
     width: int | float = COLUMN,
     font_size: int | float = POINTS,
     format: Format = "pdf",
+    force: bool = False,
 ) -> Written:
     """Draw a run's figures again, without titles, each with its caption in a text file beside it.
 
-    Files of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
+    Earlier figures of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
 
     Args:
         run: what a command left.
@@ -72,13 +73,14 @@ def write(
             why.
         font_size: in points, 5 to 30, of most text; ticks have 8 where it has 9.
         format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+        force: replace files of these names that we did not write, too.
 
     Raises:
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
     """
     _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
     _check("font_size", font_size, _SIZES, "points")
-    check_choice("format", format, _SAVED)
+    check_choice("format", format, PICTURES)
     known = drawings(run)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
@@ -88,7 +90,7 @@ def write(
     folder, left_out = Path(out), {}
     options = {"width": width, "font_size": font_size, "title": None}
     asked = {name: known[name] for name in names or known}
-    _refuse(run, folder, [f"{name}.{format}" for name in asked])
+    _refuse(run, folder, [f"{name}.{ending}" for name in asked for ending in (format, "txt")], force=force)
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
     try:
         with holding(folder, "draws into"), beside(place) as draft:
@@ -103,8 +105,8 @@ def write(
             if not files:
                 why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
                 raise InputError(f"no figure of {run.folder} could be drawn: {why}")
-            if taken := [name for name in files if (folder / name).is_dir()]:
-                raise InputError(f"{folder / taken[0]} is a directory, where a file is to be: choose another --out")
+            for name in files:
+                check_free(folder / name, force=force)
             for name in files:
                 os.replace(draft / name, folder / name)
     except OSError as error:
@@ -118,13 +120,15 @@ def _check(name: str, given: int | float, bounds: tuple[int, int], unit: str) ->
         raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
 
 
-def _refuse(run: RunFolder, folder: Path, files: Sequence[str]) -> None:
-    """No place for figures is below a file, nor where the run keeps those that its own page shows."""
+def _refuse(run: RunFolder, folder: Path, files: Sequence[str], *, force: bool) -> None:
+    """No place for figures is below a file, among others' of their names, or where the run's own page shows them."""
     if file := folder if folder.is_file() else file_above(folder):
         raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
     own = {(run.folder / name).resolve() for name in run.facts["files"]}
     if any((folder / name).resolve() in own for name in files):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
+    for name in files:
+        check_free(folder / name, force=force)
 
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
@@ -147,10 +151,10 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
     try:
         with catch_warnings():
             filterwarnings("error", ".*axes sizes collapsed to zero", UserWarning)
-            figure.savefig(picture, format=format, metadata=_SAVED[format])
+            figure.savefig(picture, format=format, metadata=PICTURES[format])
     except UserWarning as error:
         raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
-    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n", "utf-8")
+    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n{TEXT_MARK}", "utf-8")
 
 
 def _source(run: RunFolder) -> str:

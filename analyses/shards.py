@@ -7,7 +7,6 @@ and heads. The same command finds what it measured before and measures the rest,
 it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes fill one folder.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,11 @@ from torch import Tensor
 
 from analyses.fingerprints import hash_of
 from analyses.side_by_side import side_by_side
-from interp.training.whole_files import replacing
+from interp.training.whole_files import check_owner, replacing, sweep
 
 Kept = Mapping[str, Tensor]
 Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
-_SUFFIX = ".shards"
+_SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
 
 
 @dataclass
@@ -52,8 +51,14 @@ class Shards:
 
     @staticmethod
     def of(out: Path, about: Any) -> "Shards":
-        """Those of a run that writes `out`: beside it, so that `out` is whole or not there."""
-        return Shards(out.parent / f".{out.name}{_SUFFIX}").within(about, _code())
+        """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
+
+        Raises:
+            InputError: their folder is a link, or another user's.
+        """
+        folder = out.with_name(f".{out.name}{_SUFFIX}")
+        check_owner(folder)
+        return Shards(folder).within(about, _code())
 
     def within(self, *more: Any) -> "Shards":
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
@@ -85,7 +90,11 @@ class Shards:
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # none was kept, or others put files there
+                for path in self.folder.glob(f"{'?' * _DIGITS}.safetensors"):
+                    path.unlink()
+                sweep(self.folder, lambda name: True)
+                self.folder.rmdir()
 
 
 def _made(make: Callable[[], Kept], path: Path | None) -> Kept:

@@ -28,6 +28,7 @@ from models.huggingface.model_files import (
     read_json,
     weight_files,
 )
+from models.huggingface.tokenizer_growth import check_growth
 from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
 from models.tensor_files import Stored, read_header
 
@@ -150,7 +151,9 @@ def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:
     if not (directory / name).is_file():
         return None
     with inside(f"{directory / name} is not readable as a tokenizer"):
-        backend = tokenizing(lambda: Backend.from_str(whole(directory / name)))
+        text = whole(directory / name)
+        check_growth(text)
+        backend = tokenizing(lambda: Backend.from_str(text))
     settings = read_json(directory / TOKENIZER_CONFIG) if (directory / TOKENIZER_CONFIG).is_file() else {}
     start = settings.get("bos_token") if settings.get("add_bos_token") is True else None
     start = start.get("content") if isinstance(start, dict) else start

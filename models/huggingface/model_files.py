@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,12 @@ PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
 FileState = tuple[Path, tuple[int, ...]]
+_OF_MODEL = {
+    *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, TARGET_TOKENIZER, GENERATION),
+    # what `transformers` makes a tokenizer of, beside tokenizer.json or where there is none
+    *("added_tokens.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -61,6 +68,12 @@ def weight_files(directory: Path) -> list[Path]:
     if missing := [file.name for file in files if not is_file(file)]:
         raise InputError(f"{directory}: {INDEX} names files that are missing: {', '.join(missing)}")
     return files
+
+
+def names_of_model(directory: Path) -> set[str]:
+    """The files in a directory that are called as those of a model are: weights, configuration, tokenizer."""
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    return {name for name in names if name in _OF_MODEL or re.fullmatch(r"model-\d+-of-\d+\.safetensors", name)}
 
 
 def weights_digest(directory: Path) -> str:

@@ -166,13 +166,16 @@ def test_where_a_figure_cannot_be_drawn_or_written_none_is_and_what_was_there_st
     with monkeypatch.context() as full:
         full.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(InputError, match=r"cannot write to .*paper: No space left on device; choose another --out"):
-            paper_figures.write(run, paper)
+            paper_figures.write(run, paper, force=True)
     (paper / "position-gains.pdf").mkdir()
     with pytest.raises(InputError, match=r"position-gains\.pdf is a directory"):
-        paper_figures.write(run, paper)
+        paper_figures.write(run, paper, force=True)
     assert sorted(each.name for each in paper.iterdir()) == ["position-gains.pdf", "position-heads.pdf"]
     assert (paper / "position-heads.pdf").read_text() == "of yesterday"
-    paper_figures.write(run, paper, ["position-heads"])
+    with pytest.raises(InputError, match=r"position-heads\.pdf is there, and interp did not write it"):
+        paper_figures.write(run, paper, ["position-heads"])
+    for force in (True, False):  # the second time it is ours
+        paper_figures.write(run, paper, ["position-heads"], force=force)
     assert (paper / "position-heads.pdf").read_bytes().startswith(b"%PDF")
 
 
