@@ -301,7 +301,7 @@ class _Asked:
     ) -> "_Asked":
         alone = Alone.of(model, prompts, options.get("target"))
         donors = options.get("donors")
-        if donors is None and kind == "resample" and isinstance(prompts, Pairs):
+        if donors is None and kind == "resample" and isinstance(prompts, Pairs) and prompts.reaches(patch_site.stack):
             first, second = prompts.to(model.device).inputs[1]
             donors = first if second is None else (first, second)
         drawn = options.get("mean"), donors, options.get("seed", 0)
