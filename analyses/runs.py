@@ -161,9 +161,9 @@ def _check_size(content: bytes) -> None:
     tests = pa.types.is_primitive, pa.types.is_null, pa.types.is_string, pa.types.is_large_string
     if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
         raise ValueError(f"it has values of the kind {unknown[0]}")
-    packed = {group.column(at).compression for group in groups for at in range(group.num_columns)}
-    if not packed <= {"SNAPPY", "UNCOMPRESSED"}:  # others make gigabytes of kilobytes
-        raise ValueError(f"it is packed by {', '.join(sorted(packed))}: expected SNAPPY")
+    codecs = {group.column(at).compression for group in groups for at in range(group.num_columns)}
+    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others make gigabytes of kilobytes
+        raise ValueError(f"it is packed by {', '.join(sorted(codecs))}: expected SNAPPY")
     # so that a text stands once in memory; encodings of which this is not so are refused
     table = pq.read_table(BytesIO(content), read_dictionary=file.schema_arrow.names)
     texts = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]

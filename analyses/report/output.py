@@ -285,11 +285,11 @@ def _put_back(kept: Path, out: Path) -> None:
     facts = _record(out)
     if facts.get(UNFINISHED) != _MOVING:
         return
-    before = set() if kept.is_symlink() else earlier_files(kept)
+    names = set() if kept.is_symlink() else earlier_files(kept)
     for name in earlier_files(out) - {RUN}:
-        if name in before or name not in _named(kept):
+        if name in names or name not in _named(kept):
             (out / name).unlink()
-    for name in sorted(before, key=lambda name: name == RUN):
+    for name in sorted(names, key=lambda name: name == RUN):
         _shift(kept / name, out / name)
     if not _named(kept) and _record(out).get(UNFINISHED) == _MOVING:
         (out / RUN).unlink()  # there was no run before

@@ -144,9 +144,9 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def _carry_over(directory: Path, part: Path) -> None:
     """Have the files in `directory` that are of no model in `part` too, by another name for the same file."""
-    of_model = names_of_model(directory)
+    names = names_of_model(directory)
     for path in directory.iterdir() if directory.is_dir() else ():
-        if path.name in of_model:
+        if path.name in names:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, part / path.name, symlinks=True, copy_function=_link)

@@ -46,11 +46,11 @@ def _growth(step: Any) -> float:
     factor = 1.0 if kind in _STEADY else float(_OTHERS.get(str(kind), 4))
     if isinstance(content := step.get("content"), str):
         pattern = step.get("pattern")
-        replaced = pattern.get("String") if isinstance(pattern, Mapping) else None
-        # what a regular expression finds may be nothing, between any two characters
-        factor *= max(1, len(content) / len(replaced)) if isinstance(replaced, str) and replaced else 1 + len(content)
-    if isinstance(prepended := step.get("prepend"), str):
-        factor *= 1 + len(prepended)
+        text = pattern.get("String") if isinstance(pattern, Mapping) else None
+        # a regular expression may match nothing, between any two characters
+        factor *= max(1, len(content) / len(text)) if isinstance(text, str) and text else 1 + len(content)
+    if isinstance(prefix := step.get("prepend"), str):
+        factor *= 1 + len(prefix)
     if isinstance(table := step.get("precompiled_charsmap"), str):
         factor *= _longest(table)
     for template in (step.get("single"), step.get("pair")):
