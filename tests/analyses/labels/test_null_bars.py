@@ -9,6 +9,7 @@ from analyses.head_tables import Collected, Heads, Scored
 from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
 from interp.patterns import Totals
+from interp.patterns.shuffled import Shuffled
 from models import load
 
 
@@ -19,6 +20,16 @@ def test_every_copy_is_read_once_and_is_as_sharp_as_the_trained_heads():
     assert sum(each.heads.n_layers for each in copies) == null_bars.N_COPIES * kind.n_layers
     reached = [null_bars._reached(each, [OURS["position"]], texts, 0) for each in copies[:3]]
     assert max(float(gain) for each in reached for gain in each.values()) > 0.02  # not of heads that see all alike
+
+
+def test_copies_read_shuffled_words_themselves():
+    """The bars of two copies of each head: every null is read by heads of its own number."""
+    model = Shuffled(load("default"), 2, 0)
+    kind = Heads.every(model)[0]
+    for null in [*null_bars._nulls(model, kind, 0)]:
+        read = null.model()
+        assert Heads.every(read)[0].n_layers == null.heads.n_layers
+        assert (null.name == null_bars.WORDS) == (read is model)
 
 
 @pytest.mark.parametrize(
