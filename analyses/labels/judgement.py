@@ -5,7 +5,7 @@ half, it shows a measure (`analyses.findings`) by more than any head that has le
 measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
 
     both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
-    attention   it attends, and hiding what it attends to has no effect that could be told from chance
+    attention   it attends, and what it attends to has no effect that could be told from chance
     effect      the model needs it, though attention does not stand out from its baseline
 
 The effect is the least of what hiding, exchange and removal of the keys cost. What a head needs without looking there
@@ -110,7 +110,7 @@ def label(
     candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour.
     `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
-    gain and `hiding` on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
+    gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
     head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
     `all_effect` is the effect, the least of the same three, in all `heads` at once that have the label by this measure:
     heads that do the same stand in for each other, so that single effects are lower bounds. `rest_effect` is that in
@@ -241,10 +241,10 @@ def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.Da
 
 
 def _agreement(rows: pd.DataFrame) -> float:
-    known = rows[["gain", "hiding"]].astype(float).dropna()
+    known = rows[["gain", "effect"]].astype(float).dropna()
     if len(known) < 3 or np.ptp(known.to_numpy(), axis=0).min() == 0:
         return float("nan")
-    return float(np.asarray(tuple(spearmanr(known["gain"], known["hiding"])))[0])
+    return float(np.asarray(tuple(spearmanr(known["gain"], known["effect"])))[0])
 
 
 def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
