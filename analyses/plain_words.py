@@ -181,7 +181,7 @@ _ADJACENT = "adjacent "
 
 
 def readout(name: str) -> str:
-    """What the cost of hiding keys is read off from."""
+    """What effects of keys are read off from."""
     return _READOUTS.get(name, name)
 
 
@@ -194,9 +194,9 @@ def answer(carried: str) -> str:
 
 
 def needed_alone(words: Words) -> Words:
-    """What is told where hiding a head's keys has an effect, and its attention is not shown to prefer them."""
+    """What is told where a head's keys have an effect, and its attention there is little beyond chance."""
     return Words(
-        words.short, f"{words.short}: the model needs what it sees there, but attention is not shown to seek it"
+        words.short, f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
     )
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.labels --quick        # 20 of each, under five minutes on two cores
     python -m benchmarks.labels                # 200 of each
 
-Eight questions, one JSON line each, after a line for every planted model that was mislabelled:
+Ten questions, one JSON line each, after a line for every planted model that was mislabelled:
 
     planted     models composed at random (`models.planted.compose`: decoders, encoders, grouped queries; with and
                 without a norm), labelled through `analyses.labels.label` on texts over their words.
@@ -18,9 +18,13 @@ Eight questions, one JSON line each, after a line for every planted model that w
                             carry no label of a higher rung and, where that is not what the rule is called, their own
                             label (target .97); `missed` and `higher` say which do not
                 strictest   how often the best simple rule is right of the relation, and of antecedents
-    sinks       planted decoders whose heads rest on the first position, from which nothing is read, while what little
-                they read elsewhere does harm. `effects`: their labels with evidence `effect` or `both` (target 0);
-                `hiding` is what hiding the position costs, in nats a row, over its control, were it believed
+    sinks       planted decoders of three heads that rest on the first position, from which nothing is read, while what
+                little they read elsewhere does harm. `effects`: their labels with evidence `effect` or `both` (target
+                0); `hiding` is what hiding the position costs, in nats a row, over its control, were it believed, and
+                `all_hiding` from all three at once; `all` is the most that all three need it (target: less than .01)
+    readers     planted decoders with a head that another reads, beside a twin of which either would do, or beside a
+                head that nothing reads. `right`: share of models in which single effects, those of both at once, and
+                of both but one, say which head is which (target 1)
     untrained   models with random weights, labelled on generated stories.
                 any         share of models with any label of any evidence (target .05 plus two binomial errors)
     copies      heads of the default whose W_Q and W_K were shuffled, as sharp as the trained ones
@@ -49,6 +53,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, permutations, repeat
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,9 +64,9 @@ from analyses.behaviours import OURS
 from analyses.causal_tests import no_effects
 from analyses.corpora import read
 from analyses.head_tables import Collected, Scored
-from analyses.labels import label
+from analyses.labels import knockouts, label
 from analyses.labels.costs import FEWEST
-from analyses.labels.evidence import CELL
+from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
@@ -75,12 +80,13 @@ from models import load
 from models.planted import FORMS, Composed, compose, linked_texts
 from models.planted import planted_texts as texts
 from models.planted.linked_texts import Linked
-from models.planted.rungs import SINK, Rung, compose_rungs, compose_sinks
+from models.planted.rungs import READER, SINK, UNREAD, Rung, compose_readers, compose_rungs, compose_sinks
 from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about
 HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
 TARGETS = {"found": 0.99, "false": 0.05, "right": 0.97, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
+KINDS = ("planted", "rungs", "sinks", "readers", "untrained", "copies", "words", "permuted", "coverage")
 _COPIES = 4  # of the default's heads, labelled together
 _MEANINGFUL = ("tag:", "relation:", "antecedent")
 
@@ -233,8 +239,9 @@ def rungs(seeds: range, workers: Executor) -> dict[str, object]:
     }
 
 
-def sinks_one(seed: int) -> tuple[int, list[str], list[float]]:
-    """Heads that rest, their labels with evidence, and what hiding the first position costs."""
+def sinks_one(seed: int) -> tuple[list[str], list[float], tuple[float, float]]:
+    """Of heads that rest the labels with evidence, and what hiding the first position costs each of them; what it costs
+    all of them, and how much they need it."""
     composed = compose_sinks(seed, form=("decoder", "grouped")[seed % 2])
     corpora = linked_corpora(composed, seed)
     corpora["position"] = texts.shuffled(composed.lexicon, 3 * DOCUMENTS, seed)
@@ -244,17 +251,55 @@ def sinks_one(seed: int) -> tuple[int, list[str], list[float]]:
         [row for row in table.to_dict("records") if (row["layer"], row["head"]) in places]
         for table in (found.labels, found.evidence)
     )
-    costs = [row["effect"] for row in rows if row["measure"] == "first-token"]
-    return len(places), [f"{row['evidence']}: {row['label']}" for row in labels], costs
+    costs = [row["hiding"] for row in rows if row["measure"] == "first-token"]
+    together = knockouts.measure_together(
+        composed.model, corpora["position"], [("first-token", places)], behaviours=["position"], texts=HIDDEN, seed=seed
+    )
+    (all_of_it,) = knockouts.least(together).to_dict("records")
+    return [f"{row['evidence']}: {row['label']}" for row in labels], costs, (all_of_it["hiding"], all_of_it["effect"])
 
 
 def sinks(seeds: range, workers: Executor) -> dict[str, object]:
     """How many heads that rest have an effect that is only redistribution."""
-    heads, labels, costs = zip(*workers.map(sinks_one, seeds), strict=True)
-    found = Counter(chain.from_iterable(labels))
+    labels, costs, joint = zip(*workers.map(sinks_one, seeds), strict=True)
+    found, every = Counter(chain.from_iterable(labels)), [*chain.from_iterable(costs)]
     effects = {name: count for name, count in found.items() if not name.startswith("attention")}
-    hiding = float(np.mean([*chain.from_iterable(costs)]))
-    return {"models": len(seeds), "heads": sum(heads), "effects": effects, "labels": dict(found), "hiding": hiding}
+    hiding, all_of_it = (round(float(np.mean(each)), 3) for each in (every, [one for one, _ in joint]))
+    told = {"models": len(seeds), "heads": len(every), "effects": effects, "labels": dict(found), "hiding": hiding}
+    return told | {"all_hiding": all_of_it, "all": round(max(each for _, each in joint), 4)}
+
+
+def readers_one(seed: int) -> dict[str, bool]:
+    """Whether the effects of two heads that look at the word before say which of them is read, and which are twins."""
+    found = {}
+    for twins in (False, True):
+        composed = compose_readers(seed, twins=twins, form=("decoder", "grouped")[seed % 2])
+        corpus = repeating_texts(composed.lexicon.vocabulary, 3 * HIDDEN, seed)
+        some: dict[str, Any] = {"documents": HIDDEN, "seed": seed, "effects": no_effects("any").table}
+        labels = label(composed.model, {"position": corpus}, behaviours=["position"], **some).labels
+        rows = {
+            (row["layer"], row["head"]): row
+            for row in labels.loc[labels["label"] == "previous-token"].to_dict("records")
+        }
+        read, unread = ([(each.layer, each.head) for each in composed.where(name)] for name in (READER, UNREAD))
+        right = rows.keys() == {*read, *unread} and all(row["all_effect"] > 1 for row in rows.values())
+        for place, row in rows.items():
+            right &= (row["evidence"] == "both") == (place in read and not twins)
+            right &= abs(row["rest_effect"] - (row["all_effect"] if place in unread else 0.0)) < NOTABLE_EFFECT
+        found["twins" if twins else "unread beside a reader"] = right
+    return found
+
+
+def repeating_texts(words: Sequence[str], count: int, seed: int) -> list[AnnotatedText]:
+    """Documents of nine words, drawn at random, that come three times."""
+    segments = [random.Random(f"{seed}-{number}").sample([*words], 9) for number in range(count)]
+    return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(segments)]
+
+
+def readers(seeds: range, workers: Executor) -> dict[str, object]:
+    """In how many models single and joint effects are right."""
+    every = [*workers.map(readers_one, seeds)]
+    return {"models": 2 * len(seeds), "right": {name: sum(one[name] for one in every) for name in every[0]}}
 
 
 def random_model(seed: int) -> Transformer:
@@ -413,7 +458,8 @@ def main() -> None:
     parser.add_argument("--models", type=int, help="how many of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
     parser.add_argument(
-        "--only", choices=("planted", "rungs", "sinks", "untrained", "copies", "words", "permuted", "coverage")
+        "--only",
+        choices=("planted", "rungs", "sinks", "readers", "untrained", "copies", "words", "permuted", "coverage"),
     )
     parser.add_argument("--corpus", default="tales:100:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
@@ -429,6 +475,7 @@ def main() -> None:
             "planted": lambda: planted(seeds, workers),
             "rungs": lambda: rungs(some, workers),
             "sinks": lambda: sinks(some, workers),
+            "readers": lambda: readers(some, workers),
             "untrained": lambda: untrained(seeds, workers),
             "copies": lambda: named([*workers.map(copies_one, some, repeat(options.corpus))], 32 * _COPIES),
             "words": lambda: named([*workers.map(words_one, some, repeat(options.corpus))], 32),

@@ -181,7 +181,7 @@ def attention_against_effect(
     colours: Mapping[str, str] | None = None,
     **page: Unpack[Page],
 ) -> Figure:
-    """One panel a measure, one dot a head: its gain over the baseline, and what hiding the claimed keys costs.
+    """One panel a measure, one dot a head: its gain over the baseline, and the effect of its claimed keys.
 
     Args:
         evidence: a row a head and measure, as `analyses.labels.label` returns them.
@@ -214,7 +214,7 @@ def attention_against_effect(
         rows = known.loc[known["measure"] == measure]
         colour = family[rows["behaviour"].iloc[0]]
         _agreement(ax, rows, labels.loc[labels["label"] == measure], colour)
-    up = "effect of hiding the claimed keys, in nats a row"
+    up = "effect of the claimed keys, in nats a row"
     along(figure, axes, "attention: gain over the strictest baseline", up)
     chosen = f"the {len(order)} measures of {len(largest)} that label the most heads"
     which = f"in {chosen}" if len(order) < len(largest) else "in a measure"

@@ -2,8 +2,8 @@
 
 A fact is a label, or a share of the answer to minimal pairs that the head carries. What it rests on is its `kind`:
 
-    looks there and needed   its attention stands out, and hiding what it looks at costs the model's output
-    needed                   replacing the head, or hiding what it looks at, costs the answer
+    looks there and needed   its attention stands out, and without what it looks at the model's output loses
+    needed                   replacing the head costs the answer, or the output loses without what it looks at
     looks there              its attention stands out; an effect is not established
 
 Labels of near tokens (fixed offsets, the token itself) are one fact of a head. Which fact comes first: `ranking`.
@@ -208,7 +208,7 @@ def _labelled(
         over = str(cell.get("baseline_name", ""))
         gain = Size("gain", row["gain"], row["gain_low"], row["gain_high"], _unit(cell), over)
         about = "nats", str(row["readout"])
-        lost = [Size("hiding it costs", row["effect"], row["effect_low"], row["effect_high"], *about)]
+        lost = [Size("without it the model loses", row["effect"], row["effect_low"], row["effect_high"], *about)]
         lost = [each for each in lost if np.isfinite(each.low)]
         yield (
             place,

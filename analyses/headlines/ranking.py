@@ -10,7 +10,7 @@ Of a head's facts, in this order, each step deciding only where those before it 
 5. the lower end of the interval.
 
 Of a model's heads those come first that the model needs: by the largest share of an answer that the head carries (the
-lower end of the interval), then by what hiding its keys costs, then as their first facts would.
+lower end of the interval), then by its effect in nats, then as their first facts would.
 """
 
 from collections.abc import Mapping, Sequence

@@ -282,8 +282,8 @@ def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 
 def _say_hidden(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of labels."""
-    cost = f"{rows[0]['effect']:.2f} nats a token"
-    return f"Hiding what {_named(rows[0], several)} looks at there ({_label(rows, titled).short}) costs {cost}"
+    head, loss = _named(rows[0], several), f"{rows[0]['effect']:.2f} nats a token"
+    return f"Without what {head} looks at there ({_label(rows, titled).short}) the model loses {loss}"
 
 
 def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:

@@ -198,15 +198,16 @@ def together(
     seed: int,
     shards: Shards,
 ) -> pd.DataFrame:
-    """What hiding a measure's keys from several heads at once costs on the reporting half, a row for each of `heads`.
+    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`): a row for each of
+    `heads`, on the reporting half.
 
     Missing where nothing could be knocked out.
     """
     if evidence.effects_left_out or not isinstance(model, Transformer) or not heads:
-        return pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS)
+        return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
     read = _read(evidence.behaviour, corpus, 1, evidence.size, seed)
     kept = shards_of(shards, corpus, evidence.behaviour.name).within("together", evidence.size, seed)
-    return knockouts.measure_together(model, heads=heads, shards=kept, **read)
+    return knockouts.least(knockouts.measure_together(model, heads=heads, shards=kept, **read))
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:

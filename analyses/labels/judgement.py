@@ -5,13 +5,17 @@ half, it shows a measure (`analyses.findings`) by more than any head that has le
 measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
 
     both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
-    attention   it attends, and hiding what it attends to has no effect that could be told from chance
-    effect      hiding costs what the model says, though attention does not stand out from its baseline
+    attention   it attends, and what it attends to has no effect that could be told from chance
+    effect      the model needs it, though attention does not stand out from its baseline
+
+The effect is the least of what hiding, exchange and removal of the keys cost. What a head needs without looking there
+more than heads that have learnt nothing is no label: a head that copies everything needs every key.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,7 @@ from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
 from analyses.labels.costs import ARMS, FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
 from analyses.labels.evidence import candidates as choose
+from analyses.labels.knockouts import least
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord
 from analyses.labels.screen import Screened
@@ -38,18 +43,20 @@ from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
 from interp.statistics import benjamini_hochberg
 
-_ALL = ["all_effect", "all_low", "all_high"]
-_OTHERS = ["others_effect", "others_low", "others_high"]
+_FOUND = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
+_SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
+_ALL = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
+_REST, _OTHERS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
 LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
-    *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within"),
-    *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, "others", *_OTHERS),
+    *(*_SINGLE, "readout", "p_attention", "p_effect", "q", "q_within"),
+    *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, *_REST, "others", *_OTHERS),
     *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
-    *("effect", "effect_low", "effect_high", *ARMS, "masked", "p_effect", "readout", "agreement", "label"),
+    *(*_SINGLE, "masked", "p_effect", "readout", "agreement", "label"),
     *("measured", "error"),
 ]
 _FEWEST = 2 * FEWEST  # documents, of both halves
@@ -97,18 +104,20 @@ def label(
     """Label every head.
 
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
-    over documents. `p_effect` is the largest of three: hiding the keys costs more than its control, `exchange` of their
-    values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`). `q` is over all
+    over documents. `effect` is the least of three, with its interval: `hiding` the keys costs more than its control,
+    `exchange` of their values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`);
+    `p_effect` is the largest of their p. Where hiding costs less than 0.01 it is the effect. `q` is over all
     candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour.
     `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
     head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
-    `all_effect` is the effect of hiding the keys from all `heads` that have the label by this measure at once: heads
-    that do the same stand in for each other, so that single effects are lower bounds. `others_effect` is that of as
-    many `others`, heads without the label drawn at random. Of models that fill masks, `both`
-    asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked:
-    where its effect is read.
+    `all_effect` is the effect, the least of the same three, in all `heads` at once that have the label by this measure:
+    heads that do the same stand in for each other, so that single effects are lower bounds. `rest_effect` is that in
+    all of them but this one, where that in all is at least 0.01: where it is as large, this one adds nothing.
+    `others_effect` is that in as many `others`, heads without the label drawn at random. Of models that fill masks,
+    `both` asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are
+    masked: where its effect is read.
 
     A relation, a lift or an antecedent must besides set the head apart from the simplest rules
     (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
@@ -194,13 +203,11 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # a null without anything to permute says nothing
     kept = _in_both_readings(heads)
     kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
-    tests = effects[["p", *(f"{arm}_p" for arm in ARMS)]].astype(float)
-    p = pd.Series(tests.max(axis=1, skipna=False))  # what was hidden alone is shown, and labels nothing
-    slight = effects["effect"] < NOTABLE_EFFECT  # nor does this, so that its keys need not be exchanged
-    p = p.fillna(pd.Series(tests["p"]).where(slight))
-    needed = effects.assign(p=p.where(effects["documents"] >= FEWEST))
+    needed = least(effects)
+    p = needed["p"].fillna(effects["p"].astype(float).where(effects["effect"] < NOTABLE_EFFECT))
+    needed = needed.assign(p=p.where(effects["documents"] >= FEWEST))  # hidden alone, it is shown and labels nothing
     rows = _columns(kept, "gain", "attention", "n", "without").merge(
-        _columns(needed, "effect", "effect", "readout", *ARMS, *_MASKED, "measured"), on=CELL, how="left"
+        _columns(needed, "effect", "effect", "readout", *_FOUND[3:], *_MASKED, "measured"), on=CELL, how="left"
     )
     agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
     beats = {tuple(row) for row in beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False)}
@@ -291,7 +298,8 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
-    holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves}
+    looks = low > bar  # the best of a thousand heads that have learnt nothing is itself exceeded by luck
+    holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves & looks}
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
@@ -319,15 +327,15 @@ def _with_all_heads(
     seed: int,
     shards: Shards,
 ) -> pd.DataFrame:
-    """The labels, beside the cost of hiding the keys from all heads at once that have the label by one measure.
+    """The labels, beside the effect in all heads at once that have the label by one measure, and in all but this one.
 
     Their rival are as many heads without it, drawn at random; all of them where they are fewer.
     """
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),
-        **{name: labels[f"effect{part}"] for name, part in zip(_ALL, ("", "_low", "_high"), strict=True)},
-        **dict.fromkeys(("others", *_OTHERS), np.nan),
+        **{name: labels[single] for name, single in zip(_ALL, _SINGLE, strict=True)},
+        **dict.fromkeys((*_REST, "others", *_OTHERS), np.nan),
     )
     hidden = rows.loc[rows["effect"].notna()]  # `self` has no key that could be
     sets = [own for _, own in hidden.groupby(shared) if len(own) > 1]
@@ -337,12 +345,16 @@ def _with_all_heads(
         asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
         pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
         others = [(measure, _others(each, labels, own, seed)) for (measure, _), own in zip(pairs, asked, strict=True)]
-        effects = together(model, corpora[each.behaviour.name], each, [*pairs, *others], seed, shards)
-        drops = effects[["effect", "ci_low", "ci_high"]].to_numpy(dtype=float)
-        for own, effect, rival, (_, heads) in zip(asked, drops, drops[len(asked) :], others, strict=False):
-            rows.loc[own.index, _ALL] = effect
-            rows.loc[own.index, _OTHERS] = rival
-            rows.loc[own.index, "others"] = len(heads)
+        at_once = partial(together, model, corpora[each.behaviour.name], each, seed=seed, shards=shards)
+        drops = at_once(heads=[*pairs, *others])[_FOUND].to_numpy(dtype=float)
+        rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
+        for at, (own, (measure, heads), (_, rivals)) in enumerate(zip(asked, pairs, others, strict=True)):
+            rows.loc[own.index, _ALL] = drops[at]
+            rows.loc[own.index, _OTHERS] = drops[len(asked) + at, :3]
+            rows.loc[own.index, "others"] = len(rivals)
+            for row, head in zip(own.index, heads, strict=True) if drops[at, 0] >= NOTABLE_EFFECT else ():
+                rest[row] = measure, [other for other in heads if other != head]
+        rows.loc[[*rest], _REST] = at_once(heads=[*rest.values()])[_FOUND[:3]].to_numpy(dtype=float)
     return rows
 
 

@@ -39,7 +39,10 @@ KNOCKOUT_COLUMNS = [
 _NAMES = ("stack", "attention", "behaviour", "measure", "corpus", "readout", "control_name", "measured", "sampled")
 _KINDS = {**dict.fromkeys(_NAMES, object), "layer": int, "head": int}  # all others are numbers
 NOTHING = pd.DataFrame({name: pd.Series(dtype=_KINDS.get(name, float)) for name in KNOCKOUT_COLUMNS})
-TOGETHER_COLUMNS = ["drop", "control", "control_name", "effect", "ci_low", "ci_high", "n", "documents"]
+TOGETHER_COLUMNS = [
+    *("drop", "control", "control_name", "effect", "ci_low", "ci_high", "p", "n", "documents"),
+    *(f"{arm}{part}" for arm in ARMS for part in ("", "_low", "_high", "_p")),
+]
 _REPEATS = 16  # sequences on which induction is knocked out
 _TEXTS = 40  # read by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
@@ -135,7 +138,7 @@ def measure_together(
 
     Heads that do the same stand in for each other, so that hiding keys from one of them shows a lower bound. `effect`
     is in nats a row, over the control that loses most, with its 95% interval over documents; missing where no row of
-    the corpus is claimed.
+    the corpus is claimed. `exchange` and `removal` as of `measure`.
 
     Args:
         model, corpus, training, behaviours, texts, seed, shards: as for `measure`.
@@ -147,8 +150,23 @@ def measure_together(
     known = [*chosen(behaviours).values()]
     of = {own.name: (name, own) for name, own in hidden_measures(known, model.config.last.causal)}
     asked, pairs = [of[name] for name, _ in heads], [own for _, own in heads]
-    tally, _ = _tallied(model, corpus, training, known, asked, texts, (), pairs, seed, None, shards)
-    return pd.DataFrame(_estimated(tally, seed)).reindex(columns=TOGETHER_COLUMNS)
+    armed = {name for name, _ in heads}
+    tally, _ = _tallied(model, corpus, training, known, asked, texts, armed, pairs, seed, None, shards)
+    return pd.DataFrame({**_estimated(tally, seed), **_beside(tally, seed)}).reindex(columns=TOGETHER_COLUMNS)
+
+
+def least(effects: pd.DataFrame) -> pd.DataFrame:
+    """Rows of either table with the effect and interval of the arm that costs least, and the largest p of the three.
+
+    `hiding` is the effect of hiding alone. It is the effect, too, where keys were not exchanged and removed: the least
+    of all three can only be less. p is missing there.
+    """
+    parts = ["effect", "ci_low", "ci_high", "p"]
+    names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
+    arms = np.stack([effects[own].to_numpy(dtype=float) for own in names])  # arm row part
+    which = np.nan_to_num(arms[..., 0], nan=np.inf).argmin(0)
+    chosen = dict(zip(parts, arms[which, np.arange(len(effects))].T, strict=True))
+    return effects.assign(**{**chosen, "p": arms[..., 3].max(0)}, hiding=effects["effect"])
 
 
 def _tallied(
@@ -174,10 +192,12 @@ def _tallied(
         raise InputError("the corpus holds no text to measure: expected at least one")
     read_by = readouts(model, behaviours, other, counts)
     tally = Tally(model, asked, seed, counts, armed, together, estimates=estimates, shards=shards)
-    for behaviour, measure in {measure.name: (behaviour, measure) for behaviour, measure in asked}.values():
+    once = {measure.name: (behaviour, measure) for behaviour, measure in asked}.values()
+    for behaviour, measure in once:
         if measure.corpus and behaviour in read_by:
             _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)
-    shown = [[(each, _looks(each, asked)) for each in _windows(model, text, counts)] for text in own]
+    hidden = [measure for _, measure in once]
+    shown = [[(each, _looks(each, hidden)) for each in _windows(model, text, counts)] for text in own]
     for looks in (looks for each in shown for _, looks in each):
         tally.learn(looks)
     number = {name: at for at, name in enumerate(dict.fromkeys(text.document for text in own))}
@@ -247,9 +267,9 @@ def _windows(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> I
     return windows(text, model.tokenizer, model.config.n_ctx, counts)
 
 
-def _looks(window: Window, hidden: Sequence[tuple[str, Measure]]) -> dict[str, Looks]:
+def _looks(window: Window, hidden: Collection[Measure]) -> dict[str, Looks]:
     """Rows and keys of every measure that is read on the corpus."""
-    return {measure.name: measure.looks(window) for _, measure in hidden if not measure.corpus}
+    return {measure.name: measure.looks(window) for measure in hidden if not measure.corpus}
 
 
 def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readout, seed: int) -> None:
@@ -274,20 +294,13 @@ def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readou
 def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
     where, column = Heads.of(model).columns(len(tally.measures))
-    beside = {}
-    for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
-        drop = estimate(*_parts(tally.costs[kind]), *(_parts(tally.costs[less]) if less else ()), seed=seed)
-        value = drop.gain if less else drop.value
-        parts = {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
-        known = tally.arms_measured.reshape(-1) if arm in ARMS else True
-        beside |= {name: np.where(known, part, np.nan) for name, part in parts.items()}
     table = pd.DataFrame(
         {
             **where,
             "behaviour": [tally.measures[at][0] for at in column],
             "measure": [tally.measures[at][1].name for at in column],
             **_estimated(tally, seed),
-            **beside,
+            **_beside(tally, seed),
             "measured": tally.measured.reshape(-1),
             "sampled": tally.sampled.reshape(-1),
             "estimate": np.nan if estimates is None else estimates.reshape(-1),
@@ -296,6 +309,18 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
     table = table.loc[table["n"] > 0].reset_index(drop=True)
     tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test: q only grows
     return table.assign(q=benjamini_hochberg(tested))
+
+
+def _beside(tally: Tally, seed: int) -> dict[str, np.ndarray]:
+    """What exchange and removal cost, and attention where words are masked, with their intervals and p."""
+    found = {}
+    for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
+        drop = estimate(*_parts(tally.costs[kind]), *(_parts(tally.costs[less]) if less else ()), seed=seed)
+        value = drop.gain if less else drop.value
+        parts = {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
+        known = tally.arms_measured.reshape(-1) if arm in ARMS else True
+        found |= {name: np.where(known, part, np.nan) for name, part in parts.items()}
+    return found
 
 
 def _estimated(tally: Tally, seed: int) -> dict[str, object]:

@@ -72,15 +72,15 @@ def _nulls(model: Model, kind: Heads, seed: int) -> Iterator[_Null]:
     for number in range(UNTRAINED):
         yield _Null(SMALL, partial(untrained, model, seed + number), kind)
     yield _Null(WORDS, lambda: model, kind)
-    model = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
-    if not isinstance(model, Transformer):
+    trained = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
+    if not isinstance(trained, Transformer):
         return
-    kind = replace(kind, n_layers=model.config.stacks[kind.stack].n_layers)
-    streams = Streams(model, kind.stack, kind.attention)
+    kind = replace(kind, n_layers=trained.config.stacks[kind.stack].n_layers)
+    streams = Streams(trained, kind.stack, kind.attention)
     together = max(1, min(N_COPIES, _HEADS_AT_ONCE // kind.count))
     for first in range(0, N_COPIES, together):
         copies = min(together, N_COPIES - first)
-        drawn = partial(Shuffled, model, copies, seed + first, kind.stack, kind.attention, streams=streams)
+        drawn = partial(Shuffled, trained, copies, seed + first, kind.stack, kind.attention, streams=streams)
         yield _Null(COPIES, drawn, replace(kind, n_layers=kind.n_layers * copies))
 
 

@@ -27,7 +27,7 @@ _NAMED = 4  # heads of one behaviour that a summary names
 _FEW = 12  # labels that are shown at once
 _EVIDENCE = {
     "both": "Attention and effect",
-    "effect": "Effect without attention",
+    "effect": "Effect, though attention does not stand out",
     "attention": "Attends, but no effect that could be told from chance",
 }
 _MAP = (
@@ -35,6 +35,7 @@ _MAP = (
     "itself. Answers to minimal pairs, such as was/were, are among it where replacing the head removes part of them; "
     "the tables below are of labels alone."
 )
+_SET = ["stack", "attention", "behaviour", "label", "measure"]  # of all heads at once
 _COLUMNS = ["head", "label", "gain, 95% interval", "effect, 95% interval", "q", "n"]
 _AGREEMENT = (
     "A dot is a head, measured on the half of the text that reports; ρ is the rank correlation over all heads. "
@@ -46,13 +47,15 @@ DEFINITIONS = {
         "candidates, of the larger of the two p where both kinds of evidence are claimed."
     ),
     "effect": (
-        "What hiding the claimed keys from one head costs, less the larger of what two controls cost: other keys of "
-        "the same rows, and keys at the distances that are usual for the label. It counts where an exchange of the "
-        "keys’ values and their removal, with all weights as they are, cost something too."
+        "The least of three: what hiding the claimed keys from one head costs, less the larger of what two controls "
+        "cost (other keys of the same rows, and keys at the distances that are usual for the label); what an exchange "
+        "of the keys’ values costs, and what their removal costs, with all weights as they are. Where hiding costs "
+        "less than 0.01 nats a row, it is the effect."
     ),
     "all heads at once": (
-        "The same effect where the keys are hidden from every head that has the label by the same measure, in one "
-        "pass; and, as their rival, from as many others drawn at random (from all others where they are fewer)."
+        "The same effect, the least of the three, in every head at once that has the label by the same measure; in all "
+        "of them but one, where it is smallest; and, as their rival, in as many others drawn at random (in all others "
+        "where they are fewer). Where the rest lose as much without a head as with it, that head adds nothing."
     ),
 }
 
@@ -66,16 +69,17 @@ def told(
     blocks: list[Block] = [
         "What each head may be called: chosen on one half of the documents, reported on the other. Attention must beat "
         f"its strictest baseline by 0.05, {copies if isinstance(model, Transformer) else ''}and the "
-        f"row’s own attention with its keys permuted; an effect is what {read or 'the model’s own output'} loses when "
-        "the keys that the label speaks of are hidden from the head, less what controls lose, and must be at least "
-        "0.01 nats a row; exchanging and removing them must cost something too. A relation, tag or antecedent is named "
-        "only where the head does better than simple rules; else the label is the rule that the head follows, if it "
+        f"row’s own attention with its keys permuted. An effect is the least that {read or 'the model’s own output'} "
+        "loses when the keys that the label speaks of are hidden from the head (less what controls lose), exchanged or "
+        "removed, and must be at least 0.01 nats a row; what a head needs without looking there more than heads that "
+        "learnt nothing do is no label. A relation, tag or antecedent is named only where the head does better than "
+        "simple rules; else the label is the rule that the head follows, if it "
         "follows one. Near a threshold intervals promise too much: the lucky ones passed. Heads that do the same "
         "stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
         *_figures(labelled, model, ranking.in_order(found), {name: each.colour for name, each in behaviours.items()}),
     ]
     if several := together(labels):
-        blocks.append(Details("What it costs to hide the keys from all heads of a label at once", [several], open=True))
+        blocks.append(Details("What all heads of a label lose at once", [several], open=True))
     for evidence, title in _EVIDENCE.items():
         rows = labels.loc[labels["evidence"] == evidence].to_dict("records")
         if not rows:
@@ -140,10 +144,11 @@ def _table(rows: Sequence[Mapping[str, Any]], labels: pd.DataFrame) -> Table:
 
 
 def together(labels: pd.DataFrame) -> Table | None:
-    """The effects of labels that several heads have: of the head that is missed most, and of all at once."""
+    """The effects of labels that several heads have: of the head that is missed most, of all and of all but one."""
     several = labels.loc[(labels["heads"] > 1) & labels["all_effect"].notna()].sort_values("effect", ascending=False)
-    largest = several.drop_duplicates(["stack", "attention", "behaviour", "label", "measure"])
+    largest = several.drop_duplicates(_SET)
     rows = largest.sort_values("all_effect", ascending=False).to_dict("records")
+    without = several.groupby(_SET)["rest_effect"].min()
     if not rows:
         return None
     signed = partial(number, sign=True)
@@ -153,13 +158,16 @@ def together(labels: pd.DataFrame) -> Table | None:
             number(row["heads"]),
             [f"{signed(row['effect'])} (", bold(_place(row, labels)), ")"],
             [f"{signed(row['all_effect'])} ", soft(interval(row["all_low"], row["all_high"], sign=True))],
+            signed(without[*(row[name] for name in _SET)]),
             number(int(row["others"])),
             [f"{signed(row['others_effect'])} ", soft(interval(row["others_low"], row["others_high"], sign=True))],
         ]
         for row in rows
     ]
     return Table(
-        ["label", "heads", "the largest effect of one", "all at once", "others", "these at once"], shown, "lrllrl"
+        ["label", "heads", "the largest effect of one", "all at once", "all but one", "others", "these at once"],
+        shown,
+        "lrllrrl",
     )
 
 

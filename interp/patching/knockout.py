@@ -8,8 +8,10 @@ measured is the drop in what is read at the end, all rows of a claim changed at 
 text's own next tokens, or in anything else that an output layer, the model's or a probe, says of some positions.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -217,7 +219,7 @@ def knock_out_by_forward(
 
         asked = torch.ones_like(found[at], dtype=torch.bool) if cells is None else cells[at]
         for layer, head in asked.nonzero().tolist():
-            edit = edits_of(texts.patch_site, claim, layer, head)
+            edit = edits_of(texts.patch_site, layer, [(claim.prompt, claim, [head])])
             after = run(model, inputs, capture=final, edit=edit, target=target)[final]
             found[at, layer, head] = value(before) - value(after)
     return found
@@ -245,28 +247,37 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
     return value
 
 
-def edits_of(patch_site: PatchSite, claim: Claim, layer: int, head: int) -> dict[str, Edit]:
-    """The edit that hides, exchanges or removes a claim's keys in one head."""
+def edits_of(patch_site: PatchSite, layer: int, changes: Sequence[tuple[int, Claim, Sequence[int]]]) -> dict[str, Edit]:
+    """The edits of one layer's heads that hide, exchange or remove claimed keys.
 
-    def masked(scores: Float[Tensor, "row key"], keys: Bool[Tensor, "row key"]) -> Tensor:
-        return scores.masked_fill(keys, -torch.inf)
+    `changes` are rows of the batch, each with a claim on the text there and the heads that the claim is about.
+    """
+    scores = patch_site.name(layer)
+    own: dict[str, list[tuple[int, Claim, Sequence[int]]]] = defaultdict(list)
+    for change in changes:
+        own[scores if change[1].how == "hide" else scores.removesuffix("scores") + "pattern"].append(change)
+    return {site: partial(_with_changed_keys, changes=some) for site, some in own.items()}
 
-    def mixed(pattern: Float[Tensor, "row key"], keys: Bool[Tensor, "row key"]) -> Tensor:
-        rest = pattern * ~keys
-        if (others := claim.others) is not None:
-            for row, key in keys.nonzero().tolist():
-                rest[row, others[row, key]] += pattern[row, key]
-        return rest
 
-    def edit(value: Float[Tensor, "prompt head query key"]) -> Tensor:
-        edited = value.clone()
-        rows = edited[claim.prompt, head, claim.queries]
-        keys = claim.keys[:, : rows.shape[1]].to(rows.device)
-        edited[claim.prompt, head, claim.queries] = (masked if claim.how == "hide" else mixed)(rows, keys)
-        return edited
-
-    site = patch_site.name(layer)
-    return {site if claim.how == "hide" else site.removesuffix("scores") + "pattern": edit}
+def _with_changed_keys(
+    value: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
+) -> Tensor:
+    """Scores or patterns with the keys of claims changed; rows behind the last query of `value` are passed over."""
+    edited = value.clone()
+    for prompt, claim, heads in changes:
+        inside = claim.queries < value.shape[-2]
+        keys = claim.keys[inside, : value.shape[-1]].to(value.device)
+        where = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
+        weights = edited[where]  # head row key
+        if claim.how == "hide":
+            edited[where] = weights.masked_fill(keys, -torch.inf)
+            continue
+        rest, moved = weights * ~keys, weights * keys
+        if claim.others is not None:
+            others = claim.others[inside, : keys.shape[1]].clamp(min=0).to(value.device)
+            rest = rest.scatter_add(-1, others.expand_as(moved), moved)
+        edited[where] = rest
+    return edited
 
 
 def checked(

@@ -3,7 +3,7 @@
 Each is what the next one is to be told from: a head that goes to the nearest verb from one that goes to the object's
 own, one that likes nouns whoever asks from one that does so from verbs. Those of relation and reference read a hidden
 code of the words (`linked_texts`), so that on these texts they follow no simpler rule. Sinks rest on a key from whose
-value nothing is read.
+value nothing is read. Readers carry the word before to a head that copies, beside a twin or a head that nothing reads.
 """
 
 import random
@@ -20,7 +20,7 @@ from models.planted.random_models import Behaviour, Composed, Placed
 from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
-SINK = "sink"
+SINK, READER, UNREAD = "sink", "reader", "unread"
 BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"  # as `analyses.rivals.rules` words it
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
 _N_HEADS = 8  # a layer
@@ -170,14 +170,30 @@ def compose_rungs(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm
 
 
 def compose_sinks(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
-    """A planted decoder whose heads rest on the first position, and harm what it says by the little that they read.
+    """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read.
 
     Arguments as for `compose_rungs`.
     """
     rng = random.Random(f"sinks-{seed}")
     resting = Behaviour(SINK, heads.first_token, "first-token")
-    layers = [[replace(resting, plan=heads.sink(by))] for by in rng.sample((-3, -2, -1), 2)]
+    layers = [[replace(resting, plan=heads.sink(by))] for by in rng.sample((-3, -2, -1), 3)]
     return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=2)
+
+
+def compose_readers(
+    seed: int, *, twins: bool, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None
+) -> Composed:
+    """A planted decoder with a head that copies what one that looks at the word before found, and another such head.
+
+    The other is a twin, of which either would do, or one from which nothing is read. Other arguments as for
+    `compose_rungs`.
+    """
+    rng = random.Random(f"readers-{seed}")
+    reader = Behaviour(READER, heads.offset(-1, remember=True), "previous-token")
+    unread = Behaviour(UNREAD, heads.marked(heads.offset(-1), 0), "previous-token")
+    copying = Behaviour("induction", heads.induction(10.0), "induction")
+    layers = [[reader, reader if twins else unread], [copying]]
+    return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=4, marks=1)
 
 
 def _composed(

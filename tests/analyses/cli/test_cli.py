@@ -350,11 +350,14 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     where = {"stack": "decoder", "attention": "self", "layer": 1, "behaviour": "position"}
     shared = {"label": "induction", "measure": "induction", "heads": 2, "all_low": 11.0, "all_high": 13.0, "others": 2}
     shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5}
-    rows = [{**where, **shared, "head": head, "effect": 0.1 * head, "all_effect": 12.5} for head in (1, 2)]
+    rows = [
+        {**where, **shared, "head": head, "effect": 0.1 * head, "all_effect": 12.5, "rest_effect": 7.5 * head}
+        for head in (1, 2)
+    ]
     alone = {**where, **shared, "head": 3, "label": "self", "heads": 1, "effect": 0.3, "all_effect": 0.3}
     (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
-        "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.00020.000 −0.500 to +0.500"
+        "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"
     )
     assert label_section.together(pd.DataFrame([alone])) is None
 

@@ -75,7 +75,8 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
     assert "gain over uniform attention 0.880" in page.text
     assert "35% removed by replacing it (25% to 100%)" in page.text
     assert "3.0 times what distance explains (3.0 to 3.0)" in page.text
-    assert "hiding it costs 0.050 nats a token (0.049 to 0.051) of the log-probability of the next token" in page.text
+    loses = "without it the model loses 0.050 nats a token (0.049 to 0.051) of the log-probability of the next token"
+    assert loses in page.text
     assert "Nothing stands out." in page.text
 
 
@@ -144,7 +145,7 @@ def test_an_effect_without_attention_is_not_told_as_if_the_head_looked_there():
     tables = hand_made()
     tables["labels"].loc[0, "evidence"] = "effect"
     text = shown(tables).text
-    assert "induction: the model needs what it sees there, but attention is not shown to seek it" in text
+    assert "induction: the model needs what it sees there, but its attention there does not stand out" in text
 
 
 def test_what_is_said_first_is_short_and_the_rest_is_folded():

@@ -10,6 +10,7 @@ from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
 from analyses.shards import Shards
 from interp.patterns import Totals
+from interp.patterns.shuffled import Shuffled
 from models import load
 
 
@@ -36,6 +37,16 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
         return shards.counts.found
 
     assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
+
+
+def test_copies_read_shuffled_words_themselves():
+    """The bars of two copies of each head: every null is read by heads of its own number."""
+    model = Shuffled(load("default"), 2, 0)
+    kind = Heads.every(model)[0]
+    for null in [*null_bars._nulls(model, kind, 0)]:
+        read = null.model()
+        assert Heads.every(read)[0].n_layers == null.heads.n_layers
+        assert (null.name == null_bars.WORDS) == (read is model)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from models.planted import Planted
 from tests.tiny import STACKS, randomise, token_ids
 from tests.tiny import model as tiny_model
 
+HOWS: tuple[How, ...] = ("hide", "exchange", "remove")
 ROWS = [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18, 19]]
 
 
@@ -63,7 +64,7 @@ def read_anywhere(model, seed: int) -> list[Claim]:
         positions = some(length, 2)
         targets = torch.randint(29, positions.shape, generator=generator)
         others = torch.stack([torch.randint(int(row) + 1, (7,), generator=generator) for row in queries])
-        how: How = ("hide", "exchange", "remove")[number % 3]
+        how = HOWS[number % 3]
         read = Read(positions, log_probabilities(targets))
         found.append(Claim(prompt, queries, keys, read, how, others if how == "exchange" else None))
     return found
@@ -256,26 +257,33 @@ def test_a_model_that_says_nothing_next_is_refused():
             knock_out(tiny_model(kind), token_ids(1, 7), CLAIMS[:1], probe)
 
 
+@pytest.mark.parametrize("entries", [1 << 19, 300])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
-def test_keys_hidden_from_several_heads_at_once(kind):
-    """From one head it is what `knock_out` says; from several, one pass a claim with each of them masked by hand."""
+def test_keys_changed_in_several_heads_at_once(kind, entries, monkeypatch):
+    """In one head it is what `knock_out` says; in several, one pass a claim with each of them changed by hand."""
+    monkeypatch.setattr(memory, "MOST", 3 * entries)
     model = Transformer(replace(tiny_model(kind).config, output="none")).double()
     randomise(model)
     probe = torch.nn.Linear(model.config.d_model, 29).double()
     randomise(probe, 1)
-    texts = TokenBatch.from_rows(ROWS)
-    claims = [replace(each, how="hide", others=None) for each in read_anywhere(model, model.config.n_layers)]
+    texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, model.config.n_layers)
     (stack,) = model.config.stacks
     one = knock_out(model, texts, claims, probe)[:, 1, 0]
     torch.testing.assert_close(knock_out_together(model, texts, claims, [[(1, 0)]] * len(claims), probe), one)
 
-    def masked(claim: Claim, heads: list[int]):
-        def edit(scores):
-            scores = scores.clone()
+    def by_hand(claim: Claim, heads: list[int]):
+        def edit(value):
+            value = value.clone()
             for at, row in enumerate(claim.queries.tolist()):
+                before = value[claim.prompt, heads, row].clone()
                 for key in claim.keys[at].nonzero()[:, 0].tolist():
-                    scores[claim.prompt, heads, row, key] = -torch.inf
-            return scores
+                    if claim.how == "hide":
+                        value[claim.prompt, heads, row, key] = -torch.inf
+                        continue
+                    value[claim.prompt, heads, row, key] -= before[:, key]
+                    if claim.others is not None:
+                        value[claim.prompt, heads, row, int(claim.others[at, key])] += before[:, key]
+            return value
 
         return edit
 
@@ -283,15 +291,14 @@ def test_keys_hidden_from_several_heads_at_once(kind):
     found = knock_out_together(model, texts, claims, several[: len(claims)], probe)
     plainly = knock_out_together_by_forward(model, texts, claims, several[: len(claims)], probe)
     torch.testing.assert_close(found, plainly)
-    before, site = run(model, texts, capture=(final := f"{stack}.resid_final"))[final], f"{stack}.{{}}.attn.scores"
+    before = run(model, texts, capture=(final := f"{stack}.resid_final"))[final]
     for claim, pairs, drop in zip(claims, several, found, strict=False):
         layers = {layer: [head for own, head in pairs if own == layer] for layer, _ in pairs}
-        edits = {site.format(layer): masked(claim, heads) for layer, heads in layers.items()}
+        site = f"{stack}.{{}}.attn.{'scores' if claim.how == 'hide' else 'pattern'}"
+        edits = {site.format(layer): by_hand(claim, heads) for layer, heads in layers.items()}
         after = run(model, texts, capture=final, edit=edits)[final]
         value = [claim.read.value(probe(each[claim.prompt, claim.read.positions])) for each in (before, after)]
         torch.testing.assert_close(drop, value[0] - value[1])
-    assert found.abs().max() > 1e-3
+    assert {claim.how for claim, drop in zip(claims, found, strict=True) if abs(drop) > 1e-3} == {*HOWS}
     with pytest.raises(InputError, match=r"no head 0\.9"):
         knock_out_together(model, texts, claims[:1], [[(0, 9)]], probe)
-    with pytest.raises(InputError, match="expected no claim that exchanges or removes"):
-        knock_out_together(model, texts, [replace(claims[0], how="remove")], [[(0, 0)]], probe)
