@@ -17,7 +17,7 @@ from analyses import plain_words
 from analyses.findings import FEW_ITEMS
 from analyses.head_names import Place
 from analyses.headlines import ranking
-from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, head_row, rule_row, titles
+from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, flips, head_row, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 from analyses.position import REPEATS
@@ -275,6 +275,7 @@ def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     effect, task = rows[0], {"carried": "", "accuracy": 1.0, **rows[-1]}
     answer = plain_words.answer(task["carried"] or task["task"])
     said = f"Replacing {_named(effect, several)} removes {percent(effect['effect'])} of {answer}"
+    said += f" and changes {flips(effect)}"
     if task["accuracy"] < _SURE:
         said += f"; the model is right in {percent(task['accuracy'])}"
     return said

@@ -44,7 +44,7 @@ LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *("effect", "effect_low", "effect_high", *ARMS, "readout", "p_attention", "p_effect", "q", "q_within"),
     *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, "others", *_OTHERS),
-    *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
+    *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
@@ -103,7 +103,8 @@ def label(
     `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
-    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
+    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them;
+    of their `task_n` prompts `task_flips` get another answer.
     `all_effect` is the effect of hiding the keys from all `heads` that have the label by this measure at once: heads
     that do the same stand in for each other, so that single effects are lower bounds. `others_effect` is that of as
     many `others`, heads without the label drawn at random. Of models that fill masks, `both`
@@ -368,5 +369,6 @@ def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str 
             if carried is not None:
                 row |= {"task": task, "task_effect": carried["effect"]}
                 row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
+                row |= {"task_flips": carried["flips"], "task_n": carried["n"]}
                 break
     return pd.DataFrame(rows, columns=LABEL_COLUMNS)

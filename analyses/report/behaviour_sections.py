@@ -273,7 +273,13 @@ def _outcome(task: Mapping[str, Any], effects: pd.DataFrame) -> list[Piece]:
 def _effect(row: Mapping[str, Any]) -> list[Piece]:
     """What one head restores and removes."""
     does = [
-        [f"{says} {number(row[way])} ", soft(f"(95% {interval(row[way + '_low'], row[way + '_high'])})")]
+        [
+            f"{says} {number(row[way])} ",
+            soft(
+                f"(95% {interval(row[way + '_low'], row[way + '_high'])}; "
+                f"{row[way + '_flips']:.0f} of {row['n']:.0f} answers change)"
+            ),
+        ]
         for way, says in (("denoise", "restores"), ("noise", "removes"))
         if way in row
     ]

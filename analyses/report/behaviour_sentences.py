@@ -157,6 +157,8 @@ def _effects(rows: Sequence[Mapping[str, Any]], answer: str) -> list[Text]:
     ways = tuple(way for way in ("noise", "denoise") if way in rows[0])
     does, says = _CARRIES[ways]
     heads = [bold(_head(row)) for row in rows]
+    flips = [" and ".join(f"{row[way + '_flips']:.0f}" for way in ways) + f" of {row['n']:.0f}" for row in rows]
     shares = [[percent(row[way]) for way in ways] for row in rows]
-    first = [does, heads[0], says.format(*shares[0], answer=answer)]
-    return [first, *([head, f" {' and '.join(own)}"] for head, own in zip(heads[1:], shares[1:], strict=True))]
+    more = zip(heads[1:], shares[1:], flips[1:], strict=True)
+    first = [does, heads[0], says.format(*shares[0], answer=answer), f" ({flips[0]} answers change)"]
+    return [first, *([head, f" {' and '.join(own)} ({flips})"] for head, own, flips in more)]

@@ -176,7 +176,9 @@ def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
 
 def _task(row: Mapping[str, Any]) -> str:
     """What a head carries of the minimal pairs that ask about the same as its label."""
-    return f"{row['task']} {number(row['task_effect'])}" if isinstance(row["task"], str) else ""
+    if not isinstance(row["task"], str):
+        return ""
+    return f"{row['task']} {number(row['task_effect'])}, {row['task_flips']:.0f} of {row['task_n']:.0f} answers change"
 
 
 def _rule(row: Mapping[str, Any]) -> str:

@@ -140,9 +140,10 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     repeat, agreement = tables["tasks"].to_dict("records")
     said = [plain(each) for each in cause(Effects(effects, [repeat, agreement]))]
     assert said[0] == (
-        "Replacing L1.H0 removes 15% of copying, and alone it restores 16%; L0.H0 12% and 12%; L0.H1 12% and 12%."
+        "Replacing L1.H0 removes 15% of copying, and alone it restores 16% (6 and 6 of 40 answers change); "
+        "L0.H0 12% and 12% (6 and 6 of 40); L0.H1 12% and 12% (6 and 6 of 40)."
     )
-    assert said[1].startswith("Replacing L0.H1 removes 35% of the choice of was or were, and alone it restores 30%; ")
+    assert said[1].startswith("Replacing L0.H1 removes 35% of the choice of was or were, and alone it restores 30% (6 ")
     assert said[1].endswith(
         ". The model is right in only 65% of the prompts; what these heads carry often does not decide its answer."
     )
@@ -166,7 +167,7 @@ def test_what_one_way_of_patching_shows_is_told_alone():
     rows = pd.DataFrame([effect_row(1, 0, "repeat", way, 0.15, 0.1) for way in ("noise", "denoise")])
     task = {"task": "repeat", "carried": "copying"}
     for way, said in (
-        ("noise", "Replacing L1.H0 removes 15% of copying."),
-        ("denoise", "Alone L1.H0 restores 15% of copying."),
+        ("noise", "Replacing L1.H0 removes 15% of copying (6 of 40 answers change)."),
+        ("denoise", "Alone L1.H0 restores 15% of copying (6 of 40 answers change)."),
     ):
         assert [plain(each) for each in cause(Effects(rows.loc[rows["intervention"] == way], [task]))] == [said]
