@@ -159,12 +159,16 @@ class Collector:
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.records = Records(self.heads, self.chosen, (OFFSETS, NEAREST), RELATION) if rules else None
+        if self.records is not None:
+            self.records.unseen[:] = 0
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         self._add_lifts(batch)
         items = Items.of(batch, self.relations, self.causal, self.counts)
+        if self.records is not None and not self.records.full:
+            self.records.unseen += items.unseen
         if len(items):
             choices = Choices(batch, items)
             for sink in SINKS:

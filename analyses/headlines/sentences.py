@@ -26,6 +26,7 @@ from analyses.rivals.rules import called_beside
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
+_SEEN = 0.5  # of a relation's items: a model that sees fewer is said to
 _VERDICTS: dict[Verdict, tuple[str, str, str]] = {  # of one behaviour, of several, and without a verb
     "found": ("is found", "are found", "found"),
     "part": ("is found in part", "are found in part", "in part"),
@@ -197,16 +198,17 @@ def _hidden(fact: Fact) -> tuple[str, tuple[Row, ...]]:
 
 
 def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row, ...]]]:
-    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat."""
+    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat. Where rules are
+    to be beaten, the half that does not report says which it is."""
     called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
     called = [name for name in called if name in behaviour.headline] or called
-    rules = tables.get("rules", pd.DataFrame(columns=["behaviour", "measure", "value", "rival_value", "n"]))
+    rules = tables.get("rules", pd.DataFrame(columns=["behaviour", "measure", "choosing_margin", "n"]))
     beside = rules.loc[
         (rules["behaviour"] == behaviour.name) & rules["measure"].isin(called) & (rules["n"] >= FEW_ITEMS)
     ]
-    beside = beside.assign(gain=beside["value"] - beside["rival_value"]).dropna(subset=["gain"])
+    beside = beside.sort_values("choosing_margin", ascending=False, kind="stable").dropna(subset=["choosing_margin"])
     if len(beside):
-        return [("closest", (rule_row(beside.nlargest(1, "gain").iloc[0].to_dict()),))]
+        return [("closest", (rule_row(beside.iloc[0].to_dict()),))]
     heads = tables["heads"]
     asked = heads.loc[
         (heads["behaviour"] == behaviour.name) & (heads["sink"] == "kept") & heads["measure"].isin(called)
@@ -258,9 +260,14 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     label, rule = rows[0], rows[-1]
     head = f"{_named(label, several)} {_label(rows, titled).said}"
     if _name(rows).startswith("rule:"):
-        return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
+        return f"{head} in {percent(rule['predicts'])} of {_cases(rule)}, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
-    return f"{head} in {own} of cases; {taking} gets {rival}"
+    return f"{head} in {own} of {_cases(rule)}; {taking} gets {rival}"
+
+
+def _cases(rule: Mapping[str, Any]) -> str:
+    """Of which cases a row of rules is: a model that reads from left to right may see few of a relation."""
+    return f"the {percent(rule['asked'])} of cases that it sees" if rule["asked"] < _SEEN else "cases"
 
 
 def _say_finds(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
@@ -295,7 +302,8 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     said = f"No head is shown to {plain_words.infinitive(asked.said)}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
-    best += " (held-out)" if "rival" in row else ""
+    if "rival" in row:
+        best += " (held-out)" if _cases(row) == "cases" else f" of {_cases(row)} (held-out)"
     return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
 
 

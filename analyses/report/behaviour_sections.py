@@ -13,7 +13,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, causes
 from analyses.head_names import head_name
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
-from analyses.numerals import counted, false_discovery_rate, interval, number, whole
+from analyses.numerals import counted, false_discovery_rate, interval, number, percent, whole
 from analyses.report import behaviour_sentences as sentences
 from analyses.report.behaviour_sentences import UNSURE, beside_rules
 from analyses.rivals.rules import NO_RULE, OTHERS
@@ -42,11 +42,13 @@ _COLUMNS = [
     *("value without first position", "value by norm"),
 ]
 _FOLLOWED = (
-    "On the half of the documents that chose nothing, for the best head of each relation. “Best rule”: the nearest "
-    "word of a class that is right most often. “Where it errs”: how often the head chooses the other end of the "
-    "relation, and how often the word that the rule chooses. “Own rule”: the one that this head follows best, and how "
-    "much more often, where it errs, the head is right than with it. A head of the relation beats both, and is right "
-    "in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts its choices."
+    "On the half of the documents that chose nothing, for the head of each relation that is best on the other. "
+    "“Asked”: the share of the relation’s items of which the model sees both words from the one that asks. “Best "
+    "rule”: the nearest word of a class that is right most often. “Where it errs”: how often the head chooses the "
+    "other end of the relation, and how often the word that the rule chooses. “Own rule”: the one that this head "
+    "follows best, and how much more often, where it errs, the head is right than with it. A head of the relation "
+    "beats both, and is right in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts "
+    "its choices."
 )
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
@@ -209,6 +211,7 @@ def _followed(result: Result) -> list[Table]:
         [
             _head(row),
             measure_name(row["measure"]),
+            percent(row["asked"]) if pd.notna(row["asked"]) else "–",
             number(row["value"]),
             f"{measure_name(row['rival'])} {number(row['rival_value'])}",
             f"{number(row['target_share'])} / {number(row['rival_share'])} (n {whole(row['n_differ'])})",
@@ -219,8 +222,8 @@ def _followed(result: Result) -> list[Table]:
         ]
         for row in shown.to_dict("records")
     ]
-    columns = ["head", "relation", "right", "best rule", "where it errs", "own rule", "verdict", "follows"]
-    return [Table(columns, rows, "llrwwwww", _FOLLOWED)] if rows else []
+    columns = ["head", "relation", "asked", "right", "best rule", "where it errs", "own rule", "verdict", "follows"]
+    return [Table(columns, rows, "llrrwwwww", _FOLLOWED)] if rows else []
 
 
 def _head(row: Mapping[str, Any]) -> str:

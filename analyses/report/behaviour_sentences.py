@@ -87,11 +87,12 @@ def _head(row: Mapping[str, Any]) -> str:
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
-    """Rows of `tables/rules` of the heads that beat every fixed offset, the most accurate first."""
+    """Rows of `tables/rules` of the heads that beat every fixed offset, the best on the half that chooses first."""
     rules = measured.rules
     if rules.empty:
         return rules.reindex(columns=RULE_COLUMNS)
-    return rules.merge(notable(measured.heads)[_CELL], on=_CELL).sort_values("value", ascending=False, kind="stable")
+    shown = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
+    return shown.sort_values("choosing_margin", ascending=False, kind="stable")
 
 
 def _against_rules(measured: Measured) -> list[Text]:

@@ -265,7 +265,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in shown
     assert "Fewer than 20 documents" in shown
     assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600; 3 of 40 answers change) and removes 0.500 (95%" in shown
-    assert "Apart from labels, heads are chosen and reported on the same text" in shown
+    assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in shown
     assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
 
 
