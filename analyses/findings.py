@@ -39,6 +39,12 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     return shown.loc[np.array(holds, dtype=bool)]
 
 
+def shows(heads: pd.DataFrame) -> np.ndarray:
+    """Of each row, whether its head shows its measure (`notable`): in either reading it is the same finding."""
+    known = {*notable(heads)[_ROW].itertuples(index=False, name=None)}
+    return np.array([row in known for row in heads[_ROW].itertuples(index=False, name=None)], dtype=bool)
+
+
 def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
     return rows.loc[(gain >= NOTABLE) & (low > 0) & (rows["documents"] >= rows["fewest"])]
 
