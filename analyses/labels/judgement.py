@@ -4,7 +4,7 @@ Labels are chosen on one half of the documents and reported on the other. A head
 half, it shows a measure (`analyses.findings`) by more than any head that has learnt nothing does, or where hiding the
 measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
 
-    both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
+    both        attention and effect hold, by the larger of their two p
     attention   it attends, and hiding what it attends to has no effect that could be told from chance
     effect      hiding costs what the model says, though attention does not stand out from its baseline
 """
@@ -36,7 +36,6 @@ from analyses.rivals.rules import BEATS, plain_name
 from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
-from interp.statistics import benjamini_hochberg
 
 _ALL = ["all_effect", "all_low", "all_high"]
 _OTHERS = ["others_effect", "others_low", "others_high"]
@@ -99,7 +98,7 @@ def label(
     Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
     over documents. `p_effect` is the largest of three: hiding the keys costs more than its control, `exchange` of their
     values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`). `q` is over all
-    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour.
+    candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour.
     `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
@@ -245,7 +244,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Which candidates hold on the reporting half, and by what evidence; and how many hold but for the simplest rules.
 
     What has rules to beat is asked twice: as itself, with the larger p of its evidence and of what sets it apart from
-    the rules, and by a plainer name. All are one family.
+    the rules, and by a plainer name.
     """
     held = _held(pd.concat([_as_itself(candidates), _plainer(candidates)], ignore_index=True))
     plain = held["plain"].to_numpy(dtype=bool)
@@ -274,25 +273,27 @@ def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _held(candidates: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold, with their evidence and q over all rows."""
+    """The rows that hold, with their evidence and q (`_q`); what misses a margin, or has no name, makes no label."""
     rows = candidates.copy()
     attention, effect = (rows[name].astype(float).fillna(1.0).to_numpy() for name in ("p_attention", "p_effect"))
     effect = np.where(rows["effect"].astype(float) >= NOTABLE_EFFECT, effect, 1.0)
     masked, masked_low, masked_p = (rows[name].to_numpy(dtype=float) for name in ("masked", "masked_low", "masked_p"))
     there = (rows["readout"] != MaskedWord.name) | ((masked >= NOTABLE) & (masked_low > 0))
     beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)
-    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
-    q = {evidence: benjamini_hochberg(each) for evidence, each in p.items()}
-    within = {evidence: np.zeros(len(rows)) for evidence in p}
-    for own in rows.groupby("behaviour").indices.values():
-        for evidence, each in p.items():
-            within[evidence][own] = benjamini_hochberg(each[own])
     chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
     gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
     attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
     holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves}
+    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
+    smallest = np.minimum.reduce([np.where(holds[kind] & rows["label"].notna(), each, 1.0) for kind, each in p.items()])
+    called = rows[CELL].assign(p=smallest)
+    q = {kind: _q(each, called) for kind, each in p.items()}
+    within = {kind: np.zeros(len(rows)) for kind in p}
+    for own in rows.groupby("behaviour").indices.values():
+        for kind, each in p.items():
+            within[kind][own] = _q(each[own], called.iloc[own])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
@@ -300,6 +301,22 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
         rows.loc[new, "evidence"] = evidence
         rows.loc[new, "q"], rows.loc[new, "q_within"] = q[evidence][new], within[evidence][new]
     return rows.loc[rows["evidence"] != ""]
+
+
+def _q(p: np.ndarray, called: pd.DataFrame) -> np.ndarray:
+    """The false discovery rate of labels at which each p makes one, whichever evidence labels rest on.
+
+    A candidate is a family of tests: attention, effect, both, each as itself and by a plainer name. Whichever of its
+    nulls are true, a label that is false takes one of two p below a bound: those of attention, of effect, of the rules
+    or of the masked rows are all that the tests are the largest of, and any two cover every case. So twice the smallest
+    p of a candidate (`called`; 1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates
+    selects; within what it selects each kind is held to the same bound, which controls the rate of false labels over
+    those selected (Benjamini & Bogomolov 2014).
+    """
+    smallest = np.sort(2 * np.asarray(called.groupby(CELL)["p"].min(), dtype=float))
+    m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
+    later = np.minimum.accumulate([1.0, *(smallest * m / np.arange(1, m + 1))[::-1]])[::-1]
+    return np.minimum(later[below], np.where(below > 0, 2 * p * m / np.maximum(below, 1), 1.0))
 
 
 def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -43,7 +43,7 @@ _AGREEMENT = (
 DEFINITIONS = {
     "label": (
         "Chosen on the even half of the documents, by their names, and reported on the odd half; q is over all "
-        "candidates, of the larger of the two p where both kinds of evidence are claimed."
+        "candidates and kinds of evidence, of the larger of the two p where both kinds are claimed."
     ),
     "effect": (
         "What hiding the claimed keys from one head costs, less the larger of what two controls cost: other keys of "
