@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analyses import plain_words
-from analyses.findings import FEW_ITEMS
+from analyses.findings import FEW_ITEMS, NOTABLE
 from analyses.head_names import Place
 from analyses.headlines import ranking
 from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, flips, head_row, rule_row, titles
@@ -215,7 +215,17 @@ def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row,
     ]
     asked = asked.dropna(subset=["gain"])
     asked = asked.loc[asked["n"] >= FEW_ITEMS] if (asked["n"] >= FEW_ITEMS).any() else asked
-    return [("closest", (head_row(asked.nlargest(1, "gain").iloc[0].to_dict()),))] if len(asked) else []
+    if asked.empty:
+        return []
+    best = head_row(asked.nlargest(1, "gain").iloc[0].to_dict())
+    return [("closest", (best, *_with_bar(tables, best)))]
+
+
+def _with_bar(tables: Tables, row: Row) -> list[Row]:
+    """The row of `evidence` about the same as one of `heads`, where that says what heads gain that learnt nothing."""
+    evidence, key = tables.get("evidence", pd.DataFrame()), dict(row.key[:-1])
+    there = "bar" in evidence and bool(evidence[[*key]].eq([*key.values()]).all(axis=1).any())
+    return [Row("evidence", row.key[:-1])] if there else []
 
 
 # How rows are worded.
@@ -296,7 +306,7 @@ def _say_hidden(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 
 def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules, which is of the half that heads were not chosen on, or of heads, that shows nothing."""
-    (row,) = rows
+    row, *evidence = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
     asked = plain_words.label(str(row["measure"]), titled.get(str(row["measure"]), ""))
     said = f"No head is shown to {plain_words.infinitive(asked.said)}"
@@ -304,7 +314,10 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
     if "rival" in row:
         best += " (held-out)" if _cases(row) == "cases" else f" of {_cases(row)} (held-out)"
-    return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    said += f": {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    if evidence and evidence[0]["bar"] >= NOTABLE:
+        said += f"; heads that have learnt nothing gain up to {percent(evidence[0]['bar'])}"
+    return said
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

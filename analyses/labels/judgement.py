@@ -49,7 +49,7 @@ _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
     *("effect", "effect_low", "effect_high", *ARMS, "masked", "p_effect", "readout", "agreement", "label"),
-    *("measured", "error"),
+    *("measured", "error", "bar"),
 ]
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = (
@@ -64,7 +64,7 @@ class Labelled:
 
     labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
     evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
-               and the label that rests on it
+               the label that rests on it, and the `bar`: the largest gain of any head that has learnt nothing
     left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
     nameless   how many candidates show a measure, are not shown to be more than the simplest rules, and follow none of
                them: they carry no label
@@ -212,6 +212,7 @@ def _known(evidence: Evidence) -> pd.DataFrame:
         agreement=[agreement[name] for name in rows["measure"]],
         error=np.where(rows["measured"].eq(False), evidence.screened.error if evidence.screened else np.nan, np.nan),
         label=[measure.called for measure in measures],
+        bar=[evidence.bars.get(measure.name) for measure in measures],
         fit=rows["without"].to_numpy(dtype=bool) & (alone | np.array(both, dtype=bool)),
     )
 

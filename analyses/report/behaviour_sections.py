@@ -90,8 +90,11 @@ class Result:
         return self.behaviour.title + (f" in {self.kind.title}" if several else "")
 
 
-def told(result: Result, *, several: bool) -> Part:
-    """A behaviour as the page shows it; `several` where a model has several kinds of attention."""
+def told(result: Result, *, several: bool, evidence: pd.DataFrame | None = None) -> Part:
+    """A behaviour as the page shows it; `several` where a model has several kinds of attention.
+
+    `evidence` are the rows of `tables/evidence`, where labels were asked for.
+    """
     name = result.name(several)
     id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if several else [])])
     measured = result.behaviour.described
@@ -119,7 +122,10 @@ def told(result: Result, *, several: bool) -> Part:
         ],
         id,
     )
-    attention, cause = sentences.attention(result.behaviour, result.measured), sentences.cause(result.tested)
+    kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
+    known = None if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
+    bars = None if known is None or known.empty else dict(zip(known["measure"], known["bar"], strict=True))
+    attention, cause = sentences.attention(result.behaviour, result.measured, bars), sentences.cause(result.tested)
     short = link(name, id), emphasis("Attention"), Bullets(attention), emphasis("Cause"), Bullets(cause)
     return Part([section], short=[short])
 

@@ -346,7 +346,8 @@ def _page(
     several = len(model.config.stacks) > 1
     results, beside, labelled, asked = found.results, found.beside, found.labelled, found.asked
     scored, explained, probed = found.scored, found.explained, found.probed
-    told = [behaviour_sections.told(result, several=several) for result in results]
+    evidence = labelled.tables["evidence"] if labelled else None
+    told = [behaviour_sections.told(result, several=several, evidence=evidence) for result in results]
     layers = probed if isinstance(probed, Part) else Part()
     parts = [*([labelled] if labelled else []), scored, explained, layers]
     apart = f"Apart from {'labels and ' if labelled else ''}minimal pairs, heads"

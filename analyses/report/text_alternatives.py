@@ -164,7 +164,7 @@ def _most(rows: pd.DataFrame, column: str) -> str:
     named = [_head(row, column, several=several) for row in known.nlargest(_NAMED, column).to_dict("records")]
     said = f"most in {', '.join(named)}"
     if "shows" in rows:
-        marked = int(rows["shows"].sum())
+        marked = int(rows["shows"].to_numpy().sum())
         said += f" ({number(marked) if marked else 'none'} of {counted(len(rows), 'head')} marked)"
     return said
 

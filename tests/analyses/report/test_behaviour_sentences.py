@@ -69,7 +69,7 @@ def measured(behaviour: str, *rows: dict) -> Measured:
 
 
 def in_short(behaviour: str, *rows: dict) -> list[str]:
-    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows))]
+    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows), {})]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,19 @@ def test_what_a_head_does_is_said_from_its_row_in_words_and_two_digits(behaviour
 
 def test_other_heads_that_show_it_are_named_behind_the_best():
     rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
-    assert in_short("position", *rows)[0].endswith("gets 2%. 3 of 3 heads show it, next L0.H1, L0.H2.")
+    assert in_short("position", *rows)[0].endswith("gets 2%. 3 of 3 heads are above it, next L0.H1, L0.H2.")
+
+
+def test_what_heads_gain_that_have_learnt_nothing_is_beside_what_trained_heads_gain():
+    rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
+    own = measured("position", *rows)
+
+    def said(bars: dict[str, float] | None) -> list[str]:
+        return [plain(each) for each in attention(OURS["position"], own, bars)]
+
+    assert said({"previous-token": 0.04})[0].endswith("gets 2%. 3 of 3 heads are above it, next L0.H1, L0.H2.")
+    assert said({"previous-token": 0.88})[0].endswith(" Heads that have learnt nothing gain up to 88%.")
+    assert said(None)[-1] == "Without labels nothing says what heads gain that have learnt nothing."
 
 
 def test_where_no_head_stands_out_the_closest_is_named():
