@@ -5,19 +5,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.findings import NOTABLE
 from analyses.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
-from interp.patching.results import ANSWERS, guessed, refusal
-from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, shares
+from interp.patching.results import ANSWERS, refusal
+from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
 _BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
+PAIRS = 200  # of a task whose prompts are short
+_GUESSING = 0.5  # of the answers, that a coin gives rightly
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
 
@@ -28,7 +33,8 @@ class Task:
     `carried` names the answer in a sentence: a head carries half of “was or were”.
     `neutral` holds prompts that say neither: their logit difference is what the model would answer anyway.
     `extra` are further figures of the task, computed from its pairs. `clusters` say of each pair what it shares with
-    others (names, nouns, the frame of its sentence): pairs that share something are not independent.
+    others (names, nouns, the frame of its sentence): pairs that share something are not independent. `answers` say
+    which answer is right, where a few come again and again.
     """
 
     name: str
@@ -39,6 +45,7 @@ class Task:
     refused: str | None = None
     extra: dict[str, float] = field(default_factory=dict)
     clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    answers: Sequence[str] = ()
     carried: str = ""
 
 
@@ -69,9 +76,11 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     """The share of the clean-corrupt logit difference that each head's `z` carries.
 
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
-    clean prompt (is it necessary?). Intervals and tests are over prompts, or over what prompts share (`Task.clusters`);
-    `q` is over all rows. A task that the model answers no better than by guessing has no shares: what is carried there
-    is no answer.
+    clean prompt (is it necessary?). One half of the pairs chooses heads, the other reports: `choosing_bound` is the end
+    of the first half's interval nearer 0, missing where the share is below 0.05 or the interval holds 0. All else is
+    of the `n` prompts that report; of these `flips` get another answer. Intervals and tests are over prompts, or over
+    what prompts share (`Task.clusters`); `q` is over all rows. A task has no shares if the model may be guessing any
+    of its answers (`guessed`): what is carried there is no answer.
     """
     rows: list[pd.DataFrame] = []
     described = []
@@ -108,10 +117,36 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     if task.neutral is not None:
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
-    if reason := guessed(clean) or refusal(ANSWERS, *plain):  # a coin is asked about few pairs too
+    clusters = [*task.clusters.values()]
+    if reason := guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain):
         return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
-    return facts, [_effect_rows(model, sweep, [*task.clusters.values()], seed) for sweep in sweeps]
+    reports = _reporting(task.pairs)
+    return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps]
+
+
+def guessed(clean: Tensor, answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()) -> str | None:
+    """Why the model cannot do a task: of some answer, it gives no more rightly than a coin would.
+
+    That is where the 95% interval of the share reaches down to one half, over pairs or what they share.
+    """
+    right, named = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
+    for answer in dict.fromkeys(named):
+        own = np.where(named == answer, right, np.nan)
+        found = shares(own[:, None], np.ones(len(own)), clusters=clusters)
+        if not found.low[0] > _GUESSING:  # of few pairs there is no interval
+            where = f" where that is “{answer}”" * bool(answer)
+            said = f"{int(np.nansum(own))} of {int(found.n[0])} prompts{where}"
+            return f"the model puts the right answer first in {said}, which a coin would do as well"
+    return None
+
+
+def _reporting(pairs: Pairs) -> Bool[np.ndarray, " pair"]:
+    """The half that reports: of all different pairs, either way round, the later ones."""
+    both = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
+    names = [frozenset(map(tuple, pair)) for pair in both]
+    order = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([2 * order[name] >= len(order) for name in names])
 
 
 def _neutral_difference(model: Model, task: Task) -> Tensor:
@@ -125,10 +160,22 @@ def _neutral_difference(model: Model, task: Task) -> Tensor:
     return logits[at, task.pairs.right] - logits[at, task.pairs.wrong]
 
 
-def _effect_rows(model: Model, sweep: Sweep, clusters: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
-    effect = sweep.effect().double().cpu().numpy()  # layer head prompt
+def _effect_rows(
+    model: Model, sweep: Sweep, clusters: Sequence[Sequence[str]], reports: Bool[np.ndarray, " pair"], seed: int
+) -> pd.DataFrame:
+    (metric, values), before = *sweep.values.items(), sweep.clean if sweep.direction == "noise" else sweep.corrupt
+    changed = ((values > 0) != (before[metric] > 0)).flatten(0, -2).cpu().numpy()  # head prompt
+    effect = sweep.effect().double().flatten(0, -2).cpu().numpy().T
     whole = sweep.difference().double().cpu().numpy()
-    found = shares(effect.reshape(-1, effect.shape[-1]).T, whole, clusters=clusters, seed=seed)
+
+    def of_half(some: Bool[np.ndarray, " pair"]) -> Shares:
+        ways = [[name for name, here in zip(way, some, strict=True) if here] for way in clusters]
+        return shares(effect[some], whole[some], clusters=ways, seed=seed)
+
+    chose, found = of_half(~reports), of_half(reports)
+    bound = np.where(chose.value > 0, chose.low, chose.high)
+    clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
     where, _ = Heads.of(model).columns(1)
     columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p, "n": found.n}
+    columns |= {"flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
     return pd.DataFrame({**where, "intervention": sweep.direction, **columns})

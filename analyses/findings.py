@@ -39,6 +39,12 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     return shown.loc[np.array(holds, dtype=bool)]
 
 
+def shows(heads: pd.DataFrame) -> np.ndarray:
+    """Of each row, whether its head shows its measure (`notable`): in either reading it is the same finding."""
+    known = {*notable(heads)[_ROW].itertuples(index=False, name=None)}
+    return np.array([row in known for row in heads[_ROW].itertuples(index=False, name=None)], dtype=bool)
+
+
 def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
     return rows.loc[(gain >= NOTABLE) & (low > 0) & (rows["documents"] >= rows["fewest"])]
 
@@ -82,17 +88,29 @@ def varied(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.Dat
     return pd.DataFrame([*chosen, *rest][:top], columns=rows.columns)
 
 
-def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
-    """The heads with the largest effects in a task, a row each, with `denoise` and `noise` and the bounds of either.
+def carriers(effects: pd.DataFrame) -> pd.DataFrame:
+    """The rows in which a head carries part of an answer, or of the other where the share is negative.
 
-    A head counts where one of the two is at least 0.05, its interval excludes 0 and its q is below 0.05.
+    The half of the pairs that chooses has to show it (`choosing_bound`). On the other the share is at least 0.05 either
+    way, on the same side of 0, its interval excludes 0 and its q is below 0.05.
+    """
+    sign = np.sign(effects["effect"])
+    near = effects["ci_low"].where(sign > 0, -effects["ci_high"])
+    clear = (near > 0) & (sign * effects["choosing_bound"] > 0) & (effects["q"] < DISCOVERY)
+    return effects.loc[clear & (effects["effect"].abs() >= NOTABLE)]
+
+
+def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
+    """The heads that carry most of a task's answer, a row each, with `denoise` and `noise` and what belongs to either.
+
+    A head counts where it carries some by one of the two (`carriers`); which carries most, the half that chooses says.
     """
     rows = effects.loc[effects["task"] == task]
-    clear = (rows["effect"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
-    largest = rows.loc[clear].sort_values("effect", ascending=False, kind="stable").drop_duplicates(HEAD).head(top)
-    chosen = largest[HEAD]
+    largest = carriers(rows).loc[lambda found: found["effect"] > 0]
+    largest = largest.sort_values("choosing_bound", ascending=False, kind="stable").drop_duplicates(HEAD).head(top)
+    chosen = largest[[*HEAD, "n"]]
     for way in rows["intervention"].unique():
-        values = rows.loc[rows["intervention"] == way, [*HEAD, "effect", "ci_low", "ci_high"]]
-        names = {"effect": way, "ci_low": f"{way}_low", "ci_high": f"{way}_high"}
+        values = rows.loc[rows["intervention"] == way, [*HEAD, "effect", "ci_low", "ci_high", "flips"]]
+        names = {"effect": way, "ci_low": f"{way}_low", "ci_high": f"{way}_high", "flips": f"{way}_flips"}
         chosen = chosen.merge(values.rename(columns=names), on=HEAD, how="left")
     return chosen

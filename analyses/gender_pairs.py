@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
@@ -37,7 +37,7 @@ _OBJECT = (
 _NEUTRAL = "The child"
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
+def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     """Which heads carry gender to the pronoun, in two tasks.
 
     `gender`: two people of different gender, who change places in the corrupted prompt. The answers are " his" and
@@ -64,7 +64,7 @@ class _Prompt(NamedTuple):
     corrupt: str
     right: str
     wrong: str
-    names: str
+    names: tuple[str, str]
     frame: str
 
 
@@ -72,7 +72,7 @@ def _two_people(model: Model, count: int, seed: int, question: str) -> Task:
     def prompt(number: int, masculine: str, feminine: str, rng: random.Random) -> _Prompt:
         frame = rng.choice(_OBJECT if number // 2 % 2 else _SUBJECT)
         clean, corrupt = (frame.format(one=a, other=b) for a, b in ((masculine, feminine), (feminine, masculine)))
-        return _Prompt(clean, corrupt, " his", " her", f"{masculine} {feminine}", frame)
+        return _Prompt(clean, corrupt, " his", " her", (masculine, feminine), frame)
 
     tokenizer, made = _made(model, count, seed, prompt)
     return _task("gender", question, model, made, None, tokenizer)
@@ -81,7 +81,8 @@ def _two_people(model: Model, count: int, seed: int, question: str) -> Task:
 def _one_person(model: Model, count: int, seed: int, question: str) -> Task:
     def prompt(number: int, masculine: str, feminine: str, rng: random.Random) -> _Prompt:
         frame, he, she = rng.choice(_ONE)
-        return _Prompt(frame.format(name=masculine), frame.format(name=feminine), he, she, masculine, frame)
+        clean, corrupt = (frame.format(name=name) for name in (masculine, feminine))
+        return _Prompt(clean, corrupt, he, she, (masculine, feminine), frame)
 
     tokenizer, made = _made(model, count, seed, prompt)
     return _task("name-gender", question, model, made, _NEUTRAL, tokenizer)
@@ -122,5 +123,8 @@ def _task(
         pronouns = tokenizer.continuation(right[place]), tokenizer.continuation(wrong[place])
         shared = pronouns[0][: first_difference(*pronouns)]
         rows.append([*tokenizer.prefix, *tokenizer.pieces(frames[place].format(name=neutral)).ids, *shared])
-    clusters = {"names": [names[place] for place in found.kept], "frame": [frames[place] for place in found.kept]}
-    return Task(name, question, found, TokenBatch.from_rows(rows) if rows else None, found.left_out, clusters=clusters)
+    shared = dict(zip(("masculine name", "feminine name"), zip(*names, strict=True), strict=True)) | {"frame": frames}
+    clusters = {way: [values[place] for place in found.kept] for way, values in shared.items()}
+    answers = [right[place].strip().lower() for place in found.kept]
+    beside = TokenBatch.from_rows(rows) if rows else None
+    return Task(name, question, found, beside, found.left_out, clusters=clusters, answers=answers)

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
+from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
 from analyses.reading.collectors import measured, summary
@@ -159,12 +159,16 @@ class Collector:
         pairs = [(self.tags[x], self.tags[y]) for x, y in tag_pairs]
         self.lifts = {sink: TagTotals(self.heads.count, pairs, causal=self.causal) for sink in SINKS}
         self.records = Records(self.heads, self.chosen, (OFFSETS, NEAREST), RELATION) if rules else None
+        if self.records is not None:
+            self.records.unseen[:] = 0
         self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         self._add_lifts(batch)
         items = Items.of(batch, self.relations, self.causal, self.counts)
+        if self.records is not None and not self.records.full:
+            self.records.unseen += items.unseen
         if len(items):
             choices = Choices(batch, items)
             for sink in SINKS:
@@ -245,7 +249,7 @@ _ACROSS = (
 )
 
 
-def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
+def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     """Which heads carry the subject's number to its verb, in two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
@@ -285,20 +289,22 @@ def _agreement(model: Model, count: int, seed: int, name: str, question: str, fr
     rng.shuffle(subjects)
     clean, corrupt, right, wrong, related = [], [], [], [], []
     for number in range(count):
-        singular, plural = subjects[number % len(subjects)]  # all of them before any comes again
-        distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])[number % 2]
+        turn, place = divmod(number, len(subjects))  # all of them before any comes again
+        singular, plural = subjects[place]
+        distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])
         frame = rng.choice(frames)
         forms = [(singular, " was"), (plural, " were")]
-        if number // 2 % 2:  # swapped both ways
+        if (number + turn) // 2 % 2:  # swapped both ways, each subject too
             forms.reverse()
-        prompts = [frame.format(subject=subject, distractor=distractor) for subject, _ in forms]
+        prompts = [frame.format(subject=subject, distractor=distractor[(number + turn) % 2]) for subject, _ in forms]
         for column, value in zip((clean, corrupt, right, wrong), (*prompts, *(verb for _, verb in forms)), strict=True):
             column.append(value)
-        related.append((singular, distractor, frame))
+        related.append((singular, plural, distractor.singular, frame))
     found = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
-    ways = ("subject", "distractor", "frame")
+    ways = ("subject", "subject in the plural", "distractor", "frame")
     clusters = {way: [related[place][at] for place in found.kept] for at, way in enumerate(ways)}
-    return Task(name, question, found, left_out=found.left_out, clusters=clusters)
+    answers = [right[place].strip() for place in found.kept]
+    return Task(name, question, found, left_out=found.left_out, clusters=clusters, answers=answers)
 
 
 def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ import typer
 
 from analyses.cli.command_frame import Asked, corpora, leaving
 from analyses.cli.options import (
-    N_PAIRS,
     Corpora,
     Exact,
     Experiments,
@@ -35,7 +34,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         *,
         corpus: Corpora = None,
         over_training: OverTraining = None,
-        pairs: Pairs = N_PAIRS,
+        pairs: Pairs = None,
         labels: Labels = behaviours is None,
         exact: Exact = False,
         probes: Probes = behaviours is None,
@@ -49,7 +48,7 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         from interp import InputError
 
         if over_training:
-            given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs != N_PAIRS}
+            given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs is not None}
             given |= {"measures": bool(measures), "text": bool(text), "training": training is not None}
             given |= {
                 "no-labels": not labels,

@@ -8,9 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-N_PAIRS = 40  # of each causal test
-
-
 # What can be typed for an option: each value is its name in small letters.
 Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")
 Stack = StrEnum("Stack", "ENCODER DECODER")
@@ -92,7 +89,10 @@ JsonLines = Annotated[
     bool, typer.Option("--json", help="Say how it goes and what was written as JSON, an object a line.")
 ]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights; int8 computes in float32.")]
-Pairs = Annotated[int, typer.Option(min=2, max=10_000, help="Minimal pairs of each causal test.")]
+Pairs = Annotated[
+    int | None,
+    typer.Option(min=2, max=10_000, help="Minimal pairs of each causal test.", show_default="200, and 40 for copying"),
+]
 Labels = Annotated[
     bool,
     typer.Option("--labels/--no-labels", help="Label heads: chosen on one half of the text, reported on the other."),

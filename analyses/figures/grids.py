@@ -29,15 +29,14 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.findings import DISCOVERY, NOTABLE, carriers, shows
 
-NOTABLE = 0.05  # the least gain or effect that is called one
-DISCOVERY = 0.05  # the false discovery rate that a dot is held to
 _BESIDE = 1.0  # inches that the colour bar and the names of axes take
 _APART = 0.25  # and between the titles of panels that stand side by side
 _TICKS = 8  # labels along an axis at most
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]  # where the colours of lifts are named
-_DOTS = f"A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}."
+_DOTS = f"A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}{{}}."
 _UNDEFINED = "Hatched: undefined."
 Quantity = Literal["gain", "value", "lift"]
 
@@ -52,7 +51,7 @@ def head_grid(
     by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
-    """One heat map a measure, on one scale; a dot marks a gain of at least 0.05, clear of 0, with q below 0.05.
+    """One heat map a measure, on one scale; a dot marks a finding (`analyses.findings.notable`).
 
     Args:
         heads: rows of `tables/heads`.
@@ -71,6 +70,7 @@ def head_grid(
     kinds = ["measure", *apart, "stack", "attention"]
     wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
     columns = {"measure": wanted or None, "sink": sink, **dict.fromkeys(apart)}
+    heads = heads.assign(shown=shows(heads))
     rows = select_rows(heads, [*kinds, "layer", "head"], single=() if apart else SOURCES, **columns)
     wanted = wanted or [*rows["measure"].unique()]
     groups = [
@@ -79,9 +79,8 @@ def head_grid(
         for key, group in rows.loc[rows["measure"] == measure].groupby(kinds, sort=False)
     ]
     question = f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
-    notable = (rows["gain"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
     column = "gain" if quantity == "gain" else "value"
-    marked = rows.index[notable] if quantity != "value" else rows.index[:0]  # a value alone is no finding
+    marked = rows.index[rows["shown"]] if quantity != "value" else rows.index[:0]  # a value alone is no finding
     scale = _scale(rows[column], quantity)
     colours = SIGNED if quantity == "lift" else shades(colour_of(rows))
     drawn = {"column": column, "label": _LABELS[quantity], "drawn": (scale, colours), "marked": marked}
@@ -91,14 +90,16 @@ def head_grid(
         figure,
         said,
         _UNDEFINED * bool(rows[column].isna().to_numpy().any()),
-        _DOTS.format("a gain") * bool(len(marked)),
+        _DOTS.format("a gain", ", in five documents at least, eight where items are right or wrong")
+        * bool(len(marked)),
     )
     return figure
 
 
 @styled
 def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
-    """Denoising and noising of every head side by side, on one scale; a dot marks effects of 0.05 either way.
+    """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
+    answer, or of the other (`analyses.findings.carriers`).
 
     Args:
         effects: rows of `tables/effects`; 1 is the whole effect.
@@ -112,8 +113,7 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     says = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
     keys = ["intervention", "stack", "attention"]
     groups = [(says.get(str(key[0]), str(key[0])), group) for key, group in rows.groupby(keys, sort=True)]
-    clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
-    marked = rows.index[(rows["effect"].abs() >= NOTABLE) & clear]
+    marked = carriers(rows).index
     question, drawn = (
         f"Which heads cause the right answer in {task}?",
         (signed_scale(float(rows["effect"].abs().max())), SIGNED),
@@ -121,7 +121,8 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     label = "share of the\nlogit difference"
     figure = _grid(question, groups, page, column="effect", label=label, drawn=drawn, marked=marked)
     said = f"The share of the logit difference that each head carries in {task}, layer 0 at the bottom."
-    caption(figure, said, _DOTS.format("a share, above 0 or below,") * bool(len(marked)))
+    chosen = ", on the pairs that did not choose the head"
+    caption(figure, said, _DOTS.format("a share, above 0 or below,", chosen) * bool(len(marked)))
     return figure
 
 

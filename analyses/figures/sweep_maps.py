@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.grids import DISCOVERY, NOTABLE, mark, size
+from analyses.figures.grids import mark, size
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     INK,
@@ -31,6 +31,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from analyses.findings import DISCOVERY, NOTABLE
 from analyses.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}

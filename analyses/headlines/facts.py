@@ -18,7 +18,7 @@ import pandas as pd
 
 from analyses import plain_words
 from analyses.behaviours import ACROSS
-from analyses.findings import DISCOVERY, NOTABLE, notable
+from analyses.findings import carriers, notable
 from analyses.head_names import Place, places
 from analyses.measures import RANKED, Behaviour, Measure
 from analyses.plain_words import Words
@@ -63,8 +63,8 @@ class Row:
 class Size:
     """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
 
-    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from. `q` is its
-    own, where it has one beside that of its fact.
+    `over` is the baseline that a gain is over, by its name in `heads`; of nats what they are read off from; of a share
+    of an answer how many answers change. `q` is its own, where it has one beside that of its fact.
     """
 
     what: str
@@ -88,7 +88,8 @@ class Fact:
     q          of the evidence that holds
     q_effect   of the effect that is not established; NaN where there is none, or it was not asked for
     value      of the measure on the whole text, and what its baseline or rule gets: NaN where it has none
-    strength   the lower end of the interval, of what the baseline leaves over: at most 1, but for `nats`
+    strength   the lower end of the interval, of what the baseline leaves over: at most 1, but for `nats`; of a share
+               of an answer that of the pairs that chose it
     rung       what simpler descriptions leave over: 3 what only the words' content tells, a relation, a reference or a
                copy; 2 a pair of tags; 1 a class of words, whoever asks; 0 a distance; -1 the first position
     rows       the row it comes from, and those of what stands beside it
@@ -317,9 +318,9 @@ def _carried(tables: Tables, foretold: Mapping[str, str]) -> Iterable[tuple[Plac
     if effects.empty:
         return
     carried = answers(tables)
-    clear = (effects["effect"] >= NOTABLE) & (effects["ci_low"] > 0) & (effects["q"] < DISCOVERY)
     ways = _indexed(effects, "behaviour", "task", "intervention")
-    for row in effects.loc[clear & (effects["intervention"] == "noise")].to_dict("records"):
+    needed = carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)])
+    for row in needed.to_dict("records"):
         place, task = Place.of(row), str(row["task"])
         both = [row, *(other for other in [ways.get((*place, row["behaviour"], task, "denoise"))] if other is not None)]
         answer = carried.get(task) or task
@@ -332,7 +333,7 @@ def _carried(tables: Tables, foretold: Mapping[str, str]) -> Iterable[tuple[Plac
                 task,
                 tuple(_effect(each) for each in both),
                 float(row["q"]),
-                float(row["ci_low"]),
+                float(row["choosing_bound"]),
                 3,
                 tuple(_row("effects", each, "behaviour", "task", "intervention") for each in both),
                 measures=(foretold[task],) if task in foretold else (),
@@ -348,7 +349,13 @@ def answers(tables: Tables) -> dict[str, str]:
 
 def _effect(row: Mapping[str, Any]) -> Size:
     what = "removed by replacing it" if row["intervention"] == "noise" else "restored by it"
-    return Size(what, float(row["effect"]), float(row["ci_low"]), float(row["ci_high"]), "share", q=float(row["q"]))
+    sizes = float(row["effect"]), float(row["ci_low"]), float(row["ci_high"])
+    return Size(what, *sizes, "share", flips(row), float(row["q"]))
+
+
+def flips(row: Mapping[str, Any]) -> str:
+    """How many answers change, from a row of `effects`."""
+    return f"{row['flips']:.0f} of {row['n']:.0f} answers"
 
 
 # Near tokens.

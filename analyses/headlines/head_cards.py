@@ -13,7 +13,7 @@ from analyses import plain_words
 from analyses.figures import measure_name
 from analyses.head_names import Place, places
 from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, Tables, answers, facts, titles
+from analyses.headlines.facts import Fact, Size, Tables, answers, facts, flips, titles
 from analyses.headlines.formation_curves import formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
@@ -197,14 +197,15 @@ class _Cards:
             ways = {str(row["intervention"]): row for row in rows.to_dict("records")}
             shares = [text for way in ("noise", "denoise") for text in _share(ways.get(way))]
             shown.append([self.tasks.get(task) or task, *shares])
-        return Table(["task", "removed by replacing it", "95%", "restored by it", "95%"], shown, "lrrrr")
+        ways = ("removed by replacing it", "restored by it")
+        return Table(["task", *(name for way in ways for name in (way, "95%", "changes"))], shown, "lrrrrrr")
 
 
 def _share(row: Mapping[str, Any] | None) -> list[str]:
-    """An effect and its interval; dashes where there is none."""
+    """An effect, its interval and how many answers change; dashes where there is none."""
     if row is None:
-        return ["–", "–"]
-    return [percent(row["effect"]), f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"]
+        return ["–"] * 3
+    return [percent(row["effect"]), f"{percent(row['ci_low'])} to {percent(row['ci_high'])}", flips(row)]
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
@@ -231,7 +232,9 @@ def _told(size: Size) -> str:
     """A size in words, with its interval."""
     if size.unit == "share" and size.what != "gain":
         own = f", false discovery rate {_rate(size.q)}" if np.isfinite(size.q) else ""
-        return f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)}){own}"
+        return (
+            f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)}; {size.over} change){own}"
+        )
     if size.unit == "lift":
         value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
         return f"{value} times what distance explains ({low} to {high})"

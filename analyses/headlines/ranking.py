@@ -10,7 +10,7 @@ Of a head's facts, in this order, each step deciding only where those before it 
 5. the lower end of the interval.
 
 Of a model's heads those come first that the model needs: by the largest share of an answer that the head carries (the
-lower end of the interval), then by its effect in nats, then as their first facts would.
+lower end of the interval on the pairs that chose it), then by its effect in nats, then as their first facts would.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,6 +75,6 @@ def of_fact(fact: Fact) -> Rank:
 
 
 def _of_head(own: Sequence[Fact]) -> tuple[float, float, Rank]:
-    shares = [fact.sizes[0].low for fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+    shares = [fact.strength for fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share"]
     costs = [size.low for fact in own if fact.needed for size in fact.sizes if size.unit == "nats"]
     return -max(shares, default=0.0), -max(costs, default=0.0), min(map(of_fact, own))

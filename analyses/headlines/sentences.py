@@ -14,10 +14,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from analyses import plain_words
-from analyses.findings import FEW_ITEMS
+from analyses.findings import FEW_ITEMS, NOTABLE
 from analyses.head_names import Place
 from analyses.headlines import ranking
-from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, head_row, rule_row, titles
+from analyses.headlines.facts import WHOEVER, Fact, Row, Tables, answers, flips, head_row, rule_row, titles
 from analyses.measures import Behaviour, Measure
 from analyses.numerals import percent
 from analyses.position import REPEATS
@@ -26,6 +26,7 @@ from analyses.rivals.rules import called_beside
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 _EITHER_WAY = Measure("", binary=True)  # its items are right or wrong: as many documents as it asks for tell such rows
 _SURE = 0.8  # of the prompts: a model that is right in fewer is said to be
+_SEEN = 0.5  # of a relation's items: a model that sees fewer is said to
 _VERDICTS: dict[Verdict, tuple[str, str, str]] = {  # of one behaviour, of several, and without a verb
     "found": ("is found", "are found", "found"),
     "part": ("is found in part", "are found in part", "in part"),
@@ -197,23 +198,34 @@ def _hidden(fact: Fact) -> tuple[str, tuple[Row, ...]]:
 
 
 def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row, ...]]]:
-    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat."""
+    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat. Where rules are
+    to be beaten, the half that does not report says which it is."""
     called = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
     called = [name for name in called if name in behaviour.headline] or called
-    rules = tables.get("rules", pd.DataFrame(columns=["behaviour", "measure", "value", "rival_value", "n"]))
+    rules = tables.get("rules", pd.DataFrame(columns=["behaviour", "measure", "choosing_margin", "n"]))
     beside = rules.loc[
         (rules["behaviour"] == behaviour.name) & rules["measure"].isin(called) & (rules["n"] >= FEW_ITEMS)
     ]
-    beside = beside.assign(gain=beside["value"] - beside["rival_value"]).dropna(subset=["gain"])
+    beside = beside.sort_values("choosing_margin", ascending=False, kind="stable").dropna(subset=["choosing_margin"])
     if len(beside):
-        return [("closest", (rule_row(beside.nlargest(1, "gain").iloc[0].to_dict()),))]
+        return [("closest", (rule_row(beside.iloc[0].to_dict()),))]
     heads = tables["heads"]
     asked = heads.loc[
         (heads["behaviour"] == behaviour.name) & (heads["sink"] == "kept") & heads["measure"].isin(called)
     ]
     asked = asked.dropna(subset=["gain"])
     asked = asked.loc[asked["n"] >= FEW_ITEMS] if (asked["n"] >= FEW_ITEMS).any() else asked
-    return [("closest", (head_row(asked.nlargest(1, "gain").iloc[0].to_dict()),))] if len(asked) else []
+    if asked.empty:
+        return []
+    best = head_row(asked.nlargest(1, "gain").iloc[0].to_dict())
+    return [("closest", (best, *_with_bar(tables, best)))]
+
+
+def _with_bar(tables: Tables, row: Row) -> list[Row]:
+    """The row of `evidence` about the same as one of `heads`, where that says what heads gain that learnt nothing."""
+    evidence, key = tables.get("evidence", pd.DataFrame()), dict(row.key[:-1])
+    there = "bar" in evidence and bool(evidence[[*key]].eq([*key.values()]).all(axis=1).any())
+    return [Row("evidence", row.key[:-1])] if there else []
 
 
 # How rows are worded.
@@ -258,9 +270,14 @@ def _say_chooses(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     label, rule = rows[0], rows[-1]
     head = f"{_named(label, several)} {_label(rows, titled).said}"
     if _name(rows).startswith("rule:"):
-        return f"{head} in {percent(rule['predicts'])} of cases, as a simple rule does"
+        return f"{head} in {percent(rule['predicts'])} of {_cases(rule)}, as a simple rule does"
     own, rival, taking = percent(rule["value"]), percent(rule["rival_value"]), plain_words.taking(str(rule["rival"]))
-    return f"{head} in {own} of cases; {taking} gets {rival}"
+    return f"{head} in {own} of {_cases(rule)}; {taking} gets {rival}"
+
+
+def _cases(rule: Mapping[str, Any]) -> str:
+    """Of which cases a row of rules is: a model that reads from left to right may see few of a relation."""
+    return f"the {percent(rule['asked'])} of cases that it sees" if rule["asked"] < _SEEN else "cases"
 
 
 def _say_finds(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
@@ -275,6 +292,7 @@ def _say_carries(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     effect, task = rows[0], {"carried": "", "accuracy": 1.0, **rows[-1]}
     answer = plain_words.answer(task["carried"] or task["task"])
     said = f"Replacing {_named(effect, several)} removes {percent(effect['effect'])} of {answer}"
+    said += f" and changes {flips(effect)}"
     if task["accuracy"] < _SURE:
         said += f"; the model is right in {percent(task['accuracy'])}"
     return said
@@ -288,14 +306,18 @@ def _say_hidden(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
 
 def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     """From a row of rules, which is of the half that heads were not chosen on, or of heads, that shows nothing."""
-    (row,) = rows
+    row, *evidence = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
     asked = plain_words.label(str(row["measure"]), titled.get(str(row["measure"]), ""))
     said = f"No head is shown to {plain_words.infinitive(asked.said)}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
-    best += " (held-out)" if "rival" in row else ""
-    return f"{said}: {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    if "rival" in row:
+        best += " (held-out)" if _cases(row) == "cases" else f" of {_cases(row)} (held-out)"
+    said += f": {best}, {plain_words.taking(str(rule))} {percent(share)}"
+    if evidence and evidence[0]["bar"] >= NOTABLE:
+        said += f"; heads that have learnt nothing gain up to {percent(evidence[0]['bar'])}"
+    return said
 
 
 _MADE: dict[str, Callable[[Rows, Mapping[str, str], bool], str]] = {

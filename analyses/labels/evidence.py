@@ -172,8 +172,7 @@ def candidates(
     if effects is not None:
         rows = pd.concat([rows, moving(effects)[CELL].assign(attends=False, moves=True)])
     fit = [behaviour[name].called is not None for name in rows["measure"]]
-    chosen = rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
-    return chosen.assign(bar=[bars.get(name) for name in chosen["measure"]])
+    return rows.loc[np.array(fit, dtype=bool)].groupby(CELL, sort=False, as_index=False).max()
 
 
 def _read(

@@ -4,7 +4,7 @@ Labels are chosen on one half of the documents and reported on the other. A head
 half, it shows a measure (`analyses.findings`) by more than any head that has learnt nothing does, or where hiding the
 measure's claimed keys costs what the model says (`analyses.labels.knockouts`). On the reporting half each gets
 
-    both        attention and effect hold: Benjamini-Hochberg on the larger of their two p, over all candidates
+    both        attention and effect hold, by the larger of their two p
     attention   it attends, and what it attends to has no effect that could be told from chance
     effect      the model needs it, though attention does not stand out from its baseline
 
@@ -41,7 +41,6 @@ from analyses.rivals.rules import BEATS, plain_name
 from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model
 from interp.patterns.rows import SINKS
-from interp.statistics import benjamini_hochberg
 
 _FOUND = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
 _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
@@ -51,13 +50,13 @@ LABEL_COLUMNS = [
     *("stack", "attention", "layer", "head", "behaviour", "label", "evidence", "gain", "gain_low", "gain_high"),
     *(*_SINGLE, "readout", "p_attention", "p_effect", "q", "q_within"),
     *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, *_REST, "others", *_OTHERS),
-    *("task", "task_effect", "task_low", "task_high", "measure", "verdict", "rule"),
+    *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
 ]
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
     *(*_SINGLE, "masked", "p_effect", "readout", "agreement", "label"),
-    *("measured", "error"),
+    *("measured", "error", "bar"),
 ]
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = (
@@ -72,7 +71,7 @@ class Labelled:
 
     labels     the rows of `tables/labels`: one a head and label, all that hold on the reporting half
     evidence   one row a head and measure of the reporting half, labelled or not: gain and effect, with their intervals,
-               and the label that rests on it
+               the label that rests on it, and the `bar`: the largest gain of any head that has learnt nothing
     left_out   by behaviour, why it could not be labelled, or what of its evidence is missing
     nameless   how many candidates show a measure, are not shown to be more than the simplest rules, and follow none of
                them: they carry no label
@@ -107,11 +106,12 @@ def label(
     over documents. `effect` is the least of three, with its interval: `hiding` the keys costs more than its control,
     `exchange` of their values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`);
     `p_effect` is the largest of their p. Where hiding costs less than 0.01 it is the effect. `q` is over all
-    candidates: of `max(p_attention, p_effect)` for `both`, else of the one p; `q_within` over those of the behaviour.
+    candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour.
     `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
     measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
     gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
-    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them.
+    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them;
+    of their `task_n` prompts `task_flips` get another answer.
     `all_effect` is the effect, the least of the same three, in all `heads` at once that have the label by this measure:
     heads that do the same stand in for each other, so that single effects are lower bounds. `rest_effect` is that in
     all of them but this one, where that in all is at least 0.01: where it is as large, this one adds nothing.
@@ -219,6 +219,7 @@ def _known(evidence: Evidence) -> pd.DataFrame:
         agreement=[agreement[name] for name in rows["measure"]],
         error=np.where(rows["measured"].eq(False), evidence.screened.error if evidence.screened else np.nan, np.nan),
         label=[measure.called for measure in measures],
+        bar=[evidence.bars.get(measure.name) for measure in measures],
         fit=rows["without"].to_numpy(dtype=bool) & (alone | np.array(both, dtype=bool)),
     )
 
@@ -251,7 +252,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Which candidates hold on the reporting half, and by what evidence; and how many hold but for the simplest rules.
 
     What has rules to beat is asked twice: as itself, with the larger p of its evidence and of what sets it apart from
-    the rules, and by a plainer name. All are one family.
+    the rules, and by a plainer name.
     """
     held = _held(pd.concat([_as_itself(candidates), _plainer(candidates)], ignore_index=True))
     plain = held["plain"].to_numpy(dtype=bool)
@@ -280,19 +281,13 @@ def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
 
 
 def _held(candidates: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold, with their evidence and q over all rows."""
+    """The rows that hold, with their evidence and q (`_q`); what misses a margin, or has no name, makes no label."""
     rows = candidates.copy()
     attention, effect = (rows[name].astype(float).fillna(1.0).to_numpy() for name in ("p_attention", "p_effect"))
     effect = np.where(rows["effect"].astype(float) >= NOTABLE_EFFECT, effect, 1.0)
     masked, masked_low, masked_p = (rows[name].to_numpy(dtype=float) for name in ("masked", "masked_low", "masked_p"))
     there = (rows["readout"] != MaskedWord.name) | ((masked >= NOTABLE) & (masked_low > 0))
     beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)
-    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
-    q = {evidence: benjamini_hochberg(each) for evidence, each in p.items()}
-    within = {evidence: np.zeros(len(rows)) for evidence in p}
-    for own in rows.groupby("behaviour").indices.values():
-        for evidence, each in p.items():
-            within[evidence][own] = benjamini_hochberg(each[own])
     chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
     gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
     attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
@@ -300,6 +295,14 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
     looks = low > bar  # the best of a thousand heads that have learnt nothing is itself exceeded by luck
     holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves & looks}
+    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
+    smallest = np.minimum.reduce([np.where(holds[kind] & rows["label"].notna(), each, 1.0) for kind, each in p.items()])
+    called = rows[CELL].assign(p=smallest)
+    q = {kind: _q(each, called) for kind, each in p.items()}
+    within = {kind: np.zeros(len(rows)) for kind in p}
+    for own in rows.groupby("behaviour").indices.values():
+        for kind, each in p.items():
+            within[kind][own] = _q(each[own], called.iloc[own])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
     for evidence in ("both", "attention", "effect"):  # the strongest that holds
@@ -307,6 +310,22 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
         rows.loc[new, "evidence"] = evidence
         rows.loc[new, "q"], rows.loc[new, "q_within"] = q[evidence][new], within[evidence][new]
     return rows.loc[rows["evidence"] != ""]
+
+
+def _q(p: np.ndarray, called: pd.DataFrame) -> np.ndarray:
+    """The false discovery rate of labels at which each p makes one, whichever evidence labels rest on.
+
+    A candidate is a family of tests: attention, effect, both, each as itself and by a plainer name. Whichever of its
+    nulls are true, a label that is false takes one of two p below a bound: those of attention, of effect, of the rules
+    or of the masked rows are all that the tests are the largest of, and any two cover every case. So twice the smallest
+    p of a candidate (`called`; 1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates
+    selects; within what it selects each kind is held to the same bound, which controls the rate of false labels over
+    those selected (Benjamini & Bogomolov 2014).
+    """
+    smallest = np.sort(2 * np.asarray(called.groupby(CELL)["p"].min(), dtype=float))
+    m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
+    later = np.minimum.accumulate([1.0, *(smallest * m / np.arange(1, m + 1))[::-1]])[::-1]
+    return np.minimum(later[below], np.where(below > 0, 2 * p * m / np.maximum(below, 1), 1.0))
 
 
 def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -380,5 +399,6 @@ def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str 
             if carried is not None:
                 row |= {"task": task, "task_effect": carried["effect"]}
                 row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
+                row |= {"task_flips": carried["flips"], "task_n": carried["n"]}
                 break
     return pd.DataFrame(rows, columns=LABEL_COLUMNS)

@@ -51,7 +51,7 @@ class Sums:
 
 
 def measure(
-    run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int
+    run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int | None
 ) -> list[Result]:
     """Every behaviour on its corpus, each corpus read once for each kind of attention."""
     kinds, needs = Heads.every(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
@@ -117,7 +117,7 @@ def _served(
                 yield Served(used, kind, some)
 
 
-def _effects(model: Model, behaviour: Behaviour, pairs: int, seed: int) -> tuple[Effects, float]:
+def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -> tuple[Effects, float]:
     """What patches do, and how many seconds it took."""
     began = time.perf_counter()
     if len(model.config.stacks) > 1:
@@ -125,7 +125,7 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int, seed: int) -> tuple
     elif behaviour.effects is None:
         found = no_effects(behaviour.name, _NO_PAIRS)
     else:
-        found = behaviour.effects(model, pairs=pairs, seed=seed)
+        found = behaviour.effects(model, **({} if pairs is None else {"pairs": pairs}), seed=seed)
     return found, time.perf_counter() - began
 
 

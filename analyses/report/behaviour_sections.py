@@ -13,7 +13,7 @@ from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, causes
 from analyses.head_names import head_name
 from analyses.head_tables import Collected, Heads, Measured
 from analyses.measures import RANKED, UNITS, Behaviour
-from analyses.numerals import counted, false_discovery_rate, interval, number, whole
+from analyses.numerals import counted, false_discovery_rate, interval, number, percent, whole
 from analyses.report import behaviour_sentences as sentences
 from analyses.report.behaviour_sentences import UNSURE, beside_rules
 from analyses.rivals.rules import NO_RULE, OTHERS
@@ -42,11 +42,13 @@ _COLUMNS = [
     *("value without first position", "value by norm"),
 ]
 _FOLLOWED = (
-    "On the half of the documents that chose nothing, for the best head of each relation. “Best rule”: the nearest "
-    "word of a class that is right most often. “Where it errs”: how often the head chooses the other end of the "
-    "relation, and how often the word that the rule chooses. “Own rule”: the one that this head follows best, and how "
-    "much more often, where it errs, the head is right than with it. A head of the relation beats both, and is right "
-    "in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts its choices."
+    "On the half of the documents that chose nothing, for the head of each relation that is best on the other. "
+    "“Asked”: the share of the relation’s items of which the model sees both words from the one that asks. “Best "
+    "rule”: the nearest word of a class that is right most often. “Where it errs”: how often the head chooses the "
+    "other end of the relation, and how often the word that the rule chooses. “Own rule”: the one that this head "
+    "follows best, and how much more often, where it errs, the head is right than with it. A head of the relation "
+    "beats both, and is right in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts "
+    "its choices."
 )
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
@@ -88,8 +90,11 @@ class Result:
         return self.behaviour.title + (f" in {self.kind.title}" if several else "")
 
 
-def told(result: Result, *, several: bool) -> Part:
-    """A behaviour as the page shows it; `several` where a model has several kinds of attention."""
+def told(result: Result, *, several: bool, evidence: pd.DataFrame | None = None) -> Part:
+    """A behaviour as the page shows it; `several` where a model has several kinds of attention.
+
+    `evidence` are the rows of `tables/evidence`, where labels were asked for.
+    """
     name = result.name(several)
     id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if several else [])])
     measured = result.behaviour.described
@@ -117,7 +122,10 @@ def told(result: Result, *, several: bool) -> Part:
         ],
         id,
     )
-    attention, cause = sentences.attention(result.behaviour, result.measured), sentences.cause(result.tested)
+    kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
+    known = None if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
+    bars = None if known is None or known.empty else dict(zip(known["measure"], known["bar"], strict=True))
+    attention, cause = sentences.attention(result.behaviour, result.measured, bars), sentences.cause(result.tested)
     short = link(name, id), emphasis("Attention"), Bullets(attention), emphasis("Cause"), Bullets(cause)
     return Part([section], short=[short])
 
@@ -209,6 +217,7 @@ def _followed(result: Result) -> list[Table]:
         [
             _head(row),
             measure_name(row["measure"]),
+            percent(row["asked"]) if pd.notna(row["asked"]) else "–",
             number(row["value"]),
             f"{measure_name(row['rival'])} {number(row['rival_value'])}",
             f"{number(row['target_share'])} / {number(row['rival_share'])} (n {whole(row['n_differ'])})",
@@ -219,8 +228,8 @@ def _followed(result: Result) -> list[Table]:
         ]
         for row in shown.to_dict("records")
     ]
-    columns = ["head", "relation", "right", "best rule", "where it errs", "own rule", "verdict", "follows"]
-    return [Table(columns, rows, "llrwwwww", _FOLLOWED)] if rows else []
+    columns = ["head", "relation", "asked", "right", "best rule", "where it errs", "own rule", "verdict", "follows"]
+    return [Table(columns, rows, "llrrwwwww", _FOLLOWED)] if rows else []
 
 
 def _head(row: Mapping[str, Any]) -> str:
@@ -273,7 +282,13 @@ def _outcome(task: Mapping[str, Any], effects: pd.DataFrame) -> list[Piece]:
 def _effect(row: Mapping[str, Any]) -> list[Piece]:
     """What one head restores and removes."""
     does = [
-        [f"{says} {number(row[way])} ", soft(f"(95% {interval(row[way + '_low'], row[way + '_high'])})")]
+        [
+            f"{says} {number(row[way])} ",
+            soft(
+                f"(95% {interval(row[way + '_low'], row[way + '_high'])}; "
+                f"{row[way + '_flips']:.0f} of {row['n']:.0f} answers change)"
+            ),
+        ]
         for way, says in (("denoise", "restores"), ("noise", "removes"))
         if way in row
     ]

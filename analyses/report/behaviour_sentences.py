@@ -41,6 +41,7 @@ _BESIDE_OTHERS = {
     UNTESTED: "Whether {these} look at {those} more than other words do cannot be told from this text.",
 }
 
+_NO_BARS = "Without labels nothing says what heads gain that have learnt nothing."
 _CARRIES = {  # by the ways in which heads were patched
     ("noise", "denoise"): ("Replacing ", " removes {} of {answer}, and alone it restores {}"),
     ("noise",): ("Replacing ", " removes {} of {answer}"),
@@ -51,16 +52,18 @@ _CARRIES = {  # by the ways in which heads were patched
 # Attention.
 
 
-def attention(behaviour: Behaviour, measured: Measured) -> list[Text]:
-    """For each headline measure that any head shows, the best head and how many others."""
+def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
+    """For each headline measure that any head shows, the best head and how many others.
+
+    `bars` are by measure the largest gains of heads that have learnt nothing; None where there are no labels.
+    """
     heads, rows = measured.heads, notable(measured.heads)
     n_heads, titled = len(heads[HEAD].drop_duplicates()), titles({behaviour.name: behaviour})
     beside = {tuple(row[column] for column in _CELL): row for row in beside_rules(measured).to_dict("records")}
     said: list[Text] = []
     for measure in behaviour.headline:
         if top := best(rows, [measure], len(rows)).to_dict("records"):
-            next_ones = ", ".join(map(_head, top[1:4]))
-            others = f" {len(top)} of {n_heads} heads show it, next {next_ones}." if next_ones else ""
+            others = _others(top, n_heads, (bars or {}).get(measure, 0.0))
             rule = beside.get(tuple(top[0][column] for column in _CELL))
             said.append(
                 [
@@ -70,10 +73,18 @@ def attention(behaviour: Behaviour, measured: Measured) -> list[Text]:
                 ]
             )
     if said:
-        return [*said, *_against_rules(measured)]
+        return [*said, *_against_rules(measured), *([_NO_BARS] if bars is None else [])]
     closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
     none = "No head stands out."
     return [[f"{none} The closest: ", *_finding(closest[0], titled), "."] if closest else none]
+
+
+def _others(top: Sequence[Mapping[str, Any]], n_heads: int, bar: float) -> str:
+    """How many heads are above the baseline as the best one is, and what heads gain that have learnt nothing."""
+    next_ones = ", ".join(map(_head, top[1:4]))
+    said = f" {len(top)} of {n_heads} heads are above it, next {next_ones}." if next_ones else ""
+    gain = percent(bar) if top[0]["unit"] == "share" else number(bar)
+    return said + f" Heads that have learnt nothing gain up to {gain}." * bool(bar >= NOTABLE)
 
 
 def _finding(row: Mapping[str, Any], titled: Mapping[str, str]) -> list[Piece]:
@@ -87,11 +98,12 @@ def _head(row: Mapping[str, Any]) -> str:
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
-    """Rows of `tables/rules` of the heads that beat every fixed offset, the most accurate first."""
+    """Rows of `tables/rules` of the heads that beat every fixed offset, the best on the half that chooses first."""
     rules = measured.rules
     if rules.empty:
         return rules.reindex(columns=RULE_COLUMNS)
-    return rules.merge(notable(measured.heads)[_CELL], on=_CELL).sort_values("value", ascending=False, kind="stable")
+    shown = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
+    return shown.sort_values("choosing_margin", ascending=False, kind="stable")
 
 
 def _against_rules(measured: Measured) -> list[Text]:
@@ -157,6 +169,8 @@ def _effects(rows: Sequence[Mapping[str, Any]], answer: str) -> list[Text]:
     ways = tuple(way for way in ("noise", "denoise") if way in rows[0])
     does, says = _CARRIES[ways]
     heads = [bold(_head(row)) for row in rows]
+    flips = [" and ".join(f"{row[way + '_flips']:.0f}" for way in ways) + f" of {row['n']:.0f}" for row in rows]
     shares = [[percent(row[way]) for way in ways] for row in rows]
-    first = [does, heads[0], says.format(*shares[0], answer=answer)]
-    return [first, *([head, f" {' and '.join(own)}"] for head, own in zip(heads[1:], shares[1:], strict=True))]
+    more = zip(heads[1:], shares[1:], flips[1:], strict=True)
+    first = [does, heads[0], says.format(*shares[0], answer=answer), f" ({flips[0]} answers change)"]
+    return [first, *([head, f" {' and '.join(own)} ({flips})"] for head, own, flips in more)]

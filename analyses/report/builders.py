@@ -55,7 +55,7 @@ def build(
     out: str | Path,
     *,
     behaviours: Sequence[str | Behaviour | Measure] | None = None,
-    pairs: int = 40,
+    pairs: int | None = None,
     labels: bool = True,
     exact: bool = False,
     probes: bool = True,
@@ -72,7 +72,7 @@ def build(
         corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
         out: the output directory.
         behaviours: which of ours, by name, all by default; and a user's own behaviours and measures.
-        pairs: minimal pairs of each causal test.
+        pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
         labels: whether heads are labelled (`analyses.labels`).
         exact: whether every effect of hiding keys is measured, not only those that can change a label.
         probes: whether every layer is probed (`analyses.probe`).

@@ -127,8 +127,9 @@ DEFINITIONS = {
         "not know the pronoun either."
     ),
     "denoise, noise": (
-        "Share of the clean-corrupted logit difference that one patched head restores or removes; symmetric token "
-        "replacement (Zhang & Nanda 2024; Heimersheim & Nanda 2024), gender-neutral prompts as zero (Vig 2020)."
+        "Share of the clean-corrupted logit difference that one patched head restores or removes, on the half of the "
+        "pairs that did not choose the head; symmetric token replacement (Zhang & Nanda 2024; Heimersheim & Nanda "
+        "2024), gender-neutral prompts as zero (Vig 2020)."
     ),
 }
 
@@ -163,7 +164,7 @@ def find(
     corpora: Sequence[Corpus],
     *,
     behaviours: Sequence[str | Behaviour | Measure] | None,
-    pairs: int,
+    pairs: int | None,
     labels: bool,
     exact: bool,
     probes: bool,
@@ -339,17 +340,18 @@ def _page(
     model: Model,
     corpora: Sequence[Corpus],
     behaviours: Mapping[str, Behaviour],
-    pairs: int,
+    pairs: int | None,
     found: Found,
 ) -> Page:
     several = len(model.config.stacks) > 1
     results, beside, labelled, asked = found.results, found.beside, found.labelled, found.asked
     scored, explained, probed = found.scored, found.explained, found.probed
-    told = [behaviour_sections.told(result, several=several) for result in results]
+    evidence = labelled.tables["evidence"] if labelled else None
+    told = [behaviour_sections.told(result, several=several, evidence=evidence) for result in results]
     layers = probed if isinstance(probed, Part) else Part()
     parts = [*([labelled] if labelled else []), scored, explained, layers]
-    apart = "Apart from labels, heads" if labelled else "Heads"
-    chosen = "are chosen and reported on the same text and the same prompts, so the best of them look a little better"
+    apart = f"Apart from {'labels and ' if labelled else ''}minimal pairs, heads"
+    chosen = "are chosen and reported on the same text, so the best of them look a little better"
     short = [line for part in [*told, *parts] for line in part.short]
     asked_of = [_EXPERIMENTS, *asked.sections, *asked.counted] if asked else []
     small = [Section("Experiments", asked_of, "experiments")] if asked else []
@@ -376,7 +378,7 @@ def _page(
             ),
         ],
         corpora=_sources(corpora, results, {*scored.facts.get("scored", ())}),
-        made=[("minimal pairs", f"{pairs} a task"), *_training_lines(beside)],
+        made=[("minimal pairs", _pairs_read(results)), *_training_lines(beside)],
         definitions=[
             *DEFINITIONS.items(),
             *_own_terms(behaviours),
@@ -395,6 +397,12 @@ def _page(
             **(asked.facts if asked else {}),
         },
     )
+
+
+def _pairs_read(results: Sequence[Result]) -> str:
+    """How many minimal pairs tasks have."""
+    read = sorted({task["n"] for result in results for task in result.tested.tasks if task.get("n")})
+    return f"{' to '.join(map(str, read[:: max(1, len(read) - 1)]))} a task" if read else "none"
 
 
 def _own_terms(behaviours: Mapping[str, Behaviour]) -> list[tuple[str, str]]:

@@ -29,7 +29,10 @@ _MUCH = 0.2  # share of attention to special tokens that is said where it is not
 _MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
-_DOTS = "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05; hatched is undefined."
+_DOTS = (
+    "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05, in five documents at least, "
+    "eight where items are right or wrong; hatched is undefined."
+)
 _NO_FINDING = "No head shows this clearly; these come closest. "
 
 
@@ -99,7 +102,7 @@ def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str
     """By task, what each head's patch restores and removes; `questions` are their titles."""
     caption = (
         "Each cell is one head patched alone: 1 is the whole difference, 0 none of it. A dot marks 0.05 or more, "
-        "either way, with an interval clear of 0 and q below 0.05."
+        "either way, with an interval clear of 0 and q below 0.05, on the pairs that did not choose the head."
     )
     return {
         task: Drawing(

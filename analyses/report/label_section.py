@@ -44,7 +44,7 @@ _AGREEMENT = (
 DEFINITIONS = {
     "label": (
         "Chosen on the even half of the documents, by their names, and reported on the odd half; q is over all "
-        "candidates, of the larger of the two p where both kinds of evidence are claimed."
+        "candidates and kinds of evidence, of the larger of the two p where both kinds are claimed."
     ),
     "effect": (
         "The least of three: what hiding the claimed keys from one head costs, less the larger of what two controls "
@@ -184,7 +184,9 @@ def _shown(row: Mapping[str, Any], labels: pd.DataFrame) -> list[Text]:
 
 def _task(row: Mapping[str, Any]) -> str:
     """What a head carries of the minimal pairs that ask about the same as its label."""
-    return f"{row['task']} {number(row['task_effect'])}" if isinstance(row["task"], str) else ""
+    if not isinstance(row["task"], str):
+        return ""
+    return f"{row['task']} {number(row['task_effect'])}, {row['task_flips']:.0f} of {row['task_n']:.0f} answers change"
 
 
 def _rule(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyses.figures import measure_name
 from analyses.figures.attention_lines import FAINTEST
-from analyses.findings import DISCOVERY, NOTABLE
+from analyses.findings import shows
 from analyses.head_names import head_name
 from analyses.numerals import counted, number
 
@@ -27,9 +27,7 @@ def grid(heads: pd.DataFrame, measures: Sequence[str], quantity: str) -> str:
         measures: those that are drawn.
         quantity: `gain`, `value` or `lift`, as of `figures.head_grid`; a value alone is never marked.
     """
-    rows = heads.loc[heads["sink"] == "kept"]
-    if quantity == "value":
-        rows = rows.drop(columns="q")
+    rows = (heads if quantity == "value" else heads.assign(shows=shows(heads))).loc[heads["sink"] == "kept"]
     each = ((name, rows.loc[rows["measure"] == name]) for name in measures)
     column = "gain" if quantity == "gain" else "value"
     said = _by_panel((measure_name(name), _most(own, column)) for name, own in each)
@@ -165,9 +163,8 @@ def _most(rows: pd.DataFrame, column: str) -> str:
     several = len(rows[_KIND].drop_duplicates()) > 1
     named = [_head(row, column, several=several) for row in known.nlargest(_NAMED, column).to_dict("records")]
     said = f"most in {', '.join(named)}"
-    if {"gain", "ci_low", "q"} <= {*rows.columns}:
-        notable = (rows["gain"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
-        marked = int(notable.to_numpy().sum())
+    if "shows" in rows:
+        marked = int(rows["shows"].to_numpy().sum())
         said += f" ({number(marked) if marked else 'none'} of {counted(len(rows), 'head')} marked)"
     return said
 

@@ -5,7 +5,7 @@ One item asks one word (the query) for another (the target). A word's highest ch
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise, product
 
@@ -73,6 +73,7 @@ class Items:
     query: Int[Tensor, " item"]
     target: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
+    unseen: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int), kw_only=True)  # by measure, not shown
 
     @staticmethod
     def of(
@@ -99,10 +100,12 @@ class Items:
         if turned:
             found = found[:, found[3] % 2 == 0]
             found[3] //= 2
-        for reason, count in ((_NOT_VISIBLE, hidden), (_OWN_HEAD, own)):
+        for reason, count in ((_NOT_VISIBLE, len(hidden)), (_OWN_HEAD, own)):
             if count and not turned:
                 counts[reason] += count
-        return Items(batch, *torch.from_numpy(found).to(batch.device))
+        prompt, query, target, column = torch.from_numpy(found).to(batch.device)
+        not_shown = np.bincount(hidden, minlength=2 * len(relations))
+        return Items(batch, prompt, query, target, column, unseen=not_shown)
 
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
@@ -174,8 +177,9 @@ def turned(batch: Batch) -> Batch:
 
 def _asked(
     present: np.ndarray, shown: np.ndarray, heads: Sequence[int], relations: Sequence[int], unseen: int
-) -> tuple[np.ndarray, int, int]:
-    """Prompt, query, target and measure of every item, how many are not visible, and how many words head themselves.
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Prompt, query, target and measure of every item, the measure of each that is not visible, and how many words head
+    themselves.
 
     `present` (prompt word) has the words with a token; `heads` and `relations` have the shown words of all prompts, one
     prompt after the other. What stands behind the query is `unseen` if that is 1, what stands before it if -1.
@@ -199,7 +203,7 @@ def _asked(
     scored = has_token(query) & (query >= (scored_from - start)[prompt])
     visible = has_token(target) & (unseen * (target - query) <= 0)
     kept = scored & visible
-    return np.stack([prompt, query, target, column])[:, kept], int((scored & ~visible).sum()), n_own
+    return np.stack([prompt, query, target, column])[:, kept], column[scored & ~visible], n_own
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from interp.patterns.tags import TagTotals
 from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS = [
-    *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "value", "n"),
-    *("rival", "rival_value", "margin", "margin_low", "margin_high", "margin_p"),
+    *("stack", "attention", "layer", "head", "behaviour", "measure", "corpus", "value", "n", "asked"),
+    *("rival", "rival_value", "margin", "margin_low", "margin_high", "margin_p", "choosing_margin"),
     *("n_differ", "documents", "target_share", "rival_share"),
     *("difference", "ci_low", "ci_high", "p"),
     *("own_rival", "own_n_differ", "own_documents", "own_difference", "own_low", "own_high", "own_p"),
@@ -37,7 +37,7 @@ RULE_COLUMNS = [
 ]
 BEATS, FAILS, UNTESTED = "beats them", "does not beat them", "not testable here"
 FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
-PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule must predict to name a head, and of its attention on them
+PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
 AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
 OTHERS, ANY = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
@@ -71,6 +71,7 @@ class Records:
 
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
+        self.unseen = np.full(len(measures), np.nan)  # by measure, items that the model does not show; NaN: not counted
         self.tiers = [[rule.name for rule in tier] for tier in tiers]
         self.parts: list[Chosen] = []
 
@@ -98,7 +99,8 @@ class Records:
             chooses, reports = (own.of(own.groups % 2 == half) for half in (0, 1))
             if len(chooses.groups) and len(reports.groups):
                 where, _ = self.heads.columns(1)
-                found.append(pd.DataFrame({**where, "measure": asked.name, **_rows(chooses, reports, seed)}))
+                about = {"measure": asked.name, "asked": len(own.groups) / (len(own.groups) + self.unseen[number])}
+                found.append(pd.DataFrame({**where, **about, **_rows(chooses, reports, seed)}))
         return found
 
 
@@ -124,10 +126,13 @@ def rules_table(
     `n_differ` items where a rival chooses no word that is sought, `target_share` is how often the head chooses a right
     one and `rival_share` how often what the rival chooses; `difference` is between the two. Both have a 95% interval
     over documents and a one-sided p.
+    `choosing_margin` is the margin on the other half, by which the best of several heads may be chosen. `asked` is the
+    share of all items that the model could be asked: whose two words it sees where the one asks.
     `rule` is the simplest rule (of relations a fixed offset, the nearest word of a class, the relation itself; of
-    reference the nearest or first mention, another rule, the antecedent itself) that predicts the head's choices within
-    0.05 of the best, and `predicts` the share that it predicts; the head has "no rule" where that is below 0.7, or
-    where its choices hold less than 0.3 of its attention (`mass`).
+    reference the nearest or first mention, another rule, the antecedent itself) that predicts the head's choices on the
+    other half within 0.05 of the best, and `predicts` the share that it predicts here. The head has "no rule" where
+    0.7 lies above the lower end of that share's interval, or where its choices hold less than 0.3 of its attention
+    (`mass`).
 
     **Lifts.** The rival of `tag:X->Y` is the lift that it would have with the odds of the same head's words of other
     tags (`TagTotals.of_other_queries`): one that likes Y whoever asks is not about X. `difference`, between the two
@@ -258,6 +263,7 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
     """What one measure's items say of every head."""
     n_heads = reports.chosen.shape[1]
     best = int(chooses.sought.mean(0).argmax())
+    chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
     rival, own = _against(reports, np.full(n_heads, best), seed), _against(reports, chooses.predicted.argmax(0), seed)
     more = reports.right.astype(float) - reports.hits[:, [best]]
     margin = reports.over_groups(more, np.ones_like(more), seed)
@@ -269,6 +275,7 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
         "margin_low": margin.low,
         "margin_high": margin.high,
         "margin_p": margin.p,
+        "choosing_margin": chosen_by,
         **rival,
         "own_rival": own["rival"],
         "own_n_differ": own["n_differ"],
@@ -278,7 +285,7 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
         "own_high": own["ci_high"],
         "own_p": own["p"],
         **_beyond_chance(reports, seed),
-        **_followed(reports, seed),
+        **_followed(chooses, reports, seed),
     }
 
 
@@ -310,11 +317,11 @@ def _beyond_chance(items: _Choices, seed: int) -> dict[str, np.ndarray]:
     return {"chance": items.right.mean(0) - beyond.mean(0), "p_chance": np.where(said, found.p, np.nan)}
 
 
-def _followed(items: _Choices, seed: int) -> dict[str, object]:
-    """Which rule predicts each head's choices: the simplest of those that are as good as the best."""
+def _followed(chooses: _Choices, items: _Choices, seed: int) -> dict[str, object]:
+    """How well a rule predicts each head's choices: the simplest of those that are as good as the best on one half."""
     ends = np.cumsum([len(tier) for tier in items.tiers])
-    right = (items.right & items.chose).sum(0) / np.maximum(items.chose.sum(0), 1)
-    tiers = [*np.split(items.predicted, ends[:-1]), right[None]]
+    right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
+    tiers = [*np.split(chooses.predicted, ends[:-1]), right[None]]
     leaders = np.stack([tier.max(0) for tier in tiers])
     level = (leaders >= leaders.max(0) - AS_GOOD).argmax(0)
     at = [int(tiers[own][:, head].argmax()) for head, own in enumerate(level)]
@@ -322,7 +329,7 @@ def _followed(items: _Choices, seed: int) -> dict[str, object]:
     follows = np.stack([_followed_by(items, rule, head) for head, rule in enumerate(of)], 1)
     weight = items.mass.astype(float).mean(0)
     found = items.over_groups(follows.astype(float), items.chose.astype(float), seed)
-    held = (found.value >= PREDICTED) & (weight >= MASS)
+    held = (found.low >= PREDICTED) & (weight >= MASS)
     return {
         "rule": np.where(held, np.append(items.names, items.itself)[of], NO_RULE),
         "predicts": found.value,

@@ -12,10 +12,14 @@ from worded import worded
 
 from analyses.cli import app as cli
 from analyses.corpora import read
+from analyses.headlines.facts import facts
+from analyses.headlines.sentences import sentences
 from analyses.labels import label
 from analyses.measures import Measure, Rival
 from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
 from analyses.reading.collectors import measured
+from analyses.report.behaviour_sentences import attention
+from analyses.sections import plain
 from interp import AnnotatedText, InputError
 from models.planted import Planted, first_token, noise, offset, uniform
 
@@ -102,10 +106,26 @@ def test_a_users_head_is_labelled(tmp_path):
         mine = own_behaviour([Measure("mine", pairs=before, rivals=OF_WORDS[:1], **more)])
         found = label(model, {mine.name: texts}, behaviours=[mine], documents=6, words=12)
         assert found.evidence["effect"].notna().any()
-        return found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]].to_numpy().tolist()
+        heads = measured(mine.collector(model), model, texts)
+        tables = {"heads": heads.heads, "labels": found.labels, "evidence": found.evidence}
+        (first,) = sentences(tables, facts(tables, {mine.name: mine}), {mine.name: mine})
+        bars = dict(zip(found.evidence["measure"], found.evidence["bar"], strict=True))
+        page = " ".join(map(plain, attention(mine, heads, bars)))
+        return (
+            found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]].to_numpy().tolist(),
+            first.text,
+            page,
+        )
 
-    assert labelled(of_words=False) == [[0, 0]]
-    assert labelled() == []  # the head does the same where the words stand in another order: it is not about words
+    heads, first, page = labelled(of_words=False)
+    assert heads == [[0, 0]]
+    assert first.startswith("L0.H0 looks where “mine” says in 100% of cases")
+    assert "learnt nothing" not in first
+    assert page.endswith("Heads that have learnt nothing gain up to 35%.")  # shuffled ones: places stand as they were
+    heads, first, page = labelled()  # the head does the same where the words stand in another order
+    assert heads == []
+    assert first.startswith("No head is shown to look where “mine” says: at best L0.H0 gets 100%")
+    assert all(re.search(r"eads that have learnt nothing gain up to [5-9][0-9]%\.?$", each) for each in (first, page))
 
 
 @pytest.mark.slow

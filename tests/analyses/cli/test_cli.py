@@ -120,6 +120,7 @@ def fake(
 
     def effects(model, *, pairs=40, seed=0, progress=None):
         columns = ["layer", "head", "behaviour", "task", "intervention", "effect", "ci_low", "ci_high", "p", "q", "n"]
+        columns += ["flips", "choosing_bound"]
         rows = [
             {**cell, "behaviour": behaviour, "task": "swap", "intervention": way, "effect": 0.5 * cell["layer"]}
             | {
@@ -128,6 +129,8 @@ def fake(
                 "p": 0.02,
                 "q": 0.01,
                 "n": pairs,
+                "flips": 3,
+                "choosing_bound": 0.5 * cell["layer"] - 0.1,
             }
             for way in ("denoise", "noise")
             for cell in cells
@@ -261,8 +264,8 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     shown = " ".join(page_of(out).text.split())
     assert "L1.H2 looks at the token before with 90% of its attention; uniform attention gets 0%" in shown
     assert "Fewer than 20 documents" in shown
-    assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600) and removes 0.500 (95% 0.400 to 0.600) of" in shown
-    assert "Apart from labels, heads are chosen and reported on the same text" in shown
+    assert "L1.H0 alone restores 0.500 (95% 0.400 to 0.600; 3 of 40 answers change) and removes 0.500 (95%" in shown
+    assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in shown
     assert {f"tables/{name}.csv" for name in ("labels", "evidence")} <= written
 
 

@@ -17,18 +17,25 @@ from matplotlib.figure import Figure
 from analyses import figures
 from analyses.figures.attention_lines import FAINTEST
 from analyses.figures.style import COREFERENCE, INK, POSITION
+from analyses.findings import notable
+from analyses.report import text_alternatives
 
 LAYERS, HEADS = 3, 5
 ANALYSES = Path(figures.__file__).parents[1]
 
 
-def heads_table(*measures: str) -> pd.DataFrame:
+def heads_table(*measures: str, documents: int = 20) -> pd.DataFrame:
     """One value a cell, told apart by layer and head; L2.H4 gains most, L0.H0 is undefined."""
     rows = [
         {
             **{"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": sink},
             **{"value": 0.1 + gain, "baseline": 0.1, "baseline_name": "uniform", "gain": gain, "n": 7},
-            **{"ci_low": gain - 0.03, "ci_high": gain + 0.03, "q": 0.01},
+            **{"ci_low": gain - 0.03, "ci_high": gain + 0.03, "q": 0.01, "unit": "share"},
+            **{"behaviour": "position", "corpus": "x", "documents": documents, "fewest": 5, "readings": "kept"},
+            **{
+                "together": "",
+                **dict.fromkeys(("reference", "reference_gain", "reference_low", "reference_q"), np.nan),
+            },
         }
         for measure in measures
         for sink in ("kept", "removed")
@@ -44,7 +51,7 @@ def effects_table() -> pd.DataFrame:
         {
             **{"stack": "decoder", "attention": "self", "layer": layer, "head": head, "task": "repeat"},
             **{"intervention": way, "effect": effect, "ci_low": effect - 0.01, "ci_high": effect + 0.01},
-            "q": 0.01,
+            **{"q": 0.01, "choosing_bound": effect - 0.01},
         }
         for way, size in (("denoise", 0.9), ("noise", 0.1))
         for layer in range(LAYERS)
@@ -130,6 +137,16 @@ def test_a_dot_marks_gains_of_five_hundredths_whose_interval_excludes_zero():
     cells = {tuple(np.floor(at).astype(int)) for at in np.asarray(dots.get_offsets())}
     assert cells == set(zip(kept["head"], kept["layer"], strict=True))
     assert 0 < len(kept) < LAYERS * HEADS
+
+
+def test_dots_and_sentences_follow_one_rule():
+    """On four documents nothing is a finding; nor is a dot drawn, or told to one who cannot see it."""
+    table = heads_table("induction", documents=4)
+    assert notable(table).empty
+    figure = figures.head_grid(table, "induction")
+    assert sum(len(each.get_offsets()) for each in figure.axes[0].collections if isinstance(each, PathCollection)) == 0
+    assert "A dot" not in text_alternatives.grid(table, ["induction"], "gain")
+    assert "(none of 15 heads marked)" in text_alternatives.grid(table, ["induction"], "gain")
 
 
 def test_a_gain_of_nothing_is_colourless_and_gains_have_the_colour_of_their_behaviour():

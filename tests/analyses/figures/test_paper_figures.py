@@ -32,7 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of ran
 HEADS = [
     {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
     | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
-    | {"q": 0.01, "n": 7}
+    | {"q": 0.01, "n": 7, "unit": "share", "documents": 20, "fewest": 5, "readings": "kept", "together": ""}
+    | {"behaviour": "x", "corpus": "x", "reference": None, "reference_gain": 0, "reference_low": 0, "reference_q": 1}
     for measure in ("induction", "previous-token", "distance")
     for layer in range(2)
     for head in range(4)

@@ -39,13 +39,13 @@ def label_row(layer, head, behaviour, label, evidence, gain, effect=0.001, measu
 def effect_row(layer, head, task, way, effect, low):
     row = at(layer, head) | {"task": task, "intervention": way, "effect": effect, "ci_low": low, "ci_high": 1.0}
     behaviour = {"repeat": "position", "agreement": "part-of-speech"}[task]
-    return row | {"behaviour": behaviour, "q": 0.001, "n": 40}
+    return row | {"behaviour": behaviour, "q": 0.001, "n": 40, "flips": 6, "choosing_bound": low}
 
 
 RULE = at(1, 1) | {
     **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
     **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats them"},
-    **{"rule": "no rule", "predicts": 0.5},
+    **{"rule": "no rule", "predicts": 0.5, "asked": 1.0, "choosing_margin": 0.1},
 }
 
 

@@ -73,7 +73,7 @@ def test_cards_group_facts_by_what_they_rest_on_and_tell_both_q(page):
         in page.text
     )
     assert "gain over uniform attention 0.880" in page.text
-    assert "35% removed by replacing it (25% to 100%)" in page.text
+    assert "35% removed by replacing it (25% to 100%; 6 of 40 answers change)" in page.text
     assert "3.0 times what distance explains (3.0 to 3.0)" in page.text
     loses = "without it the model loses 0.050 nats a token (0.049 to 0.051) of the log-probability of the next token"
     assert loses in page.text
@@ -94,7 +94,7 @@ def test_an_interval_beyond_the_whole_answer_lies_on_the_line_with_a_mark_at_the
     tables["effects"].loc[tables["effects"]["task"] == "agreement", "ci_high"] = 1.25
     card = next(each for each in overview(tables, OURS)[1].cards if each.id == "L0.H1")
     removed = card.groups[0][1][0].bars[0]
-    assert removed.text.startswith("35% removed by replacing it (25% to 125%)")
+    assert removed.text.startswith("35% removed by replacing it (25% to 125%; 6 of 40 answers change)")
     assert removed.high == 1
     assert dict(removed.ticks)["100%"] == pytest.approx(1 / 1.25)
     assert removed.at == pytest.approx(0.35 / 1.25)
@@ -108,8 +108,8 @@ def test_each_bar_of_minimal_pairs_says_its_own_false_discovery_rate():
     card = next(each for each in overview(tables, OURS)[1].cards if each.id == "L0.H1")
     ((_, (known,)),) = card.groups
     removed, restored = (bar.text.replace("\u00a0", " ") for bar in known.bars)
-    assert removed == "35% removed by replacing it (25% to 100%), false discovery rate 0.001"
-    assert restored == "20% restored by it (10% to 100%), false discovery rate 0.300"
+    assert removed == "35% removed by replacing it (25% to 100%; 6 of 40 answers change), false discovery rate 0.001"
+    assert restored == "20% restored by it (10% to 100%; 6 of 40 answers change), false discovery rate 0.300"
     assert known.note == ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,7 +17,7 @@ from analyses.findings import notable
 from analyses.head_names import HEAD
 from analyses.head_tables import BOTH_READINGS, Collected
 from analyses.labels import LABEL_COLUMNS, judgement, label, tally
-from analyses.labels.evidence import HALVES, Evidence, Half
+from analyses.labels.evidence import CELL, HALVES, Evidence, Half
 from analyses.labels.null_bars import Bars
 from analyses.reading import windows
 from analyses.reading.collectors import collect
@@ -251,3 +252,35 @@ def test_composed_heads_are_labelled_and_impostors_are_not(form):
         mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
         assert all(map(each.behaviour.is_called, mine)), each
         assert each.behaviour.label is None or each.found(mine), each
+
+
+def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
+    """Candidates that pass every margin, each with its two p."""
+    rows = pd.DataFrame({"layer": range(len(p_attention)), "p_attention": p_attention, "p_effect": p_effect})
+    same = {"stack": "decoder", "attention": "self", "head": 0, "behaviour": "b", "measure": "m", "label": "m"}
+    same |= {"attends": True, "moves": True, "fit": True, "gain": 0.5, "gain_low": 0.4, "bar": 0.0, "effect": 0.5}
+    return rows.assign(**same, effect_low=0.4, readout="next token", masked=np.nan, masked_low=np.nan, masked_p=np.nan)
+
+
+def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
+    """Ten heads in a hundred attend and are needed; the others are neither, and each has two chances to seem so."""
+    rng, wrong = np.random.default_rng(0), []
+    for _ in range(300):
+        p = rng.random((2, 100))
+        p[:, :10] *= 1e-6
+        held = judgement._held(candidates(*p))
+        wrong.append((held["layer"] >= 10).sum() / max(len(held), 1))
+    assert np.mean(wrong) <= 0.05
+
+
+def test_q_of_a_label_is_the_least_rate_at_which_its_evidence_is_called():
+    rng = np.random.default_rng(0)
+    p_attention, p_effect = rng.random((2, 40)) ** 3
+    called = candidates(p_attention, p_effect)[CELL].assign(p=np.minimum(p_attention, p_effect))
+    found = judgement._q(np.maximum(p_attention, p_effect), called)
+    rates = np.linspace(0.0005, 1, 2000)
+    families = np.sort(2 * called["p"].to_numpy())
+    for p, q in zip(np.maximum(p_attention, p_effect), found, strict=True):
+        ranks = [max([0, *(k for k in range(1, 41) if families[k - 1] <= rate * k / 40)]) for rate in rates]
+        least = next((rate for rate, k in zip(rates, ranks, strict=True) if 2 * p <= rate * k / 40), 1.0)
+        assert q == pytest.approx(least, abs=0.001)

@@ -69,7 +69,7 @@ def measured(behaviour: str, *rows: dict) -> Measured:
 
 
 def in_short(behaviour: str, *rows: dict) -> list[str]:
-    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows))]
+    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows), {})]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,19 @@ def test_what_a_head_does_is_said_from_its_row_in_words_and_two_digits(behaviour
 
 def test_other_heads_that_show_it_are_named_behind_the_best():
     rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
-    assert in_short("position", *rows)[0].endswith("gets 2%. 3 of 3 heads show it, next L0.H1, L0.H2.")
+    assert in_short("position", *rows)[0].endswith("gets 2%. 3 of 3 heads are above it, next L0.H1, L0.H2.")
+
+
+def test_what_heads_gain_that_have_learnt_nothing_is_beside_what_trained_heads_gain():
+    rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
+    own = measured("position", *rows)
+
+    def said(bars: dict[str, float] | None) -> list[str]:
+        return [plain(each) for each in attention(OURS["position"], own, bars)]
+
+    assert said({"previous-token": 0.04})[0].endswith("gets 2%. 3 of 3 heads are above it, next L0.H1, L0.H2.")
+    assert said({"previous-token": 0.88})[0].endswith(" Heads that have learnt nothing gain up to 88%.")
+    assert said(None)[-1] == "Without labels nothing says what heads gain that have learnt nothing."
 
 
 def test_where_no_head_stands_out_the_closest_is_named():
@@ -140,9 +152,10 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     repeat, agreement = tables["tasks"].to_dict("records")
     said = [plain(each) for each in cause(Effects(effects, [repeat, agreement]))]
     assert said[0] == (
-        "Replacing L1.H0 removes 15% of copying, and alone it restores 16%; L0.H0 12% and 12%; L0.H1 12% and 12%."
+        "Replacing L1.H0 removes 15% of copying, and alone it restores 16% (6 and 6 of 40 answers change); "
+        "L0.H0 12% and 12% (6 and 6 of 40); L0.H1 12% and 12% (6 and 6 of 40)."
     )
-    assert said[1].startswith("Replacing L0.H1 removes 35% of the choice of was or were, and alone it restores 30%; ")
+    assert said[1].startswith("Replacing L0.H1 removes 35% of the choice of was or were, and alone it restores 30% (6 ")
     assert said[1].endswith(
         ". The model is right in only 65% of the prompts; what these heads carry often does not decide its answer."
     )
@@ -166,7 +179,7 @@ def test_what_one_way_of_patching_shows_is_told_alone():
     rows = pd.DataFrame([effect_row(1, 0, "repeat", way, 0.15, 0.1) for way in ("noise", "denoise")])
     task = {"task": "repeat", "carried": "copying"}
     for way, said in (
-        ("noise", "Replacing L1.H0 removes 15% of copying."),
-        ("denoise", "Alone L1.H0 restores 15% of copying."),
+        ("noise", "Replacing L1.H0 removes 15% of copying (6 of 40 answers change)."),
+        ("denoise", "Alone L1.H0 restores 15% of copying (6 of 40 answers change)."),
     ):
         assert [plain(each) for each in cause(Effects(rows.loc[rows["intervention"] == way], [task]))] == [said]

@@ -151,6 +151,42 @@ def test_what_holds_little_of_the_attention_follows_no_rule():
     assert set(judged(kept)["rule"]) == {NO_RULE}
 
 
+def test_a_rule_names_a_head_that_follows_it_on_the_half_that_did_not_choose_it():
+    """The last verb on one half of the documents and the word before on the other: the better of two on any half."""
+    kept = records(named, n_heads=1, n=2000)
+    part = kept.parts[0]
+    verb, before = (following(part, at) for at in (LAST_VERB, BEFORE))
+    even = (part.groups % 2 == 0)[:, None]
+    kept.parts[0] = replace(
+        verb, **{name: torch.where(even, getattr(verb, name), getattr(before, name)) for name in MADE}
+    )
+    table = judged(kept)
+    assert table["predicts"].item() < 0.05
+    assert table["rule"].item() == NO_RULE
+
+
+def test_a_rule_must_surely_predict_seven_in_ten_choices():
+    part = (kept := records(named, n_heads=1, n=2000)).parts[0]
+    for share, named_by in ((0.72, NO_RULE), (0.8, "last VERB")):
+        follows = torch.rand(2000, generator=torch.Generator().manual_seed(0)) < share
+        kept.parts[0] = following(part, LAST_VERB, follows)
+        table = judged(kept)
+        assert table["predicts"].item() > 0.7
+        assert (table["predicts_low"].item() > 0.7) == (named_by != NO_RULE)
+        assert table["rule"].item() == named_by
+
+
+MADE = ("chosen", "right")
+
+
+def following(part: Chosen, rule: int, follows: torch.Tensor | None = None) -> Chosen:
+    """One head that follows a rule, or where it does not, goes to a word of no rule."""
+    follows = torch.ones(len(part.groups), dtype=torch.bool) if follows is None else follows
+    made = torch.where(follows, part.rules[:, rule], -25), part.hits[:, rule] & follows
+    one = {name: getattr(part, name)[:, :1] for name in ("mass", "chance")}
+    return replace(part, **one, **{name: column[:, None] for name, column in zip(MADE, made, strict=True)})
+
+
 def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
     def coin(target, rules, rng):
         heads = rng.random((len(target), 400)) < 0.5
@@ -185,6 +221,26 @@ def test_every_relation_with_items_in_both_halves_has_its_rows():
     np.testing.assert_allclose(both["value"], both["value_heads"], atol=1e-6)
     assert (both["n"] == both["n_heads"]).all()
     assert ((rules["rival_value"] >= 0) & (rules["rival_value"] <= 1)).all()
+
+
+def test_a_decoder_says_of_how_many_items_it_was_asked():
+    corpus = list(stories(12, 5))
+    words = sorted({word for text in corpus for word in text.words})
+    model = Planted(words, [[noise(3.0, 0)]], n_ctx=400, start="<s>").build()
+    rules = measured(part_of_speech.Collector(model), model, corpus).rules.set_index("measure")
+    edges = [
+        (dependent, head, name)
+        for text in corpus
+        for dependent, (head, name) in enumerate(zip(text.heads or (), text.relations or (), strict=True))
+        if head >= 0
+    ]
+    for name in ("nsubj", "obj", "det"):
+        after = np.mean([head > dependent for dependent, head, relation in edges if relation == name])
+        both = {"head->dependent": after, "dependent->head": 1 - after}
+        for way, share in both.items():
+            measure = f"relation:{name}:{way}"
+            if measure in rules.index:  # in both halves
+                assert rules.loc[measure, "asked"] == pytest.approx(share)
 
 
 def measured_half(model, corpus) -> pd.DataFrame:

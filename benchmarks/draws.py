@@ -1,0 +1,122 @@
+"""Do other minimal pairs give the same sentences? One report, with its pairs drawn again and again.
+
+    python -m benchmarks.draws                                    # the default on 100 tales, ten draws
+    python -m benchmarks.draws --report DIR --model stories260K   # with the tables of a report that is there
+    python -m benchmarks.draws --quick                            # two draws of 40 pairs on two tales, without labels
+
+Attention and labels stay as they are; what changes is the pairs, by their seed. Prints a Markdown row a task, with the
+draws in which it was refused, how often the model is right, and the heads named needed, how many, and how far two draws
+agree on them (Jaccard, the mean over all pairs of draws). Then that of all tasks together, each headline, and each
+sentence about what replacing heads removes by the head that it names, with the draws that say so.
+"""
+
+import argparse
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses import corpora, report, runs
+from analyses.behaviours import OURS
+from analyses.findings import carriers
+from analyses.head_names import HEAD
+from analyses.head_tables import with_q
+from analyses.headlines.facts import Tables, facts
+from analyses.headlines.ranking import ranked
+from analyses.headlines.sentences import headline, sentences
+from interp import Model
+from models import load
+
+_REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?) and")
+
+
+def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
+    """`effects` and `tasks` of one draw, as a report has them."""
+    how: dict[str, Any] = {"seed": seed} if pairs is None else {"seed": seed, "pairs": pairs}
+    found = [each.effects(model, **how) for each in OURS.values() if each.effects]
+    tables = with_q([each.table for each in found])
+    tasks = pd.DataFrame([task for each in found for task in each.tasks])
+    return {"effects": pd.concat([each for each in tables if len(each)], ignore_index=True), "tasks": tasks}
+
+
+def needed(effects: pd.DataFrame) -> dict[str, set[tuple[Any, ...]]]:
+    """By task, the heads that an answer needs."""
+    rows = carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)])
+    return {str(task): {*own[HEAD].itertuples(index=False, name=None)} for task, own in rows.groupby("task")}
+
+
+def agreement(sets: Sequence[Collection[Any]]) -> float:
+    """The mean over all pairs of sets of what both have, of what either has; two empty sets agree."""
+    both = [({*one} & {*other}, {*one} | {*other}) for one, other in combinations(sets, 2)]
+    return float(np.mean([len(same) / len(either) if either else 1.0 for same, either in both]))
+
+
+def table(draws: Sequence[Tables]) -> str:
+    """A row a task, and one of all together."""
+    names = [*dict.fromkeys(str(task) for each in draws for task in each["tasks"]["task"])]
+    sets = [needed(each["effects"]) for each in draws]
+    lines = ["| task | refused | right | heads needed | Jaccard |", "|---|---|---|---|---|"]
+    for name in names:
+        own = pd.concat([each["tasks"].loc[each["tasks"]["task"] == name] for each in draws])
+        right, counts = own["accuracy"], [len(each.get(name, ())) for each in sets]
+        refused = sum(isinstance(why, str) for why in own["refused"])
+        said = f"{refused} of {len(draws)} | {right.min():.2f} to {right.max():.2f} | {min(counts)} to {max(counts)}"
+        lines.append(f"| `{name}` | {said} | {agreement([each.get(name, ()) for each in sets]):.2f} |")
+    every = [{(name, head) for name, own in each.items() for head in own} for each in sets]
+    return "\n".join(
+        [*lines, f"| all | | | {min(map(len, every))} to {max(map(len, every))} | {agreement(every):.2f} |"]
+    )
+
+
+def said(tables: Tables) -> tuple[str, list[str]]:
+    """The headline, and which head is said to be needed for what."""
+    found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
+    made = sentences(tables, found, OURS)
+    return headline(made), [f"{head} for {what}" for each in made for head, what in _REPLACING.findall(each.text)]
+
+
+def counted(lines: Sequence[str], of: int) -> str:
+    """A line each, with the draws that have it, the commonest first."""
+    return "\n".join(f"- {count} of {of}: {line}" for line, count in Counter(lines).most_common())
+
+
+def tables_of(options: argparse.Namespace, model: Model) -> Mapping[str, pd.DataFrame]:
+    """Those of the report that is given, or of one that is made."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = options.report or Path(folder) / "report"
+        if options.report is None:
+            texts = [corpora.read("tales:2" if options.quick else name) for name in options.corpus]
+            settled: Any = {"labels": not options.quick, "probes": False, "experiments": False}
+            report.build(model, texts, made, pairs=options.pairs, **settled)
+        run = runs.read(made)
+        return {name: run.table(name) for name in run.tables}
+
+
+def main() -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(description="Headlines and heads named needed, of minimal pairs drawn anew.")
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--corpus", action="append", help="tales:100 by default")
+    parser.add_argument("--report", type=Path, help="a directory that `interp report` left, instead of a corpus")
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--pairs", type=int, help="as of `interp report`")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    options.corpus = options.corpus or ["tales:100"]
+    if options.quick:
+        options.draws, options.pairs = 2, 40
+    model = load(options.model)
+    tables, draws = tables_of(options, model), [drawn(model, seed, options.pairs) for seed in range(options.draws)]
+    print(table(draws), flush=True)
+    lines, heads = zip(*(said({**tables, **each}) for each in draws), strict=True)
+    print(f"\n{counted(lines, len(draws))}\n\n{counted([each for own in heads for each in own], len(draws))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Minimal pairs: a model that guesses an answer is refused, and the pairs that choose a head do not report it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from analyses import part_of_speech
+from analyses.causal_tests import _effect_rows, _reporting, guessed
+from analyses.findings import carriers, causes
+from analyses.head_tables import EFFECT_COLUMNS
+from interp import Transformer, TransformerConfig
+from interp.patching.results import Sweep
+from models import load
+from tests.tiny import GPT2
+
+WAS = ["was"] * 100 + ["were"] * 100
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("default")
+
+
+def right(*shares: float, each: int = 100) -> torch.Tensor:
+    """Logit differences of which the given shares are right."""
+    return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in shares])
+
+
+def test_each_answer_must_be_given_more_often_than_by_guessing():
+    assert guessed(right(0.84, 0.84), WAS) is None
+    assert guessed(right(0.52, 0.84)) is None  # 136 of 200: more than a coin gets, by saying "were"
+    assert guessed(right(0.52, 0.84), WAS) == (
+        "the model puts the right answer first in 52 of 100 prompts where that is “was”, which a coin would do as well"
+    )
+    assert guessed(right(0.84, 0.58), WAS) is not None  # its interval holds one half
+
+
+def test_prompts_that_share_a_noun_are_not_as_many_draws():
+    clean, nouns = right(*[1.0] * 6, *[0.0] * 4, each=20), [str(noun) for noun in range(10) for _ in range(20)]
+    assert guessed(clean) is None
+    assert "120 of 200" in (guessed(clean, clusters=[nouns]) or "")
+
+
+def test_too_few_prompts_to_tell_are_refused():
+    assert guessed(right(1.0, each=4)) is not None
+    assert guessed(right(1.0, each=8)) is None
+
+
+def test_every_subject_comes_in_both_numbers_so_no_answer_belongs_to_a_noun(model):
+    task = part_of_speech._agreement(model, 200, 0, "agreement", "", part_of_speech._ACROSS)
+    both = {*zip(task.clusters["subject"], task.answers, strict=True)}
+    assert len(both) == 2 * len({*task.clusters["subject"]})
+    assert sorted({*task.answers}) == ["was", "were"]
+
+
+def test_no_prompt_is_in_both_halves_either_way_round(model):
+    task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "", part_of_speech._ADJACENT)
+    assert task.pairs is not None
+    reports = _reporting(task.pairs)
+    rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
+    one, other = (
+        {str(text) for pair, own in zip(rows, half, strict=True) if own for text in pair}
+        for half in (reports, ~reports)
+    )
+    assert not one & other
+    assert len(one) == len(other)
+
+
+SHARES = [(0.5, 0.4), (0.5, 0.0), (0.0, 0.45), (0.6, 0.3), (-0.3, -0.3), (0.0, 0.0)]
+"""Of each head's share of the answers: on the pairs that choose, and on those that report."""
+
+
+def swept(n: int = 40) -> Sweep:
+    """Noising of six heads: the clean difference is 1 and the corrupted -1, so more than half of it flips an answer."""
+    half, wobble = torch.arange(n) >= n // 2, 0.3 * (torch.arange(n) % 3 - 1)
+    removed = torch.stack([torch.where(half, second, first) + wobble for first, second in SHARES])
+    clean = torch.ones(n)
+    ends = {"logit_difference": clean}, {"logit_difference": -clean}
+    return Sweep("z", "noise", ("layer", "head"), {"logit_difference": (clean - 2 * removed).view(2, 3, n)}, *ends)
+
+
+def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
+    reports = np.arange(40) >= 20
+    rows = _effect_rows(Transformer(TransformerConfig(decoder=GPT2)), swept(), [], reports, 0)
+    rows = rows.assign(task="made", q=0.001)
+    assert {*rows["n"]} == {20}
+    np.testing.assert_allclose(rows["effect"], [second for _, second in SHARES], atol=0.02)
+    assert [*rows["choosing_bound"].notna()] == [True, True, False, True, True, False]
+    assert [*rows["flips"]] == [7, 0, 7, 7, 0, 0]  # of the third that loses .3 more than the mean
+    assert [*carriers(rows).index] == [0, 3, 4]
+    first, second = causes(rows, "made").to_dict("records")  # the half that chooses says which carries most
+    assert (first["layer"], first["head"], second["layer"], second["head"]) == (1, 0, 0, 0)
+    assert (first["noise_flips"], first["n"]) == (7, 20)
+
+
+def test_a_table_without_rows_has_no_carriers():
+    assert carriers(pd.DataFrame(columns=EFFECT_COLUMNS)).empty
