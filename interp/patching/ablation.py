@@ -8,7 +8,7 @@ bound.
 `ablate_in_order` one after the other, each with all before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypedDict, Unpack
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.indices import is_number
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
@@ -262,11 +263,13 @@ def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
     if not len(cells):
         raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-    for cell in cells:
-        if len(cell) != len(sizes) or not all(-n <= at < n for at, n in zip(cell, sizes.values(), strict=True)):
+    found = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+    for cell in found:
+        exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
+        if len(cell) != len(sizes) or not all(exist):
             limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {tuple(cell)} of {patch_site.site}: expected ({limits})")
-    return [tuple(at % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in cells]
+            raise InputError(f"no cell {cell} of {patch_site.site}: expected ({limits})")
+    return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
 
 
 @dataclass(frozen=True)
