@@ -192,7 +192,7 @@ def ablate(
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
-        values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
+    values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
     return Ablation(site, kind, by, values, asked.values, *asked.where, names_of(asked.alone, by))
 
 
