@@ -8,7 +8,7 @@ bound.
 `ablate_in_order` one after the other, each with all before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypedDict, Unpack
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import InputError, InputWarning
+from interp.indices import is_number
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
@@ -198,7 +199,7 @@ def ablate(
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
-        values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
+    values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
     return Ablation(site, kind, by, values, asked.values, *asked.where, names_of(asked.alone, by))
 
 
@@ -269,11 +270,13 @@ def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
     if not len(cells):
         raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-    for cell in cells:
-        if len(cell) != len(sizes) or not all(-n <= at < n for at, n in zip(cell, sizes.values(), strict=True)):
+    found = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+    for cell in found:
+        exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
+        if len(cell) != len(sizes) or not all(exist):
             limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {tuple(cell)} of {patch_site.site}: expected ({limits})")
-    return [tuple(at % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in cells]
+            raise InputError(f"no cell {cell} of {patch_site.site}: expected ({limits})")
+    return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
 
 
 @dataclass(frozen=True)

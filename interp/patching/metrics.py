@@ -10,7 +10,8 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.pairs import Pairs, answers_in
-from interp.tokens import TokenBatch
+from interp.patching.patch_sites import last_stack
+from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
 _NO_TOKEN = -1  # in the place of padding
@@ -173,17 +174,19 @@ def next_token_loss() -> Metric:
 def function(
     value: Callable[..., Float[Tensor, "... prompt"]],
     name: str = "metric",
-    positions: Int[Tensor, "prompt read"] | None = None,
+    positions: Positions = None,
     reference: Tensor | None = None,
 ) -> Metric:
-    """Any function of the logits (`... prompt read d_vocab`) at given positions of each prompt, by default its last.
+    """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
+
+    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own.
 
     It is called with some of the prompts at a time and must treat each alone. What it needs to know of each prompt
     comes as `reference`, one entry a prompt, handed to it as its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
-        read = pairs.last[:, None] if positions is None else positions.to(model.device)
+        read = pairs.read_by(last_stack(model)).columns(positions).to(model.device)
         given = (lambda logits, _: value(logits)) if reference is None else value
         return Readout(name, read, None, given, reference)
 

@@ -89,7 +89,7 @@ def path_patch(
     config = model.config.stacks[patch_site.stack]
     most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
     lengths = pairs.read_by(patch_site.stack).lengths
-    at = [receiver.columns(pairs, lengths) for receiver in receivers]
+    at = [receiver.columns(pairs, patch_site.stack) for receiver in receivers]
     together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
     for group in groups(model, pairs, patch_site, most, alike=together):
         own = GroupSweep.of(model, (base, other), group, readouts, by)

@@ -81,7 +81,8 @@ def sweep(
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
     where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
+    values = {name: by_name(table, by, pairs) for name, table in _joined(swept_parts).items()}
+    return Sweep(site, direction, by, values, clean, corrupt, *where)
 
 
 @torch.no_grad()
@@ -127,7 +128,7 @@ def swept(
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
-    plain run's value.
+    plain run's value. Position axes count columns, also where these have names.
     """
     patch_site = PatchSite.of(model, site, by, stack, attention)
     check_names(pairs, patch_site, by)
@@ -141,7 +142,7 @@ def swept(
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
     blank_beyond(values, by, pairs, patch_site)
-    return {name: by_name(table, by, pairs) for name, table in values.items()}
+    return values
 
 
 def check_reach(model: Transformer, pairs: Pairs, patch_site: PatchSite) -> None:
