@@ -138,11 +138,9 @@ def _is_of_libraries(code: object) -> bool:
 
 def _edit(site: str, edit: object) -> list[Any]:
     """What a ready-made edit does, and where."""
-    change = edit.change if isinstance(edit, SelectiveEdit) else None
-    if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial):
+    change = edit.change if isinstance(edit, SelectiveEdit) else edit
+    if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
         raise InputError(f"the edit of {site} is a function of your own, which has no hash")
-    if any(callable(value) for value in change.args):
-        raise InputError(f"the edit of {site} runs a function of your own, which has no hash")
     try:
         return [site, hash_of([change.func.__qualname__, change.args, edit.where, edit.whole])]
     except (TypeError, RuntimeError) as error:
