@@ -26,7 +26,7 @@ from analyses.over_training.training_page import change_steps
 from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
 from analyses.runs import RunFolder
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.training.whole_files import beside, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
@@ -75,6 +75,7 @@ def write(
     Raises:
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
     """
+    one_of("format", format, Format)
     _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
     _check("font_size", font_size, _SIZES, "points")
     known = drawings(run)
