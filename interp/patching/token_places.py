@@ -1,6 +1,7 @@
 """Which token is S2? Places in a prompt, by position, word, span or function."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import cast
 
 from jaxtyping import Int
@@ -25,7 +26,7 @@ def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
     found: dict[str, list[Place | None]] = {}
     for name, place in places.items():
         listed: list[Place | None] = []
-        if isinstance(place, int | str | tuple) or callable(place):
+        if isinstance(place, int | str | tuple | Integral) or callable(place):
             listed.extend([cast(Place, place)] * n_prompts)
         else:
             listed.extend(place.tolist() if isinstance(place, Tensor) else place)
