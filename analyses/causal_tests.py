@@ -7,18 +7,17 @@ from typing import Any
 
 import pandas as pd
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from analyses.head_tables import EFFECT_COLUMNS, Heads
 from interp import InputError, Model, TokenBatch
-from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched, unreliable
+from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
+from interp.patching.results import ANSWERS, guessed, refusal
 from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
 _BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
-_SURE = 0.05  # the chance that a coin does as well
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
 
@@ -98,7 +97,8 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, []
-    clean, corrupt = (each["logit_difference"] for each in unpatched(model, task.pairs, logit_difference()))
+    plain = unpatched(model, task.pairs, logit_difference())
+    clean, corrupt = (each[ANSWERS] for each in plain)
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
     facts |= {
         "difference": float((clean - corrupt).mean()),
@@ -108,18 +108,10 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     if task.neutral is not None:
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
-    if reason := guessed(clean) or unreliable(clean - corrupt):
+    if reason := guessed(clean) or refusal(ANSWERS, *plain):  # a coin is asked about few pairs too
         return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     return facts, [_effect_rows(model, sweep, [*task.clusters.values()], seed) for sweep in sweeps]
-
-
-def guessed(clean: Tensor) -> str | None:
-    """Why the model cannot do a task: it answers no more of the clean prompts right than a coin would."""
-    right, n = int((clean > 0).sum()), len(clean)
-    if binom.sf(right - 1, n, 0.5) < _SURE:
-        return None
-    return f"the model puts the right answer first in {right} of {n} prompts, which a coin would do as well"
 
 
 def _neutral_difference(model: Model, task: Task) -> Tensor:

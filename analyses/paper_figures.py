@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
 import matplotlib.figure
@@ -18,6 +18,7 @@ from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
 from analyses.figures.style import HIGHEST, RoomError
+from analyses.file_marks import PICTURES, TEXT_MARK, check_free
 from analyses.head_names import HEAD
 from analyses.headlines import ranking
 from analyses.headlines.facts import facts
@@ -32,7 +33,6 @@ from interp.training.whole_files import beside, file_above, holding, sweep_besid
 Format = Literal["pdf", "svg", "png"]
 COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
 _WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
-_SAVED: Mapping[str, Mapping[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 _KIND = ["stack", "attention"]
 _TOLD_BY = {  # what a table must have for the atlas's facts; `rules` and `effects` may be missing whole
     "heads": {*HEAD, "behaviour", "measure", "sink", "unit", "value", "baseline", "baseline_name", "gain"}
@@ -58,10 +58,11 @@ def write(
     width: int | float = COLUMN,
     font_size: int | float = POINTS,
     format: Format = "pdf",
+    force: bool = False,
 ) -> Written:
     """Draw a run's figures again, without titles, each with its caption in a text file beside it.
 
-    Files of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
+    Earlier figures of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
 
     Args:
         run: what a command left.
@@ -71,6 +72,7 @@ def write(
             why.
         font_size: in points, 5 to 30, of most text; ticks have 8 where it has 9.
         format: of the files. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+        force: replace files of these names that we did not write, too.
 
     Raises:
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
@@ -87,7 +89,7 @@ def write(
     folder, left_out = Path(out), {}
     options = {"width": width, "font_size": font_size, "title": None}
     asked = {name: known[name] for name in names or known}
-    _refuse(run, folder, [f"{name}.{format}" for name in asked])
+    _refuse(run, folder, [f"{name}.{ending}" for name in asked for ending in (format, "txt")], force=force)
     place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
     try:
         with holding(folder, "draws into"), beside(place) as draft:
@@ -96,14 +98,14 @@ def write(
             for name, draw in asked.items():
                 try:
                     _draw(draft / f"{name}.{format}", partial(draw, **options), format, _source(run))
-                except RoomError as error:
+                except (RoomError, InputError) as error:  # or a table from which nothing can be drawn
                     left_out[name] = str(error)
             files = [f"{name}.{ending}" for name in asked if name not in left_out for ending in (format, "txt")]
             if not files:
                 why = "; ".join(dict.fromkeys(left_out.values())) or "it has no table that a figure is drawn from"
                 raise InputError(f"no figure of {run.folder} could be drawn: {why}")
-            if taken := [name for name in files if (folder / name).is_dir()]:
-                raise InputError(f"{folder / taken[0]} is a directory, where a file is to be: choose another --out")
+            for name in files:
+                check_free(folder / name, force=force)
             for name in files:
                 os.replace(draft / name, folder / name)
     except OSError as error:
@@ -117,18 +119,20 @@ def _check(name: str, given: int | float, bounds: tuple[int, int], unit: str) ->
         raise InputError(f"{name}: expected {low} to {high} {unit}; got {given:g}")
 
 
-def _refuse(run: RunFolder, folder: Path, files: Sequence[str]) -> None:
-    """No place for figures is below a file, nor where the run keeps those that its own page shows."""
+def _refuse(run: RunFolder, folder: Path, files: Sequence[str], *, force: bool) -> None:
+    """No place for figures is below a file, among others' of their names, or where the run's own page shows them."""
     if file := folder if folder.is_file() else file_above(folder):
         raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
     own = {(run.folder / name).resolve() for name in run.facts["files"]}
     if any((folder / name).resolve() in own for name in files):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
+    for name in files:
+        check_free(folder / name, force=force)
 
 
 def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
     """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
-    tables = {name: run.table(name) for name in run.tables}
+    tables = {name: rows for name in run.tables if len(rows := run.table(name))}
     several = len(run.facts.get("model", {}).get("stacks", ())) > 1
     found = [drawing for draw in _BY_TABLES for drawing in draw(run, tables, several)]
     return {drawing.name: drawing.draw for drawing in found}
@@ -146,10 +150,10 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
     try:
         with catch_warnings():
             filterwarnings("error", ".*axes sizes collapsed to zero", UserWarning)
-            figure.savefig(picture, format=format, metadata=_SAVED[format])
+            figure.savefig(picture, format=format, metadata=PICTURES[format])
     except UserWarning as error:
         raise RoomError("its text leaves no room for its panels: give it more width, or smaller text") from error
-    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n", "utf-8")
+    picture.with_suffix(".txt").write_text(f"{getattr(figure, 'caption', '')}\n\n{source}\n{TEXT_MARK}", "utf-8")
 
 
 def _source(run: RunFolder) -> str:
@@ -184,8 +188,8 @@ def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFra
 
 
 def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    heads = tables.get("heads", pd.DataFrame())
-    if heads.empty or "model" in heads:  # of a comparison
+    heads = tables.get("heads")
+    if heads is None or "model" in heads:  # of a comparison
         return
     for before, kind in _kinds(heads, several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
@@ -201,8 +205,8 @@ def _behaviour(name: str, attention: str) -> Behaviour | None:
 
 
 def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    effects = tables.get("effects", pd.DataFrame())
-    if effects.empty:
+    effects = tables.get("effects")
+    if effects is None:
         return
     for before, kind in _kinds(effects, several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
@@ -211,15 +215,15 @@ def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawi
 
 
 def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    labels, stacks = tables.get("labels", pd.DataFrame()), run.facts.get("model", {}).get("stacks", {})
-    if labels.empty:
+    labels, stacks = tables.get("labels"), run.facts.get("model", {}).get("stacks", {})
+    if labels is None:
         return
     for before, rows in _kinds(_facts(tables, labels), several):
         sizes = stacks[str(rows["stack"].iloc[0])]
         shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
         yield Drawing(f"{before}labels", partial(figures.label_map, rows, **shape, colours=_COLOURS))
-    evidence = tables["evidence"]
-    if evidence["effect"].notna().to_numpy().any():
+    evidence = tables.get("evidence")
+    if evidence is not None and len(evidence.dropna(subset=["gain", "effect", "label"])):
         yield Drawing("agreement", partial(figures.attention_against_effect, evidence, labels, colours=_COLOURS))
 
 
@@ -231,8 +235,8 @@ def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    explained = tables.get("explained", pd.DataFrame())
-    if explained.empty:
+    explained = tables.get("explained")
+    if explained is None:
         return
     for at, (_, rows) in enumerate(explained.groupby(["corpus", *_KIND], sort=False)):
         name = f"{rows['stack'].iloc[0]}-explained-{at}" if several else f"explained-{at}"
@@ -248,7 +252,7 @@ def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawin
 
 
 def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "compare" not in tables:
+    if not {"compare", "heads"} <= tables.keys():
         return
     shown = headline(tables["compare"])
     yield Drawing("compare-gains", partial(figures.compared_gains, shown))
@@ -257,21 +261,22 @@ def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Dr
 
 
 def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    cells, estimates = tables.get("cells", pd.DataFrame()), tables.get("estimates")
-    if cells.empty:
+    cells, estimates, correlations = (tables.get(name) for name in ("cells", "estimates", "correlations"))
+    if cells is None:
         return
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
-        if estimates is not None:
-            draw = partial(figures.estimate_panels, estimates, tables["correlations"], metric)
+        if estimates is not None and correlations is not None:
+            draw = partial(figures.estimate_panels, estimates, correlations, metric)
             yield Drawing(f"estimates-{metric}", draw)
 
 
 def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "formed" not in tables:  # a report's curves are without losses
+    if "formed" not in run.tables or "forming" not in tables:  # a report's curves are without losses
         return
-    changes = {str(name): change_steps(rows) for name, rows in tables["formed"].groupby("run")}
+    formed = tables["formed"].groupby("run") if "formed" in tables else ()
+    changes = {str(name): change_steps(rows) for name, rows in formed}
     ended = {each["name"]: each["phases_end"] for each in run.facts["runs"]}
     yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
 

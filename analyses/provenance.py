@@ -7,17 +7,21 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from analyses.corpora import Corpus
-from interp import Model
-from models.huggingface import weights_digest
+from analyses.fingerprints import fingerprint, tokenizer_hash
+from interp import InputError, Model
+from interp.edited import Edited
+from models.huggingface.model_files import digest_as_read
+from models.quantization import Int8
 
 SCHEMA = 1  # of run.json: raised where a key changes its meaning or goes
 PACKAGES = (
     *("interp", "torch", "numpy", "scipy", "pandas", "pyarrow"),
     *("matplotlib", "seaborn", "tokenizers", "safetensors"),
 )
+RUNNERS = ("torchao", "transformers", "transformer-lens")  # which run some models
 
 
 def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, float]) -> dict[str, Any]:
@@ -52,25 +56,35 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def model_facts(model: Model) -> dict[str, Any]:
-    """A model's shape, size and precision, and the hashes of its weights and of its tokenizer.
+    """A model's shape, size and precision, and the hashes that tell it from others.
 
-    Models with the same hash of a tokenizer read the same tokens.
+    Models with the same `fingerprint` compute the same; one that has none says why in `no_fingerprint`. `sha256` is
+    that of the weight files as they were read, which their publisher may name; None where they have changed or gone
+    since, or there were none. Models with the same hash of a tokenizer read the same tokens.
     """
-    source = getattr(model, "source", None)
+    edited: list[str] = []
+    plain = model
+    while isinstance(plain, Edited):
+        plain, edited = plain.model, [*plain.edits, *edited]
+    modules = [*plain.modules()] if isinstance(plain, nn.Module) else []
+    weights = plain.parameters() if isinstance(plain, nn.Module) else ()
     return {
-        "sha256": weights_digest(source) if source is not None else digest(map(_bytes, _weights(model))),
+        **_fingerprint(model),
+        "sha256": digest_as_read(getattr(plain, "files", ())),
+        **({"edited": edited} if edited else {}),
+        **({"quantize": "int8"} if any(isinstance(module, Int8) for module in modules) else {}),
         "stacks": {
             stack_name: {"layers": stack.n_layers, "heads": stack.n_heads, "d_model": stack.d_model}
             for stack_name, stack in model.config.stacks.items()
         },
         "context": model.config.n_ctx,
         "vocabulary": model.config.d_vocab,
-        "parameters": sum(weight.numel() for weight in _weights(model)),
+        "parameters": sum(weight.numel() for weight in weights),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
         "causal": model.config.last.causal,
         "special_tokens": None if model.tokenizer is None else model.tokenizer.policy,
-        "tokenizer": _digest_of_tokenizer(model),
+        "tokenizer": tokenizer_hash(model.tokenizer),
     }
 
 
@@ -87,18 +101,8 @@ def digest(chunks: Iterable[bytes]) -> str:
     return sha.hexdigest()
 
 
-def _bytes(weight: Tensor) -> bytes:
-    """Of a model that was made in memory."""
-    return weight.detach().double().cpu().numpy().tobytes()
-
-
-def _weights(model: Model) -> Iterable[Tensor]:
-    """The parameters of what has any."""
-    return model.parameters() if isinstance(model, nn.Module) else ()
-
-
-def _digest_of_tokenizer(model: Model) -> str:
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        return ""
-    return digest([tokenizer.backend.to_str().encode(), repr((tokenizer.prefix, tokenizer.suffix)).encode()])
+def _fingerprint(model: Model) -> dict[str, str | None]:
+    try:
+        return {"fingerprint": fingerprint(model)}
+    except InputError as error:
+        return {"fingerprint": None, "no_fingerprint": str(error)}

@@ -9,9 +9,13 @@ from typing import Any
 from warnings import warn
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from analyses.provenance import SCHEMA, digest
 from analyses.report.output import MAKER, RUN, SUMS, UNFINISHED
+from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
 from interp.training import record
 
@@ -29,6 +33,7 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those th
         "names and hashes of corpora",
     ),
 }
+_MOST_CELLS = 1 << 26  # of a table: the largest of ours have a fifth of it
 _OWN_RUN = "training_run"  # what the column `run` of a table about training is called in a joined one
 
 
@@ -71,12 +76,15 @@ class RunFolder:
             raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
         path = self.folder / "tables" / f"{name}.parquet"
         try:
+            if not path.is_file() or path.stat().st_size > LARGEST_WHOLE:
+                raise ValueError(f"it is no file of at most {LARGEST_WHOLE:,} bytes")
             content = path.read_bytes()
             told = (self.facts.get(SUMS) or {}).get(name)  # early runs told none
             if told not in (None, digest([content])):
                 raise ValueError("it is not as it was written")
+            _check_size(content)
             return pd.read_parquet(BytesIO(content))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{path} cannot be read ({error}): {_again(self.facts)}") from error
 
     def __repr__(self) -> str:
@@ -123,6 +131,7 @@ class Joined:
                 "model": run.model,
                 "seed": run.seed,
                 "corpora": ", ".join(each["name"] for each in run.corpora),
+                "model_fingerprint": (run.facts.get("model") or {}).get("fingerprint"),  # early runs had none
                 "model_sha256": (run.facts.get("model") or {}).get("sha256"),
                 "corpora_sha256": ", ".join(each["sha256"] for each in run.corpora),
                 "interp": run.facts["versions"]["interp"],
@@ -134,6 +143,34 @@ class Joined:
 
     def __repr__(self) -> str:
         return "\n".join([f"{len(self.runs)} runs", *map(repr, self.runs)])
+
+
+def _check_size(content: bytes) -> None:
+    """Refuse a table that is larger in memory than ours are: a file has a value once, for any number of rows.
+
+    Raises:
+        ValueError: it has too many cells, too much text, or values and compression that ours have not.
+        OSError, pa.ArrowException: it is damaged.
+    """
+    file = pq.ParquetFile(BytesIO(content))
+    groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+    cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
+    if cells > _MOST_CELLS:
+        raise ValueError(f"it has {cells:,} cells, and {_MOST_CELLS:,} are the most")
+    kinds = [each.value_type if isinstance(each, pa.DictionaryType) else each for each in file.schema_arrow.types]
+    tests = pa.types.is_primitive, pa.types.is_null, pa.types.is_string, pa.types.is_large_string
+    if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
+        raise ValueError(f"it has values of the kind {unknown[0]}")
+    codecs = {group.column(at).compression for group in groups for at in range(group.num_columns)}
+    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others make gigabytes of kilobytes
+        raise ValueError(f"it is packed by {', '.join(sorted(codecs))}: expected SNAPPY")
+    # so that a text stands once in memory; encodings of which this is not so are refused
+    table = pq.read_table(BytesIO(content), read_dictionary=file.schema_arrow.names)
+    texts = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]
+    lengths = [pc.call_function("binary_length", [each.dictionary]).take(each.indices) for each in texts]
+    size = sum(pc.call_function("sum", [each]).as_py() or 0 for each in lengths)
+    if size > LARGEST_WHOLE:
+        raise ValueError(f"it has {size:,} bytes of text, and {LARGEST_WHOLE:,} are the most")
 
 
 def read(out: str | Path) -> RunFolder:
@@ -184,11 +221,9 @@ def _facts(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"no directory can be called so; {expected}") from error
     try:
-        facts = json.loads((folder / RUN).read_text("utf-8"))
+        facts = json.loads(whole(folder / RUN))
         json.dumps(facts, ensure_ascii=False).encode()  # halves of characters fit into no table
-    except PermissionError as error:
-        raise InputError(f"its {RUN} may not be read; {expected}, that you may read") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
     if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
         raise InputError(f"its {RUN} is not one of interp's: expected made_by {MAKER}")

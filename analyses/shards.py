@@ -1,33 +1,31 @@
 """Where is what was measured kept until all is? In a folder of small files, so that a run that was stopped goes on.
 
 A shard is one lot of work: claims of some documents hidden from some heads, one reading by heads that learnt nothing.
-It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model, the text,
-the settings, the versions and our own code; then of the very tokens, rows, keys and heads. The same command finds what
-it measured before and measures the rest, so its numbers do not depend on where it was stopped. Work is cut into lots
-before any is done, and lots share nothing, so several processes fill one folder.
+It is written whole as soon as it is measured, under a name that is a hash of all it depends on: the model as it runs
+(`analyses.fingerprints`), the text, the settings, the versions and our own code; then of the very tokens, rows, keys
+and heads. The same command finds what it measured before and measures the rest, so its numbers do not depend on where
+it was stopped. Work is cut into lots before any is done, and lots share nothing, so several processes fill one folder.
 """
 
-import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from analyses.fingerprints import hash_of
 from analyses.side_by_side import side_by_side
-from interp.training.whole_files import replacing
+from interp.training.whole_files import check_owner, replacing, sweep
 
 Kept = Mapping[str, Tensor]
 Lot = tuple[Iterable[Any], Callable[[], Kept]]  # all that it depends on, and what measures it
-_SUFFIX = ".shards"
+_SUFFIX, _DIGITS = ".shards", 64  # of the hash that a shard is called by
 
 
 @dataclass
@@ -53,12 +51,18 @@ class Shards:
 
     @staticmethod
     def of(out: Path, about: Any) -> "Shards":
-        """Those of a run that writes `out`: beside it, so that `out` is whole or not there."""
-        return Shards(out.parent / f".{out.name}{_SUFFIX}").within(about, _code())
+        """Those of a run that writes `out`: beside it, so that `out` is whole or not there.
+
+        Raises:
+            InputError: their folder is a link, or another user's.
+        """
+        folder = out.with_name(f".{out.name}{_SUFFIX}")
+        check_owner(folder)
+        return Shards(folder).within(about, _code())
 
     def within(self, *more: Any) -> "Shards":
         """The same of work that depends on more: text, numbers, tensors, and lists of them."""
-        return replace(self, about=_digest([self.about, *more]))
+        return replace(self, about=hash_of([self.about, *more]))
 
     def all(self, lots: Sequence[Lot], done: Callable[[int], object] | None = None) -> list[Kept]:
         """What was measured of each lot before, or else is measured now, several side by side.
@@ -81,12 +85,16 @@ class Shards:
         return [found[at] for at in range(len(lots))]
 
     def _path(self, depends: Iterable[Any]) -> Path | None:
-        return self.folder and self.folder / f"{_digest([self.about, *depends])}.safetensors"
+        return self.folder and self.folder / f"{hash_of([self.about, *depends])}.safetensors"
 
     def clear(self) -> None:
         """Remove them: what they were kept for stands."""
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # none was kept, or others put files there
+                for path in self.folder.glob(f"{'?' * _DIGITS}.safetensors"):
+                    path.unlink()
+                sweep(self.folder, lambda name: True)
+                self.folder.rmdir()
 
 
 def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
@@ -101,7 +109,7 @@ def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
 def _write(path: Path, tensors: Kept) -> None:
     """A shard, whole or not there."""
     with replacing(path) as part:
-        save_file(dict(tensors), part, {"sha256": _sum(tensors)})
+        save_file(dict(tensors), part, {"sha256": hash_of(tensors)})
 
 
 def _read(path: Path) -> Kept | None:
@@ -109,40 +117,9 @@ def _read(path: Path) -> Kept | None:
     try:
         with safe_open(path, framework="pt") as file:
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return kept if (file.metadata() or {}).get("sha256") == _sum(kept) else None
+            return kept if (file.metadata() or {}).get("sha256") == hash_of(kept) else None
     except (SafetensorError, OSError, ValueError):
         return None
-
-
-def _sum(tensors: Kept) -> str:
-    sha = sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        sha.update(_bytes(tensor))
-    return sha.hexdigest()
-
-
-def _digest(values: Iterable[Any]) -> str:
-    """A hash of text, numbers, tensors, and lists of them."""
-    found = blake2b(digest_size=16)
-
-    def add(value: Any) -> None:
-        if isinstance(value, Tensor):
-            found.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode() + _bytes(value))
-        elif isinstance(value, (list, tuple)):
-            found.update(f"list {len(value)} ".encode())
-            for each in value:
-                add(each)
-        else:
-            text = json.dumps(value, sort_keys=True)
-            found.update(f"{len(text)} {text}".encode())
-
-    add([*values])
-    return found.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @cache

@@ -35,8 +35,8 @@ def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object]
     """What each of `tasks` returns, in their order; several at once where threads are allowed to torch.
 
     What tasks change is lost: they must return it. What one raises is raised here. A task whose process is killed runs
-    again in this one. Where processes cannot be forked safely (a GPU in use, another system than Linux) or torch may
-    have one thread only, tasks run here, one after the other.
+    again in this one. Where processes cannot be forked safely (a GPU in use, another system than Linux, a worker of a
+    pool) or torch may have one thread only, tasks run here, one after the other.
 
     Args:
         tasks: pieces of work that do not depend on each other, and whose results can be pickled.
@@ -101,6 +101,7 @@ def meanwhile(tasks: Sequence[Callable[[], T]], *, crowded: bool = False) -> Ite
 def processes(tasks: int) -> int:
     """How many processes would take so many tasks: as many as torch may have threads; 1 is this one."""
     forks = sys.platform == "linux" and not torch.cuda.is_initialized()
+    forks = forks and not multiprocessing.current_process().daemon  # as a pool's workers, which may start none
     return min(tasks, torch.get_num_threads(), MOST) if forks else 1
 
 

@@ -270,6 +270,8 @@ class StackConfig(Configured):
             raise InputError(f"{self.n_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
         if isinstance(self.positions, Rotary) and (dims := self.positions.dims or self.d_head) % 2:
             raise InputError(f"rotary positions turn pairs of dimensions: d_head must be even, got {dims}")
+        if isinstance(self.positions, Buckets) and self.positions.n_buckets < (least := 2 if self.causal else 4):
+            raise InputError(f"distances need at least {least} buckets, got {self.positions.n_buckets}")
         if self.parallel and self.cross_attention:
             raise InputError("cross-attention reads what attention wrote: expected another wiring than parallel")
         if self.local and not {*self.local.layers} <= {*range(self.n_layers)}:

@@ -60,9 +60,10 @@ def inside(place: str) -> Iterator[None]:
 
 
 def one_of(name: str, value: T, choices: Any) -> T:
-    """`value`, if it is one of a `Literal`'s words; an `InputError` says which these are."""
-    if not isinstance(value, str) or value not in get_args(choices):
-        raise InputError(f"{name} must be {' or '.join(map(repr, get_args(choices)))}, got {value!r}")
+    """`value`, if it is one of some words, or of a `Literal`'s; else an `InputError` says which there are."""
+    words = [*(get_args(choices) or choices)]
+    if not isinstance(value, str) or value not in words:
+        raise InputError(f"no {name} {value!r}: expected {' or '.join(words)}")
     return value
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.config import Alibi, Buckets, Interpolated, Rotary, Sinusoidal, StackConfig, Stretched, Yarn
+from interp.errors import InputError
 from interp.lookup import Lookup
 from interp.sight import Sight
 
@@ -117,7 +118,13 @@ class BucketBias(nn.Module):
         far = distance.abs() if not self.causal else (-distance).clamp(min=0)
         exact = n // 2
         log = torch.log(far.float().clamp(min=1) / exact) / math.log(self.config.max_distance / exact) * (n - exact)
-        return side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
+        buckets = side + torch.where(far < exact, far, (exact + log.long()).clamp(max=n - 1))
+        if self.config.max_distance <= exact and (buckets < 0).any():  # far ones count down
+            raise InputError(
+                "some distances of this text have no bucket: expected a shorter text, or a max_distance above "
+                f"{exact}, got {self.config.max_distance}"
+            )
+        return buckets
 
 
 def build_bias(config: StackConfig) -> nn.Module | None:

@@ -12,11 +12,12 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from interp.errors import InputError, one_of
+from interp.indices import Index, entries, for_texts
 from interp.showing import Shown, so_many
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
-Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
 Side = Literal["left", "right"]
+Positions = Index | None  # one or several for all texts, or an array with one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
 _PARTS = 4  # tokens at most that a character may be in: UTF-8 has no more bytes of one
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
@@ -278,39 +279,31 @@ class TokenBatch(Shown):
         Negative positions count from each text's own end.
 
         Raises:
-            InputError: a text has no such position, or there is not one position for each text.
+            InputError: as `column_lists`; a slice that takes more of one text than of another, or nothing.
         """
-        if isinstance(position, Tensor):
-            wanted = position.to(self.ids.device).reshape(-1, 1)
-            if len(wanted) != len(self.ids):
-                raise InputError(f"expected one position for each of {len(self.ids)} prompts, got {len(wanted)}")
-        else:
-            several = [-1] if position is None else [position] if isinstance(position, int) else position
-            wanted = torch.tensor(several, dtype=torch.long, device=self.ids.device).expand(len(self.ids), -1)
-        lengths, counted = self.lengths[:, None], torch.where(wanted < 0, wanted + self.ends[:, None], wanted)
-        outside = (counted < 0) | (counted >= lengths)
-        if bool(outside.any()) or not wanted.numel():
-            prompt = int(outside.any(1).int().argmax())
-            raise InputError(
-                f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
-            )
-        first = self.mask.int().argmax(1, keepdim=True)
-        return first + counted
+        found = self.column_lists(-1 if position is None else position)
+        if len({*map(len, found)}) > 1 or not found[0]:
+            counts = f"{min(map(len, found))} to {max(map(len, found))}"
+            raise InputError(f"expected as many positions of each prompt, at least one; {position} has {counts}")
+        return torch.tensor(found, device=self.ids.device)
+
+    def column_lists(self, position: Index) -> list[list[int]]:
+        """The same columns text by text, of which a slice may take more of one than of another.
+
+        Raises:
+            InputError: a text has no such position, or an array does not give one for each text.
+        """
+        asked = for_texts(position, len(self.ids), "position")
+        texts = zip(asked, self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist(), strict=True)
+        return [
+            [first + at for at in entries(index, length, "position", f"in prompt {prompt}", end)]
+            for prompt, (index, first, length, end) in enumerate(texts)
+        ]
 
     @property
     def ends(self) -> Int[Tensor, " prompt"]:
         """From where negative positions count back: each text's own end."""
         return self.lengths
-
-    def within(self, places: slice) -> Bool[Tensor, "prompt position"]:
-        """Which columns a slice of each text's own positions takes."""
-        found = torch.zeros_like(self.mask)
-        for row, own, end in zip(found, self.mask, self.ends.tolist(), strict=True):
-            first, last = (
-                each if each is None or each >= 0 else max(0, each + end) for each in (places.start, places.stop)
-            )
-            row[own.nonzero()[:, 0][first : last : places.step]] = True
-        return found
 
     def repeated(self, n_texts: int) -> "TokenBatch":
         """A batch of one text, as so many."""

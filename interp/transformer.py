@@ -262,6 +262,7 @@ class Transformer(Shortcuts, nn.Module):
         one = len({stack.d_vocab for stack in config.stacks.values()}) == 1  # vocabulary, or so it seems
         self.target_tokenizer = target_tokenizer or (tokenizer if one else None)  # of what the last stack reads
         self.source: Path | None = None  # the directory that the weights were read from
+        self.files: tuple[Any, ...] = ()  # its weight files, and what the system said of them when they were read
         self.family: str | None = None  # what the format of that directory is called
         self.stacks = nn.ModuleDict({name: Stack(stack) for name, stack in config.stacks.items()})
         self.output = None if config.output == "none" else Output(config)

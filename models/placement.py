@@ -50,7 +50,8 @@ def named(family: Family, stored: Mapping[str, Found]) -> dict[str, Found]:
             name = name.replace(old, new)
         if not re.fullmatch(family.ignored, name):
             found[name] = tensor
-    if family.masked is not None and family.masked not in found:  # what there is of an output is another task's
+    other_task = family.masked not in found or family.other_task in stored
+    if family.masked is not None and other_task:  # what there is of an output is another task's
         found = {name: tensor for name, tensor in found.items() if not family.of_output(name)}
     for name, others in family.also.items():  # of tensors that are one, a file may hold any
         for other in others:

@@ -110,6 +110,7 @@ def copy_weights(model: Transformer, weights: Any, names: Names | None = None) -
                 stored[piece.theirs].fill(place)
             else:
                 place.zero_()
+    model.files = ()  # whose weights these are no longer
 
 
 @contextmanager

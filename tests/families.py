@@ -23,7 +23,8 @@ on tiny random models (sizes odd or prime where the family allows it, every weig
 variants each: logits, every layer's stream and attention pattern, gradients of every weight, batches padded left and
 right, texts longer than windows and near distances, greedy generation, and models that we save and `transformers`
 reads. A field of `config.json` that nothing here reads is refused, unless it is known to change nothing; the tests
-change those that are, all at once, and see that it is so.
+change those that are, all at once, and see that it is so. Thirteen random configurations of each family
+(`tests/models/families/test_random_configurations.py`) compare logits as well, loaded and saved.
 
 The last two columns are the largest difference of a logit (where a model has no output layer, of an entry of its last
 stream) over a family's variants, relative to the largest one where that is above 1.

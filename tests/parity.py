@@ -66,7 +66,7 @@ class Variant:
 
     def build(self, dtype: torch.dtype, **changed: Any) -> Any:
         """Their model, every weight random."""
-        config = getattr(transformers, self.config)(**{**self.fields, **changed})
+        config = getattr(transformers, self.config)(**copy.deepcopy({**self.fields, **changed}))  # it adds to them
         theirs = getattr(transformers, self.model)._from_config(config, **self.ways).to(dtype).eval()
         randomise(theirs)
         generator, known = torch.Generator().manual_seed(1), dict(theirs.named_parameters())

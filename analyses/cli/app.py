@@ -52,8 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _wait_briefly()
     _keep_memory()
-    with unread():
+    with unread() as output:
         code = _run(given)
+    if output.error and not code:
+        typer.echo(f"interp: the standard output takes nothing: {output.error.strerror}", err=True)
+        code = USAGE
     sys.exit(code)
 
 

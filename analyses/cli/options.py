@@ -86,6 +86,7 @@ Device = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but what is wrong.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that interp did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Say what was found and written as JSON, for another program.")]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Say how it goes and what was written as JSON, an object a line.")

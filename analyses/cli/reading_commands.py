@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import filled, folded, one_line, tell
-from analyses.cli.options import Json, Quiet, path
+from analyses.cli.options import Force, Json, Quiet, path
 
 Format = StrEnum("Format", "PDF SVG PNG")
 Run = Annotated[
@@ -32,6 +32,7 @@ def figures(
         Path | None,
         typer.Option(help="The directory of the figures.", parser=path, show_default="RUN-figures, beside RUN"),
     ] = None,
+    force: Force = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -40,7 +41,7 @@ def figures(
         from analyses import paper_figures, runs
 
         folder = out or run.resolve().with_name(f"{run.resolve().name}-figures")
-        how = {"width": width, "font_size": font_size, "format": format.value}
+        how = {"width": width, "font_size": font_size, "format": format.value, "force": force}
         written = paper_figures.write(runs.read(run), folder, names or (), **how)
         pictures = [file.name for file in written.files if file.suffix != ".txt"]
         reasons = dict.fromkeys(written.left_out.values())

@@ -1,6 +1,7 @@
 """The command that shows where the tokens of one's own sentence look, on a page to be pointed at."""
 # ruff: noqa: PLC0415
 
+import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from analyses.cli.command_frame import folded, one_line, opened, progressing, tell, title
-from analyses.cli.options import Device, Dtype, DtypeOption, Json, Model, Quiet, path
+from analyses.cli.options import Device, Dtype, DtypeOption, Force, Json, Model, Quiet, path
 
 _DEFAULT = "view.html"
 
@@ -39,20 +40,25 @@ def view(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The HTML file, which is replaced.", parser=path, show_default=f"{_DEFAULT}, or view-2.html, ..."
+            help="The HTML file; an earlier page is replaced.",
+            parser=path,
+            show_default=f"{_DEFAULT}, or view-2.html, ...",
         ),
     ] = None,
     device: Device = "cpu",
     dtype: DtypeOption = Dtype.FLOAT32,
+    force: Force = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Where does each token of your own text look, in every head? One page, to be pointed at."""
     with one_line(), progressing(silent=quiet) as progress:
         from analyses import viewer
+        from analyses.file_marks import check_free
         from interp import InputError
 
         out = _free() if out is None else out
+        check_free(out, force=force)  # before the model reads
         targets = _one_each(texts, target)
         progress("loading the model", 0)
         loaded = opened(model, device, dtype)
@@ -67,7 +73,7 @@ def view(
         progress("reading", 0)
         passages = tuple(viewer.read(loaded, *pair) for pair in zip(texts, targets, strict=True))
         seen = viewer.Viewer(passages, called, linked=True, first=first)
-        viewer.write(seen, out, lead=f"{title(model)}, {seen.size}")
+        viewer.write(seen, out, lead=f"{title(model)}, {seen.size}", force=force)
         first = f"{out}#{viewer.address(loaded, seen.start)}"
         written = folded(f"wrote {out}: open it in a browser", f"it begins at {first}")
         tell(lambda: [written], lambda: {"out": str(out), "begins_at": first}, quiet=quiet, json=json)
@@ -91,4 +97,4 @@ def _one_each(texts: Sequence[str], targets: Sequence[str] | None) -> list[str |
 def _free() -> Path:
     """The first of view.html, view-2.html, ... that is not there."""
     names = (_DEFAULT if number == 1 else f"view-{number}.html" for number in count(1))
-    return next(each for each in map(Path, names) if not each.exists())
+    return next(each for each in map(Path, names) if not os.path.lexists(each))

@@ -236,15 +236,15 @@ def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the models do not share, so that their numbers are not of exactly the same rows."""
     first, others = models[0], models[1:]
-    keys = ("sha256", "tokenizer", "context", "causal")
+    keys = ("tokenizer", "context", "causal")
     unlike = {key: [model["name"] for model in others if model[key] != first[key]] for key in keys}
-    same_weights = [model["name"] for model in others if model["name"] not in unlike["sha256"]]
+    same = [model["name"] for model in others if model["fingerprint"] and model["fingerprint"] == first["fingerprint"]]
     # with another tokenizer the windows differ anyway
     windows = [name for name in unlike["context"] if name not in unlike["tokenizer"]]
     after, before = "a word sees what comes after it too", "a word sees only what came before it"
     here, there = (after, before) if first["causal"] else (before, after)
     found = {
-        f"the same weights as {first['name']}, so the differences are 0": same_weights,
+        f"the same model as {first['name']}, so the differences are 0": same,
         f"another tokenizer than {first['name']}: the same documents are read in other pieces, so the rows and items "
         "that count differ, and so does what uniform attention reaches": unlike["tokenizer"],
         f"another context than {first['name']}: long texts are cut into other windows": windows,

@@ -12,7 +12,6 @@ from pathlib import Path
 from warnings import warn
 
 from analyses.corpora import conllu, gap, gum, litbank, paired, plain_text, winobias, winogender
-from analyses.corpora.function_source import described
 from analyses.corpora.limits import checked
 from analyses.corpora.numbered_lines import Parse
 from interp.annotation import AnnotatedText
@@ -61,41 +60,40 @@ class Corpus:
         """
         if n < 1:
             raise InputError(f"head({n}): expected at least one text")
-        return self._changed(f"first {n}", f"head {n}", lambda: islice(self, n))
+        return self._changed(f"first {n}", lambda: islice(self, n))
 
     def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
         """The texts of which `keep` is true.
 
         Args:
             keep: asked of every text at every reading, so it should always answer alike.
-            name: what stands in the corpus's name and goes into its digest. Without it that is the qualified name of
-                `keep` and its source, without comments and layout. What `keep` reads from elsewhere (a global list,
-                another function) is not seen: where that may change, give a name that changes with it.
+            name: required: what stands in the corpus's name and goes into its digest in the place of `keep`, which has
+                no hash. It must change with what `keep` does, as does f"longer than {n}".
 
         Raises:
-            InputError: nothing is left, or `keep` needs a name (`described` says when).
+            InputError: nothing is left, or there is no name.
         """
-        short, whole = described(keep, name)
-        return self._changed(f"filter {short}", f"filter {whole}", lambda: (text for text in self if keep(text)))
+        done = f"filter {_named(name, 'filter')}"
+        return self._changed(done, lambda: (text for text in self if keep(text)))
 
     def map(self, change: Callable[[AnnotatedText], AnnotatedText], *, name: str | None = None) -> "Corpus":
         """Each text as `change` gives it back; a document keeps its identity as long as `change` keeps its name.
 
         Args:
             change: asked for every text at every reading.
-            name: as for `filter`.
+            name: required, as for `filter`.
 
         Raises:
-            InputError: `change` needs a name, or, while iterating, it gives something else than a text.
+            InputError: there is no name, or, while iterating, `change` gives something else than a text.
         """
-        short, whole = described(change, name)
-        return self._changed(f"map {short}", f"map {whole}", lambda: (_text(change(text), short) for text in self))
+        done = f"map {_named(name, 'map')}"
+        return self._changed(done, lambda: (_text(change(text), done) for text in self))
 
-    def _changed(self, done: str, hashed: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
+    def _changed(self, done: str, source: Callable[[], Iterator[AnnotatedText]]) -> "Corpus":
         name, first = f"{self.name}, {done}", next(source(), None)
         if first is None:
             raise InputError(f"{name}: no text is left; expected at least one")
-        digest = hashlib.sha256(f"{self.digest}\n{hashed}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.digest}\n{done}".encode()).hexdigest()
         return replace(self, name=name, annotates=annotated(first), digest=digest, source=source)
 
 
@@ -258,7 +256,16 @@ def annotated(text: AnnotatedText) -> frozenset[str]:
     return frozenset(name for name, values in present.items() if values is not None)
 
 
-def _text(given: object, function: str) -> AnnotatedText:
+def _named(name: str | None, method: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(
+            f'{method}: expected name="..." in words that change with what the function does, as f"over {{n}} words": '
+            f"it goes into the corpus's name and hash, for a function has no hash; got {name!r}"
+        )
+    return name
+
+
+def _text(given: object, done: str) -> AnnotatedText:
     if not isinstance(given, AnnotatedText):
-        raise InputError(f"map {function}: expected an AnnotatedText back, got {type(given).__name__}")
+        raise InputError(f"{done}: expected an AnnotatedText back, got {type(given).__name__}")
     return given

@@ -27,6 +27,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from interp.errors import InputError
 
 Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
@@ -54,7 +55,11 @@ def best_heads(
         axes_labels: what rows and columns are.
         label: what the colour is.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no pattern, or not as many names as rows and columns.
     """
+    check_patterns(patterns, queries, keys)
     question = f"Where do{'es the head' if len(patterns) == 1 else ' the heads'} look?"
     figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
     scale = Normalize(0, max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values()))
@@ -80,6 +85,21 @@ def best_heads(
     return figure
 
 
+def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
+    """Whether there are patterns, each with as many rows and columns as these have names.
+
+    Raises:
+        InputError: it is not so.
+    """
+    if not patterns:
+        raise InputError("expected a pattern at least, got none")
+    for name, pattern in patterns.items():
+        shape = np.shape(pattern)
+        wanted = [size if names is None else len(names) for names, size in zip((queries, keys), shape, strict=False)]
+        if len(shape) != 2 or 0 in shape or [*shape] != wanted:
+            raise InputError(f"expected a row a query and a column a key, {wanted}; got a pattern {shape} of {name!r}")
+
+
 @styled
 def attention_over_words(
     words: Sequence[str],
@@ -99,8 +119,14 @@ def attention_over_words(
         emphasised: indices of words whose lines are drawn in another colour; the rest turn grey.
         sought: indices of words that those words should look at, written in that colour on the right.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no pattern, one that is not word by word, or an index of no word.
     """
     named = patterns if isinstance(patterns, Mapping) else {"": patterns}
+    check_patterns(named, words, words)
+    if strange := [at for at in (*emphasised, *sought) if not 0 <= at < len(words)]:
+        raise InputError(f"no word {strange[0]}: expected indices of {len(words)} words, from 0")
     height = 0.5 + 0.19 * max(len(words), 6)
     question = "Which words look at which?"
     figure, axes = panels(question, len(named), height=height, columns=_ACROSS, key=0.4, options=page)

@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from analyses.figures.row_selection import select_rows
 from analyses.figures.style import GREY, INK, WIDTH, Page, begin, caption, keys, sized, styled
-from analyses.figures.sweep_maps import cell_name, metric_unit
+from analyses.figures.sweep_maps import PLACE, cell_name, metric_unit
 from analyses.numerals import number
 
 MAGNITUDES = "magnitudes"
@@ -38,8 +39,9 @@ def estimate_panels(estimates: pd.DataFrame, correlations: pd.DataFrame, metric:
         metric: which to draw.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
     """
-    rows = estimates.loc[(estimates["metric"] == metric) & estimates["exact"].notna() & ~estimates["idle"]]
-    agreement = correlations.loc[correlations["metric"] == metric].set_index(["method", "direction"])
+    rows = select_rows(estimates, ["method", *PLACE], metric=metric)
+    rows = rows.loc[rows["exact"].notna() & ~rows["idle"]]
+    agreement = select_rows(correlations, ["method", "direction"], metric=metric).set_index(["method", "direction"])
     methods, directions = (list(dict.fromkeys(agreement.index.get_level_values(level))) for level in (0, 1))
     question = "How well do gradients foretell what patching measures?"
     width = page.get("width", min(WIDTH, 0.4 + _PANEL * max(len(methods), 3)))

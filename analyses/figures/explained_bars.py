@@ -21,6 +21,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
+from interp.errors import InputError
 
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _COLOURS = (SOFT, POSITION, SYNTAX, "#7fbfa8", COREFERENCE, PALE)
@@ -35,8 +36,16 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
     Args:
         parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no group, too many, or groups of other layers and heads.
     """
+    if not 0 < len(parts) <= len(_COLOURS):
+        raise InputError(f"expected one to {len(_COLOURS)} groups of rules, got {len(parts)}")
+    parts = {name: shares.sort_index().sort_index(axis=1) for name, shares in parts.items()}
     shape = next(iter(parts.values())).shape
+    if wrong := [name for name, shares in parts.items() if shares.shape != shape or not shares.size]:
+        raise InputError(f"expected shares of {shape} layers and heads, got {parts[wrong[0]].shape} of {wrong[0]}")
     columns = 1 if shape[1] > 16 else 2 if shape[1] > 8 or shape[0] < 6 else 3
     question, options = "Of which simple rules is the attention of each head made?", page
     if page.get("ax") is None:

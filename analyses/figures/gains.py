@@ -8,6 +8,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     GREY,
     INK,
@@ -21,9 +22,10 @@ from analyses.figures.style import (
     single,
     styled,
 )
-from analyses.head_names import head_name
+from analyses.head_names import HEAD, head_name
 
 Sink = Literal["kept", "removed"]
+_ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several have the same names
 _NAMES = 0.5  # inches that the heads' names take
 _ABOVE, _NOT_ABOVE = "interval above 0", "interval not above 0"
 
@@ -40,8 +42,11 @@ def gain_intervals(
         sink: whether the first position counts.
         top: how many heads.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row, measure or reading; several models, runs or kinds of attention.
     """
-    rows = heads.loc[(heads["measure"] == measure) & (heads["sink"] == sink)].dropna(subset=["gain"])
+    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink=sink).dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain").iloc[::-1]
     name = measure_name(measure)
     question = f"Which heads beat the baseline of {name}, and how surely?"
@@ -77,14 +82,17 @@ def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpac
         heads: rows of `tables/heads`, of which the measure `distance` is drawn.
         sink: whether the first position counts.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: as `gain_intervals`.
     """
-    rows = heads.loc[(heads["measure"] == "distance") & (heads["sink"] == sink)].dropna(subset=["value"])
+    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure="distance", sink=sink).dropna(subset=["value"])
     figure, ax = single("Do later layers look farther away?", 3.2, options=page)
     layers = rows["layer"].to_numpy(dtype=int)
     dots: dict[str, Any] = {"s": 5, "color": GREY, "alpha": 0.7, "linewidth": 0, "jitter": False, "label": "a head"}
     sns.stripplot(x=layers, y=rows["value"], ax=ax, legend=False, **dots)
     mean = rows.groupby("layer")["value"].mean()
-    sns.lineplot(x=range(len(mean)), y=mean.to_numpy(), ax=ax, color=INK, marker="D", label="mean of the layer")
+    sns.lineplot(x=mean.index, y=mean.to_numpy(), ax=ax, color=INK, marker="D", label="mean of the layer")
     if rows["baseline"].notna().any():
         ax.axhline(rows["baseline"].mean(), color=GREY, ls="--", lw=1, label="uniform attention")
     ax.set_ylim(bottom=0)

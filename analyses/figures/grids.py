@@ -11,6 +11,7 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     SIGNED,
     Page,
@@ -48,6 +49,7 @@ def head_grid(
     *,
     quantity: Quantity = "gain",
     sink: Literal["kept", "removed"] = "kept",
+    by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
     """One heat map a measure, on one scale; a dot marks a gain of at least 0.05, clear of 0, with q below 0.05.
@@ -58,14 +60,22 @@ def head_grid(
         quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
             from 1 as twice as much).
         sink: whether the first position counts.
+        by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row, measure, quantity, reading or column; several models or runs, and no `by`.
     """
-    wanted = [measures] if isinstance(measures, str) else list(measures or heads["measure"].unique())
-    rows = heads.loc[heads["measure"].isin(wanted) & (heads["sink"] == sink)]
+    apart = [] if by is None else [by]
+    kinds = ["measure", *apart, "stack", "attention"]
+    wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
+    columns = {"measure": wanted or None, "sink": sink, **dict.fromkeys(apart)}
+    rows = select_rows(heads, [*kinds, "layer", "head"], single=() if apart else SOURCES, **columns)
+    wanted = wanted or [*rows["measure"].unique()]
     groups = [
-        (_panel_title(rows, key), group)
+        (_panel_title(rows, key, apart), group)
         for measure in wanted
-        for key, group in rows.loc[rows["measure"] == measure].groupby(["measure", "stack", "attention"], sort=False)
+        for key, group in rows.loc[rows["measure"] == measure].groupby(kinds, sort=False)
     ]
     question = f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
     notable = (rows["gain"] >= NOTABLE) & (rows["ci_low"] > 0) & (rows["q"] < DISCOVERY)
@@ -93,8 +103,11 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
         effects: rows of `tables/effects`; 1 is the whole effect.
         task: which task to draw.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row or task; several models or runs.
     """
-    rows = effects.loc[effects["task"] == task]
+    rows = select_rows(effects, ["intervention", "stack", "attention", "layer", "head"], task=task)
     says = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
     keys = ["intervention", "stack", "attention"]
     groups = [(says.get(str(key[0]), str(key[0])), group) for key, group in rows.groupby(keys, sort=True)]
@@ -111,11 +124,11 @@ def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figur
     return figure
 
 
-def _panel_title(rows: pd.DataFrame, key: tuple[str, ...]) -> str:
-    measure, *where = key
-    several = len(rows[["stack", "attention"]].drop_duplicates()) > 1
-    name = measure_name(measure)
-    return f"{name} ({' '.join(where)})" if several else name
+def _panel_title(rows: pd.DataFrame, key: tuple[str, ...], apart: Sequence[str]) -> str:
+    measure, *where = map(str, key)
+    if len(rows[["stack", "attention"]].drop_duplicates()) == 1:
+        where = where[: len(apart)]
+    return f"{measure_name(measure)} ({' '.join(where)})" if where else measure_name(measure)
 
 
 def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
@@ -138,10 +151,10 @@ def _grid(
     drawn: tuple[Normalize, str | Colormap],
     marked: pd.Index,
 ) -> Figure:
-    layers, heads = (max((size(group, axis) for _, group in groups), default=1) for axis in ("layer", "head"))
+    layers, heads = (max(size(group, axis) for _, group in groups) for axis in ("layer", "head"))
     columns = 4 if heads <= 8 else 3 if heads <= 16 else 2
     height = min(5, 0.7 + max(0.22 * layers, 0.9))
-    figure, axes = panels(question, max(1, len(groups)), height=height, columns=columns, options=page)
+    figure, axes = panels(question, len(groups), height=height, columns=columns, options=page)
     scale, colours = drawn
     place = axes[0].get_subplotspec() if is_ours(figure) else None
     side = (figure.get_figwidth() - _BESIDE) / (place.get_gridspec().ncols if place else len(axes))
@@ -150,9 +163,6 @@ def _grid(
         ax.set_title(broken(name, side - _APART))
         dots = group.loc[group.index.intersection(marked)]
         mark(ax, dots["head"].to_numpy(dtype=float), dots["layer"].to_numpy(dtype=float))
-    if not groups:
-        axes[0].text(0.5, 0.5, "nothing was measured", ha="center", transform=axes[0].transAxes)
-        return figure
     along(figure, axes, "head", "layer")
     bar = colour_bar(figure, axes, ScalarMappable(scale, colours), label)
     if isinstance(scale, LogNorm) and scale.vmax:

@@ -15,6 +15,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 from analyses import plain_words
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     GREY,
     WIDTH,
@@ -32,6 +33,7 @@ from analyses.figures.style import (
     styled,
 )
 from analyses.head_names import HEAD, head_name
+from interp.errors import InputError, one_of
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
@@ -61,7 +63,19 @@ def label_map(
         n_heads: of each layer.
         colours: by behaviour, a key of `style.FAMILIES` (`Behaviour.colour`); one after the other by default.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no table of labels, several models, runs or kinds of attention, a head that the stack lacks, or a
+            behaviour without a colour.
     """
+    marks, kind = dict.fromkeys(("behaviour", "label", "evidence")), (*SOURCES, "stack", "attention")
+    place = [*HEAD, "behaviour", "label"] if "gain" in labels else []  # several facts may have one name
+    labels = select_rows(labels, place, single=kind, may_be_empty=True, **marks)
+    for row in labels.to_dict("records"):
+        one_of("evidence", row["evidence"], _STRENGTH)
+        if not (0 <= row["layer"] < n_layers and 0 <= row["head"] < n_heads):
+            name = head_name(row["layer"], row["head"])
+            raise InputError(f"{name} is none of {n_layers} layers of {n_heads} heads: give those of its stack")
     family = families(labels["behaviour"], colours)
     question = "What may each head be called?"
     least = [sized(_SIDE + _CELL * count) for count in (n_heads, n_layers)]
@@ -176,9 +190,17 @@ def attention_against_effect(
         most: panels at most, and no more than fill three rows, those measures first whose label most heads carry by
             both kinds of evidence.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such rows, or none with a gain, an effect and a label; several models or runs; a behaviour
+            without a colour.
     """
-    known = evidence.dropna(subset=["gain", "effect"])
-    known = known.dropna(subset=["label"]).assign(measure=known["label"])  # the measure that each label rests on
+    evidence = select_rows(evidence, [*HEAD, "behaviour", "measure", "label"], gain=None, effect=None, label=None)
+    labels = select_rows(labels, [*HEAD, "behaviour", "label", "measure"], may_be_empty=True, evidence=None, label=None)
+    known = evidence.dropna(subset=["gain", "effect", "label"])
+    if known.empty:
+        raise InputError("expected rows that have a gain, an effect and a label: got none")
+    known = known.assign(measure=known["label"])  # the measure that each label rests on
     family = families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
     largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}

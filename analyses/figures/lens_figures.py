@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analyses.figures.attention_lines import literal
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     GREY,
     INK,
@@ -39,13 +40,16 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
         said: rows of a lens's table; of each layer and place the first is drawn.
         prompt: which prompt's positions; by default the first's, or all prompts where one position of each was read.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row or prompt; several models or runs.
     """
-    rows = said.loc[said["rank"] == 1]
+    rows = select_rows(said, ["layer", "prompt", "position"], rank=1, prompt=prompt)
     by_prompt = prompt is None and rows.groupby("prompt")["position"].nunique().max() == 1
     across = "prompt" if by_prompt else "position"
     if not by_prompt:
-        rows = rows.loc[rows["prompt"] == (rows["prompt"].iloc[0] if prompt is None else prompt)]
-    places = [*dict.fromkeys(rows[across])][:_SHOWN]
+        rows = rows.loc[rows["prompt"] == (rows["prompt"].min() if prompt is None else prompt)]
+    places = sorted(set(rows[across]))[:_SHOWN]
     rows = rows.loc[rows[across].isin(places)]
     layers = sorted(set(rows["layer"]))
     width = min(WIDTH, 1.6 + 0.62 * len(places))
@@ -84,7 +88,11 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     Args:
         difference: rows of a lens's table of two answers.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no row; several models or runs.
     """
+    difference = select_rows(difference, ["layer", "at"])
     figure, ax = single("From which layer on does the model prefer its answer?", 2.8, 5.5, page)
     places = sorted(set(difference["at"]))
     for at, place in enumerate(places):
@@ -114,7 +122,11 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     Args:
         tokens: rows of a run's table, of one prompt.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no row; several prompts, models or runs.
     """
+    tokens = select_rows(tokens, ["position"], single=(*SOURCES, "prompt")).sort_values("position")
     names = [
         _cut(token) if isinstance(token, str) else str(id)
         for token, id in zip(tokens["token"], tokens["id"], strict=True)

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from analyses.figures.attention_lines import literal
+from analyses.figures.row_selection import select_rows
 from analyses.figures.style import (
     INK,
     SOFT,
@@ -24,7 +25,7 @@ from analyses.figures.style import (
     sized,
     styled,
 )
-from analyses.head_names import head_name
+from analyses.head_names import HEAD, head_name
 
 _MARKERS = "oDs^vPX"  # of models; colour is for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")
@@ -43,7 +44,11 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     Args:
         table: rows of `tables/compare`, in the order in which measures and models are drawn.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
+
+    Raises:
+        InputError: no row, or several runs or references.
     """
+    table = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
     looks, reference = _looks(table), str(table["reference"].iloc[0])
     in_lift = np.array([str(measure).startswith(_LIFT) for measure in table["measure"]])
     both = (table.loc[~in_lift], "share"), (table.loc[in_lift], "lift")
@@ -97,9 +102,12 @@ def gains_by_depth(heads: pd.DataFrame, measures: Sequence[str], **page: Unpack[
         heads: rows of `tables/heads` of several models, with `model`, `depth` and `shows`.
         measures: which to draw.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row or measure, or several runs.
     """
+    kept = select_rows(heads, ["model", "measure", *HEAD], single=("run", "seed"), measure=measures, sink="kept")
     looks = _looks(heads)
-    kept = heads.loc[heads["sink"] == "kept"]
     question = "At which depth do the heads sit that show each measure?"
     figure, axes = panels(question, len(measures), height=1.8, columns=_COLUMNS, key=1.1, options=page)
     for ax, measure in zip(axes, measures, strict=True):

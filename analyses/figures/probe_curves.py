@@ -8,8 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import GREY, INK, SOFT, WIDTH, Page, begin, caption, legend, sized, styled
 from analyses.numerals import number
+from interp.errors import InputError
 
 _LINES: dict[str, tuple[str, dict[str, Any]]] = {
     "accuracy": ("probe", {"color": INK, "marker": "o", "lw": 2}),
@@ -35,8 +37,14 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     Args:
         layers: rows of `tables/layers`; heads are left out.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
+
+    Raises:
+        InputError: no row of a stream; several models, runs or stacks.
     """
-    rows = layers.loc[layers["head"].isna()]
+    rows = select_rows(layers, ["task", "depth", "head"], single=(*SOURCES, "stack"), task=None, head=None)
+    rows = rows.loc[rows["head"].isna()]
+    if rows.empty:
+        raise InputError("expected rows of the stream, which have no head: got none")
     tasks = list(dict.fromkeys(rows["task"]))
     question = "How well does a probe of each layer read it, and what is that worth?"
     usual = WIDTH if len(tasks) > 1 else 6.5
@@ -77,7 +85,11 @@ def probe_depths(depths: pd.DataFrame, deepest: int, **page: Unpack[Page]) -> Fi
         depths: rows of `tables/depths`.
         deepest: how many blocks the model has.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
+
+    Raises:
+        InputError: no row; several models, runs or stacks.
     """
+    depths = select_rows(depths, ["task", "measure"], single=(*SOURCES, "stack"), task=None, measure=None)
     names = list(dict.fromkeys(depths["task"]))
     tasks, pairs = ([name for name in names if (" - " in name) == pair] for pair in (False, True))
     question = "Is syntax read low in the model, and reference high?"

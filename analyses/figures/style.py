@@ -8,7 +8,7 @@ from io import BytesIO
 from itertools import cycle
 from math import isnan
 from textwrap import fill, wrap
-from typing import Any, Literal, ParamSpec, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
 
 import numpy as np
 import seaborn as sns
@@ -19,6 +19,8 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+
+from interp.errors import InputError, one_of
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -102,13 +104,12 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     What the function is called with beside its own arguments is a `Page`; words for a `Literal` are checked.
     """
     arguments = {each.name for each in signature(draw).parameters.values() if each.kind is not each.VAR_KEYWORD}
-    choices = {name: get_args(kind) for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
+    choices = {name: kind for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
         for name in choices.keys() & kwargs.keys():
-            if kwargs[name] not in choices[name]:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, choices[name]))}, got {kwargs[name]!r}")
+            one_of(name, kwargs[name], choices[name])
         _check({name: value for name, value in kwargs.items() if name not in arguments})
         size: Any = kwargs.get("font_size", FONT)
         with rc_context(_style(float(size))):
@@ -337,9 +338,15 @@ def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, co
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn."""
+    """The colour of each behaviour that is there: as told; else ours have theirs, and others what is left in turn.
+
+    Raises:
+        InputError: a behaviour without a colour, or a colour that is none of `FAMILIES`.
+    """
     present = dict.fromkeys(behaviours)
     if colours is not None:
+        if lacking := [name for name in present if colours.get(name) not in FAMILIES]:
+            raise InputError(f"expected a colour of {lacking[0]}, one of {', '.join(FAMILIES)}; got {dict(colours)}")
         return {name: FAMILIES[colour] for name, colour in colours.items() if name in present}
     left = cycle([colour for colour in FAMILIES.values() if colour not in {BEHAVIOURS.get(name) for name in present}])
     return {name: BEHAVIOURS.get(name) or next(left) for name in present}

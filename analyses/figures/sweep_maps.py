@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from analyses.figures.attention_lines import literal
 from analyses.figures.grids import DISCOVERY, NOTABLE, mark, size
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     INK,
     SIGNED,
@@ -50,6 +51,8 @@ _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
 _PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "term")  # of a layer
+PLACE = ("layer", *_PARTS, "receiver", "direction")  # what tells the cells of a site apart
+_ONE_SITE = (*SOURCES, "site", "stack", "attention")
 _NARROW = 4.0  # inches: up to here what is along an axis has two lines
 _FEW = 16  # positions up to which a cell has room for the number of its head
 
@@ -221,7 +224,7 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
         plain: the metric with nothing ablated.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
-    rows = cells.loc[cells["metric"] == metric].sort_values("step")
+    rows = select_rows(cells, ["step"], single=_ONE_SITE, metric=metric).sort_values("step")
     names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
     columns = [rows[name].to_numpy(dtype=float) for name in ("effect", "ci_high", "ci_low")]
     middle, low, high = (plain - np.concatenate([[0.0], each]) for each in columns)
@@ -269,7 +272,7 @@ def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
 
 def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
     """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
-    rows = _numbered(cells.loc[cells["metric"] == metric])
+    rows = _numbered(select_rows(cells, PLACE, single=_ONE_SITE, metric=metric))
     name, unit = metric_unit(metric)
     if rows["share"].notna().to_numpy().any():
         return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"

@@ -9,8 +9,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analyses.figures.attention_lines import Pattern, literal
+from analyses.figures.attention_lines import Pattern, check_patterns, literal
 from analyses.figures.style import INK, WIDTH, Page, begin, caption, measure_name, shades, sized, styled
+from interp.errors import InputError
 
 Span = tuple[int, int]  # from the first to after the last
 _COLOURS = shades()  # so that most of a page stays white, and an outline can be seen
@@ -43,8 +44,15 @@ def three_attentions(
         aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
             outlined, and named where there is one of its name.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
+
+    Raises:
+        InputError: not three patterns, or not a token for each row and column.
     """
+    if len(patterns) != 3:
+        raise InputError(f"expected the encoder's pattern, the decoder's and cross-attention's; got {len(patterns)}")
     encoder, decoder, cross = patterns.items()
+    for (name, pattern), queries, keys in ((encoder, source, source), (decoder, read, read), (cross, written, source)):
+        check_patterns({name: pattern}, queries, keys)
     cell = min(_LARGEST, (page.get("width", WIDTH) - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
     wide, high = len(source) * cell, len(read) * cell
     beside = wide - high >= _KEY[0]  # whether the decoder's map leaves room to its right

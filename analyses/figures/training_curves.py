@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
+from analyses.figures.row_selection import select_rows
 from analyses.figures.style import (
     COREFERENCE,
     GREY,
@@ -29,8 +30,9 @@ from analyses.figures.style import (
     sized,
     styled,
 )
-from analyses.head_names import Place
+from analyses.head_names import HEAD, Place
 from analyses.numerals import number
+from interp.errors import one_of
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
@@ -75,7 +77,13 @@ def forming(
         changes: by run, the steps between which its phase change lies.
         boundaries: by run, the steps after which a phase of its training ended.
         page: how it stands on a page: `title`, `width`, `font_size` (`style.Page`).
+
+    Raises:
+        InputError: no row; a run of `changes` or `boundaries` that the table lacks; several rows of a run's step.
     """
+    table = select_rows(table, ["run", "step", "measure", *HEAD], single=("model", "seed"), run=None, measure=None)
+    for run in {**changes, **(boundaries or {})}:
+        one_of("run", run, table["run"].unique())
     runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})

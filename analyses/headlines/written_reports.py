@@ -41,9 +41,13 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
         InputError: there is no report, or it is about another model.
     """
     left = runs.read(report)
-    measured = left.facts.get("model") or {}
-    if measured.get("sha256") != model_facts(model)["sha256"]:
-        raise InputError(f"{report} is about {left.model or 'other models'}: it has no names for heads of this model")
+    measured, shown = left.facts.get("model") or {}, model_facts(model)
+    key = "fingerprint" if "fingerprint" in measured else "sha256"  # early runs had that of the weight files alone
+    if shown[key] is None or measured.get(key) != shown[key]:
+        raise InputError(
+            f"{report} is about {left.model or 'other models'}: it has no names for heads of this model, whose {key} "
+            "is another (weights, settings, edits or the version of interp differ)"
+        )
     found = facts_of(left, {each: left.table(each) for each in left.tables})
     if not found:
         raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")

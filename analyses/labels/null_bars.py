@@ -17,6 +17,7 @@ from torch import Tensor
 
 from analyses.behaviours import OURS, asked_of
 from analyses.corpora.serving import sharing
+from analyses.fingerprints import hash_of
 from analyses.head_tables import Collected, Heads, gains
 from analyses.measures import Behaviour, Measure
 from analyses.reading.collectors import collect
@@ -109,10 +110,10 @@ def bars_of(
             sample = list(Sample(corpus, 0, documents_of(read), _WORDS))
             measured = [of_kind[name] for name in names]
             kept = shards_of(shards, corpus, *names)
-            nulls = [*_nulls(model, kind, seed)]
+            nulls, texts = [*_nulls(model, kind, seed)], hash_of(sample)
             lots = [
                 (
-                    [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed],
+                    [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
                     partial(_reached, null, measured, sample, seed),
                 )
                 for number, null in enumerate(nulls)

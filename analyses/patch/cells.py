@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 
-from analyses.patch.task_answers import Answers, refusal
+from analyses.patch.task_answers import Answers
 from interp import InputError, Model
 from interp.patching import (
     Metric,
@@ -66,7 +66,7 @@ def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **how
     Raises:
         InputError: no such site or metric, or a model without an output layer.
     """
-    return cells_of(model, pairs, sweeps(model, pairs, site, **how), seed=seed).table
+    return cells_of(model, sweeps(model, pairs, site, **how), seed=seed).table
 
 
 def sweeps(model: Model, pairs: Pairs, site: str, **how: Any) -> list[Sweep]:
@@ -102,13 +102,12 @@ class Cells:
     place: str | None  # what figures call the site, in a model of several stacks
 
 
-def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
+def cells_of(model: Model, found: Sequence[Sweep], *, seed: int = 0) -> Cells:
     """The cells of some sweeps of one site."""
     first = found[0]
     where_in = first.stack, "cross" if first.attention == "cross" and first.site in IN_ATTENTION else "self"
     patch_site = PatchSite.of(model, first.site, ("layer",), *where_in)
-    answers = Answers.of(model, pairs)
-    reasons = {name: refusal(first, name, answers) for name in first.values}
+    reasons = {name: first.no_share(name) for name in first.values}
     rows = [each.rows(name, seed=seed, shared=reasons[name] is None) for each in found for name in each.values]
     place = {"stack": patch_site.stack, "attention": patch_site.attention, "site": patch_site.site}
     table = long_table(place, rows, first.axes, first.positions, first.labels)
@@ -121,13 +120,13 @@ def cells_of(model: Model, pairs: Pairs, found: Sequence[Sweep], *, seed: int = 
             table[axis] = table[axis].astype("Int64")
     for name in beside:
         table[name] = table[name] if name in table else pd.Series([None] * len(table), dtype=object)
-    prompts = {f"clean_{name}": values.tolist() for name, values in first.clean.items()}
-    prompts |= {f"corrupt_{name}": values.tolist() for name, values in first.corrupt.items()}
+    plain = {"clean": first.clean, "corrupt": first.corrupt}
+    prompts = {f"{which}_{name}": values[name].tolist() for which, values in plain.items() for name in first.values}
     attending = f"{patch_site.attention}-attention " if patch_site.in_attention else ""
     named = f"{patch_site.stack} {attending}{patch_site.site}" if len(model.config.stacks) > 1 else None
     refused = {name: reason for name, reason in reasons.items() if reason}
     order = [*place, "layer", "head", *where, *beside, "direction", "metric", *ESTIMATED]
-    return Cells(table.loc[:, order], refused, prompts, answers, named)
+    return Cells(table.loc[:, order], refused, prompts, Answers.of(first), named)
 
 
 def all_idle(

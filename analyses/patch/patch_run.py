@@ -79,7 +79,7 @@ def find(
     say("patching", 0)
     asked["stack"] = asked["stack"] or last_stack(model)
     exact = sweeps(model, pairs, site, **asked)
-    cells = cells_of(model, pairs, exact, seed=seed)
+    cells = cells_of(model, exact, seed=seed)
     read = {
         "file": named,
         "sha256": None if source is None else digest([source.read_bytes()]),

@@ -26,7 +26,7 @@ def read_pairs(file: Path) -> pd.DataFrame:
     """The table of prompts in a CSV file, as `Pairs.from_csv` reads it.
 
     Raises:
-        InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
+        InputError: not a CSV file, a column missing or there twice, rows longer than the header, or no rows.
     """
     return pd.DataFrame(read_columns(file))
 

@@ -2,15 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
-
-from analyses.causal_tests import guessed
-from interp import Model
-from interp.patching import Pairs, Sweep, unreliable
-from interp.patching.metrics import last_logits
+from interp.patching import Sweep
+from interp.patching.results import ANSWERS, refusal
 
 _WRONG_SIGN = "the sign is wrong"
-_ENOUGH = 5  # prompts from which on a coin can be told from a model
 
 
 @dataclass(frozen=True)
@@ -28,18 +23,13 @@ class Answers:
     refused: str | None
 
     @staticmethod
-    def of(model: Model, pairs: Pairs) -> "Answers | None":
-        """The answers to some pairs; None where these bring none."""
-        if pairs.right is None or pairs.wrong is None:
+    def of(found: Sweep) -> "Answers | None":
+        """The answers to the pairs of a sweep; None where these bring none."""
+        if ANSWERS not in found.clean:
             return None
-        at, ids = torch.arange(len(pairs), device=pairs.last.device), (pairs.right, pairs.wrong)
-        each = [last_logits(model, *inputs) for inputs in pairs.inputs]
-        clean, corrupt = (logits[at, ids[0]] - logits[at, ids[1]] for logits in each)
-        whole = float((clean - corrupt).mean())
-        refused = unreliable(clean - corrupt) or (guessed(clean) if len(clean) >= _ENOUGH else None)
-        if not refused and whole < 0:
-            refused = f"{_WRONG_SIGN}: clean less corrupted, the logit difference is {_signed(whole)}"
-        return Answers(len(clean), int((clean > 0).sum()), int((corrupt < 0).sum()), whole, refused)
+        clean, corrupt = found.clean[ANSWERS], found.corrupt[ANSWERS]
+        refused, right, wrong = refusal(ANSWERS, found.clean, found.corrupt), clean > 0, corrupt < 0
+        return Answers(len(clean), int(right.sum()), int(wrong.sum()), float((clean - corrupt).mean()), refused)
 
     @property
     def share(self) -> float:
@@ -71,10 +61,3 @@ class Answers:
 
 def _signed(value: float) -> str:
     return f"{value:+.3g}".replace("-", "−")
-
-
-def refusal(found: Sweep, metric: str, answers: Answers | None) -> str | None:
-    """Why nothing is a share of a metric's whole difference; None where shares mean something."""
-    if answers is not None and answers.refused:
-        return answers.refused
-    return found.no_share(metric)

@@ -124,7 +124,7 @@ def _figures(labelled: Labelled, model: Model, facts: pd.DataFrame, colours: Map
             caption = f"{kind.title.capitalize()}; {_MAP}"
             figure = figures.label_map(own, kind.n_layers, kind.n_heads, colours=colours)
             drawn.append(Figure(name, figure, caption, text_alternatives.label_map(own, kind.count)))
-    if bool(labelled.evidence["effect"].notna().any()):
+    if len(labelled.evidence.dropna(subset=["gain", "effect", "label"])):
         figure = figures.attention_against_effect(labelled.evidence, labels, colours=colours)
         alt = text_alternatives.agreement(labelled.evidence, labels)
         drawn.append(Figure("agreement", figure, _AGREEMENT, alt))

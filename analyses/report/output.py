@@ -23,14 +23,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
+from analyses.file_marks import MAKER
 from analyses.provenance import digest
 from analyses.side_by_side import side_by_side
+from interp.bounded_files import whole
 from interp.errors import InputError
 from interp.training.stops import unstopped
 from interp.training.whole_files import alone, file_above, is_being_made
 
 RUN = "run.json"
-MAKER = "interp"  # the value of `made_by` that tells our run.json from others'
 SUMS = "tables_sha256"  # the key of the tables' hashes by name, of their Parquet files
 UNFINISHED = "unfinished"  # the key of what is still to come
 _MOVING = "what was being moved in"  # its value while one run's files take the place of another's
@@ -152,7 +153,7 @@ def unused(name: str, command: str) -> Path:
 
 
 def _is_free(out: Path, command: str) -> bool:
-    if is_being_made(out):
+    if out.is_symlink() or is_being_made(out):
         return False
     facts = _record(out)
     stopped = UNFINISHED in facts and facts.get("command") == command
@@ -284,16 +285,20 @@ def _put_back(kept: Path, out: Path) -> None:
     facts = _record(out)
     if facts.get(UNFINISHED) != _MOVING:
         return
+    names = set() if kept.is_symlink() else earlier_files(kept)
     for name in earlier_files(out) - {RUN}:
-        if (kept / name).is_file() or name not in _named(kept):
+        if name in names or name not in _named(kept):
             (out / name).unlink()
-    for file in sorted((each for each in kept.rglob("*") if each.is_file()), key=lambda file: file.name == RUN):
-        _shift(file, out / file.relative_to(kept))
+    for name in sorted(names, key=lambda name: name == RUN):
+        _shift(kept / name, out / name)
     if not _named(kept) and _record(out).get(UNFINISHED) == _MOVING:
         (out / RUN).unlink()  # there was no run before
 
 
 def _shift(file: Path, place: Path) -> None:
+    """Move a file; a link among the folders above its place is followed nowhere."""
+    if place.parent.resolve() != place.parent:
+        raise InputError(f"{place.parent} is or holds a link, where there is to be a folder: choose another --out")
     place.parent.mkdir(parents=True, exist_ok=True)
     os.replace(file, place)
 
@@ -316,7 +321,9 @@ def _refuse_foreign(names: Iterable[str], out: Path) -> None:
 def earlier_files(out: Path) -> set[str]:
     """The files inside `out` that an earlier run of ours lists as its own; none where there was no such run."""
     return {
-        name for name in _named(out) if (out / name).is_file() and (out / name).parent.resolve().is_relative_to(out)
+        name
+        for name in _named(out)
+        if (path := out / name).is_file() and not path.is_symlink() and path.parent.resolve().is_relative_to(out)
     }
 
 
@@ -331,8 +338,8 @@ def _named(out: Path) -> set[str]:
 def _record(out: Path) -> dict[str, Any]:
     """What our run.json in `out` says; nothing where there is none of ours."""
     try:
-        facts = json.loads((out / RUN).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        facts = {} if (out / RUN).is_symlink() else json.loads(whole(out / RUN))
+    except (ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) and facts.get("made_by") == MAKER else {}
 

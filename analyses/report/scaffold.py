@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analyses.numerals import counted, number
-from analyses.provenance import corpus_facts, model_facts, recorded, versions
+from analyses.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.report import output
 from analyses.report.renderer import figures, render
 from analyses.sections import (
@@ -17,6 +17,7 @@ from analyses.sections import (
     Bullets,
     Definitions,
     Page,
+    Piece,
     Section,
     Table,
     Terms,
@@ -116,7 +117,10 @@ def write(
         with inside(name):
             check_finite(model)
     described = [{"name": name, **model_facts(model)} for name, model in models.items()]
-    shards = Shards.of(Path(out).resolve(), [described, seed, versions()])
+    shards = Shards()
+    if all(model["fingerprint"] for model in described):
+        which = [[model["name"], model["fingerprint"], model["device"]] for model in described]
+        shards = Shards.of(Path(out).resolve(), [which, seed, versions([*PACKAGES, *RUNNERS])])
     with _going_on(shards), output.writing(out) as new:
 
         def put(page: Page) -> None:
@@ -239,7 +243,7 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
     lines: Terms = [
         *([("command", code(facts["command"]))] if facts["command"] else []),
         *(
-            ("model", (f"{model['name']}, {model['dtype']} on {model['device']}, SHA-256 ", code(model["sha256"])))
+            ("model", [f"{model['name']}, {model['dtype']} on {model['device']}, ", *_identity(model)])
             for model in models
         ),
         *(
@@ -259,9 +263,17 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
     return [Section("How this was made", [Definitions(lines, "facts")], "made"), cited, *terms]
 
 
+def _identity(model: Mapping[str, Any]) -> list[Piece]:
+    """What tells a model from others, or why nothing does."""
+    if model["fingerprint"] is None:
+        return [f"no fingerprint ({model['no_fingerprint']}), so a run that is stopped begins again"]
+    files = [", weight files SHA-256 ", code(model["sha256"])] if model["sha256"] else []
+    return ["fingerprint ", code(model["fingerprint"]), *files]
+
+
 def _cited(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[Block]:
     """What tells this run from all others, in a line to copy, and how one of its numbers is named."""
-    of = [f"{short_name(each['name'])} (SHA-256 {each['sha256'][:12]})" for each in models]
+    of = [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
     on = [f"{short_name(each.corpus.name)} ({each.corpus.digest[:12]})" for each in page.corpora]
     said = [f"interp {facts['versions'].get('interp', '')}".strip(), *of, *on, f"seed {facts['seed']}"]
     number = "A number is cited with its table and the columns that tell its row from others"

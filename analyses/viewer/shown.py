@@ -33,15 +33,15 @@ class View(Shown):
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": repr(self)}
 
-    def save(self, out: str | Path) -> None:
-        """Write it as a page of its own.
+    def save(self, out: str | Path, *, force: bool = False) -> None:
+        """Write it as a page of its own; it replaces an earlier page, or with `force` any other file.
 
         Raises:
-            InputError: it is a picture, or the place cannot be written.
+            InputError: it is a picture, `out` holds something else, or cannot be written.
         """
         if self.viewer is None:
             raise InputError("only what a run looked at is a page: .figure().savefig() keeps a sweep's map")
-        write(self.viewer, out)
+        write(self.viewer, out, force=force)
 
 
 def view(

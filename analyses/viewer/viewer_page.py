@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from analyses.file_marks import check_free
 from analyses.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
 from analyses.viewer.still import still
@@ -51,18 +52,17 @@ def frame(viewer: Viewer) -> str:
     )
 
 
-def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "") -> None:
-    """Write the page of a viewer, whole or not at all.
+def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "", *, force: bool = False) -> None:
+    """Write the page of a viewer, whole or not at all; it replaces an earlier page, or with `force` any other file.
 
     Raises:
-        InputError: `out` is a directory, or the system refuses.
+        InputError: `out` is no file, or one that we did not write, or the system refuses.
     """
     path = Path(out)
-    if path.is_dir():
-        raise InputError(f"{path} is a directory: expected the name of a file, such as {path / 'view.html'}")
     if file := file_above(path):
         raise InputError(f"{file} is a file: expected a directory above {path.name}; choose another --out")
     try:
+        check_free(path, force=force)
         with replacing(path) as part:
             part.write_text(page(viewer, title, lead), "utf-8")
     except OSError as error:

@@ -14,6 +14,7 @@ from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
 from interp.composition import gain, wide
 from interp.errors import InputError, one_of
+from interp.indices import is_number
 from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
@@ -50,7 +51,7 @@ def head_results(
         InputError: no such layer or attention, or a run without its `z`.
     """
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
-    if not -n_layers <= layer < n_layers:
+    if not is_number(layer) or not -n_layers <= layer < n_layers:
         raise InputError(f"no layer {layer}: this model has layers 0-{n_layers - 1}")
     weight = _attention(model.last.blocks[layer], attention).W_O
     site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"

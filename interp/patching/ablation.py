@@ -8,38 +8,46 @@ bound.
 `ablate_in_order` one after the other, each with all before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypedDict, Unpack
+from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import InputError, one_of
+from interp.errors import InputError, InputWarning, one_of
+from interp.indices import is_number
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
-from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.patching.replacements import Alone, Kind, Replacement
-from interp.patching.results import Drawing, chosen, drawn_cells, largest_said, unreliable
+from interp.patching.results import Drawing, chosen, drawn_cells, largest_said, refusal, warn_of
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Transformer, with_parts
 
+_ONE_ANSWER = (
+    "the model gives all prompts the same answer, so they take little of it from each other: give pairs, whose "
+    "corrupted prompts are drawn from, or prompts of another answer as donors="
+)
 _FROM_ZERO = ("logit_difference", "probability")  # metrics of which all can be lost: at 0 there is no more
 
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Shown):
     """Each metric with a cell ablated, one value a cell and prompt, and `plain`: with nothing ablated.
+
+    Of pairs with answers `plain` has the logit difference too.
 
     `axes` are those of the cells (`layer`, `head`, `position`), or `cell` for a list of them, `step` for an order;
     then `cells` are the list, and `units` the axes of each. Positions beyond a prompt's text are NaN; `positions` are
@@ -67,14 +75,17 @@ class Ablation(Shown):
 
         Columns are `stack, attention, site, kind`, the axes (of a list the cell's own, of an order also `step`, whose
         `effect` is that of all cells up to it), `metric`, and those of `cell_tables.cell_rows`: `share` is the part of
-        the plain metric that is lost, of logit differences and probabilities that are clear of 0, else missing.
+        the plain metric that is lost, of logit differences and probabilities. Where nothing is a share
+        (`results.refusal`), shares are missing, with an `InputWarning`.
 
         Args:
             seed: of the intervals' resampling.
         """
         rows = []
-        for name, plain in self.plain.items():
-            least, whole = dust(plain, self.values[name].nan_to_num().flatten(0, -2).abs().amax(0)), self._whole(name)
+        for name, values in self.values.items():
+            plain = self.plain[name]
+            least = dust(plain, values.nan_to_num().flatten(0, -2).abs().amax(0))
+            whole = plain if name in _FROM_ZERO and not warn_of(refusal(name, self.plain)) else None
             found = cell_rows(self.axes, self.drop(name), least, whole, seed=seed).assign(metric=name)
             for at, unit in enumerate(self.units):
                 found[unit] = [self.cells[each][at] for each in found[self.axes[0]].tolist()]
@@ -82,10 +93,6 @@ class Ablation(Shown):
         where = {"stack": self.stack, "attention": self.attention, "site": self.site, "kind": self.kind}
         kept = () if self.axes == ("cell",) else self.axes
         return long_table(where, rows, [*kept, *self.units], self.positions)
-
-    def _whole(self, metric: str) -> Float[Tensor, " prompt"] | None:
-        """The plain metric, of which a share may be lost; None where it may as well be nothing, or has no 0."""
-        return None if metric not in _FROM_ZERO or unreliable(self.plain[metric]) else self.plain[metric]
 
     def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
         """A map of what each cell does to the metric, or the largest effects; of an order the metric step by step.
@@ -110,8 +117,8 @@ class Ablation(Shown):
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was ablated, each metric with nothing ablated, and the largest effects either way."""
         facts: dict[str, str] = {}
-        for name, plain in self.plain.items():
-            facts[name] = f"{signed(float(plain.mean()))} with nothing ablated"
+        for name in self.values:
+            facts[name] = f"{signed(float(self.plain[name].mean()))} with nothing ablated"
             facts[f"largest effects on {name} (with - without)"] = self._largest(name)
         sizes = next(iter(self.values.values())).shape
         cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
@@ -136,7 +143,8 @@ class Options(TypedDict, total=False):
     stack, attention: as in `sweep`.
     mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
     donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
-        prompts, none from itself.
+        corrupted prompts of pairs, a prompt's own among them; else the other prompts. Where all have the same answer
+        these take nothing of it from each other, and an `InputWarning` says so.
     seed: of the draw.
     budget: bytes of activations that one pass may hold.
     """
@@ -192,7 +200,7 @@ def ablate(
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
-        values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
+    values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
     return Ablation(site, kind, by, values, asked.values, *asked.where, names_of(asked.alone, by))
 
 
@@ -263,11 +271,13 @@ def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
     if not len(cells):
         raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-    for cell in cells:
-        if len(cell) != len(sizes) or not all(-n <= at < n for at, n in zip(cell, sizes.values(), strict=True)):
+    found = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+    for cell in found:
+        exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
+        if len(cell) != len(sizes) or not all(exist):
             limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {tuple(cell)} of {patch_site.site}: expected ({limits})")
-    return [tuple(at % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in cells]
+            raise InputError(f"no cell {cell} of {patch_site.site}: expected ({limits})")
+    return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
 
 
 @dataclass(frozen=True)
@@ -296,10 +306,18 @@ class _Asked:
         if unknown := options.keys() - Options.__annotations__.keys():
             raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
         alone = Alone.of(model, prompts, options.get("target"))
-        drawn = options.get("mean"), options.get("donors"), options.get("seed", 0)
+        donors = options.get("donors")
+        if donors is None and kind == "resample" and isinstance(prompts, Pairs) and prompts.reaches(patch_site.stack):
+            first, second = prompts.to(model.device).inputs[1]
+            donors = first if second is None else (first, second)
+        drawn = options.get("mean"), donors, options.get("seed", 0)
         instead = Replacement(model, patch_site, alone, kind, *drawn).layers()
         readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
-        values = read_values(model, plain, readouts)
+        values = read_values(model, plain, with_answers(model, alone, readouts))
+        if donors is None and kind == "resample":
+            both = [(each.tokens, values[each.name] < 0) for each in readouts if each.tokens is not None]
+            if any(len(answers.gather(1, wrong.long()[:, None]).unique()) == 1 for answers, wrong in both):
+                warn(_ONE_ANSWER, InputWarning, stacklevel=4)
         return _Asked(model, patch_site, alone, readouts, plain, values, instead, options.get("budget", BUDGET))
 
     @property

@@ -267,27 +267,34 @@ def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tenso
 
 
 def edits_of(patch_site: PatchSite, claim: Claim, layer: int, head: int) -> dict[str, Edit]:
-    """The edit that hides, exchanges or removes a claim's keys in one head."""
+    """The edits that hide, exchange or remove a claim's keys in one head."""
+    site, seen = patch_site.name(layer), dict[str, Tensor]()
 
-    def masked(scores: Float[Tensor, "row key"], keys: Bool[Tensor, "row key"]) -> Tensor:
-        return scores.masked_fill(keys, -torch.inf)
-
-    def mixed(pattern: Float[Tensor, "row key"], keys: Bool[Tensor, "row key"]) -> Tensor:
-        rest = pattern * ~keys
-        if (others := claim.others) is not None:
-            for row, key in keys.nonzero().tolist():
-                rest[row, others[row, key]] += pattern[row, key]
-        return rest
-
-    def edit(value: Float[Tensor, "prompt head query key"]) -> Tensor:
-        edited = value.clone()
-        rows = edited[claim.prompt, head, claim.queries]
+    def masked(scores: Float[Tensor, "prompt head query key"]) -> Tensor:
+        rows = scores[claim.prompt, head, claim.queries]
         keys = claim.keys[:, : rows.shape[1]].to(rows.device)
-        edited[claim.prompt, head, claim.queries] = (masked if claim.how == "hide" else mixed)(rows, keys)
-        return edited
+        scores[claim.prompt, head, claim.queries] = rows.masked_fill(keys, -torch.inf)
+        return scores
 
-    site = patch_site.name(layer)
-    return {site if claim.how == "hide" else site.removesuffix("scores") + "pattern": edit}
+    def keep(part: str) -> Edit:
+        def edit(value: Tensor) -> Tensor:
+            seen[part] = value
+            return value
+
+        return edit
+
+    def mixed(z: Float[Tensor, "prompt query head d_head"]) -> Tensor:
+        pattern, v = seen["pattern"][claim.prompt, head, claim.queries], seen["v"][claim.prompt]
+        v = v[:, head * v.shape[1] // z.shape[2]]
+        for row, key in claim.keys[:, : pattern.shape[1]].nonzero().tolist():
+            other = 0.0 if claim.others is None else v[claim.others[row, key]]
+            z[claim.prompt, claim.queries[row], head] += pattern[row, key] * (other - v[key])
+        return z
+
+    if claim.how == "hide":
+        return {site: masked}
+    v, pattern, z = (site.removesuffix("scores") + part for part in ("v", "pattern", "z"))
+    return {v: keep("v"), pattern: keep("pattern"), z: mixed}
 
 
 def checked(

@@ -10,7 +10,8 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.pairs import Pairs, answers_in, differing
-from interp.tokens import TokenBatch
+from interp.patching.patch_sites import last_stack
+from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
 _NO_TOKEN = -1  # in the place of padding
@@ -81,6 +82,12 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
         raise InputError("this model has no output layer, so it has no logits for a metric to read")
     differing(model, pairs.target, pairs.source)
     return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
+
+
+def with_answers(model: Model, pairs: Pairs, readouts: list[Readout]) -> list[Readout]:
+    """Metrics, and beside them the logit difference of the pairs' own answers where these bring some."""
+    bare = pairs.right is None or pairs.wrong is None or any(each.name == "logit_difference" for each in readouts)
+    return readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
 
 
 def logit_difference(right: Answer = None, wrong: Answer = None) -> Metric:
@@ -174,17 +181,19 @@ def next_token_loss() -> Metric:
 def function(
     value: Callable[..., Float[Tensor, "... prompt"]],
     name: str = "metric",
-    positions: Int[Tensor, "prompt read"] | None = None,
+    positions: Positions = None,
     reference: Tensor | None = None,
 ) -> Metric:
-    """Any function of the logits (`... prompt read d_vocab`) at given positions of each prompt, by default its last.
+    """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
+
+    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own.
 
     It is called with some of the prompts at a time and must treat each alone. What it needs to know of each prompt
     comes as `reference`, one entry a prompt, handed to it as its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
-        read = pairs.last[:, None] if positions is None else positions.to(model.device)
+        read = pairs.read_by(last_stack(model)).columns(positions).to(model.device)
         given = (lambda logits, _: value(logits)) if reference is None else value
         return Readout(name, read, None, given, reference)
 

@@ -24,7 +24,7 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
     """The columns of a CSV file of pairs: clean, corrupt, answer, wrong, maybe target or source, and `position:NAME`.
 
     Raises:
-        InputError: not a CSV file, a column missing, rows longer than the header, or no rows.
+        InputError: not a CSV file, a column missing or there twice, rows longer than the header, or no rows.
     """
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
@@ -45,13 +45,11 @@ def read_columns(file: str | Path) -> dict[str, list[str]]:
         )
     if not rows:
         raise InputError(f"{file} has a header and no rows: expected one pair a row")
+    known = [name for name in header if name in (*COLUMNS, *BESIDE) or name.removeprefix(POSITION) not in ("", name)]
+    if twice := [name for at, name in enumerate(known) if name in known[:at]]:
+        raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
     full = [row + [""] * (len(header) - len(row)) for row in rows]
-    found = {name: [row[at] for row in full] for at, name in enumerate(header)}
-    return {
-        name: texts
-        for name, texts in found.items()
-        if name in (*COLUMNS, *BESIDE) or (name.startswith(POSITION) and name != POSITION)
-    }
+    return {name: [row[header.index(name)] for row in full] for name in known}
 
 
 def with_space(prompt: str, answer: str) -> str:

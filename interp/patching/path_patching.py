@@ -18,7 +18,7 @@ from interp.model import Model
 from interp.patching.attention_patches import Where
 from interp.patching.chunks import GroupSweep, groups, passes
 from interp.patching.memory import BUDGET, most_rows
-from interp.patching.metrics import Metric, prepared
+from interp.patching.metrics import Metric, prepared, with_answers
 from interp.patching.named_positions import by_name, columns_named, labels_of, names_of
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName
@@ -83,12 +83,14 @@ def path_patch(
     check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
     base, other = PlainRun.of_both(model, *(pairs.inputs[::-1] if direction == "denoise" else pairs.inputs))
-    base_values, other_values = (read_values(model, each, readouts) for each in (base, other))
-    values = {name: value.expand(*patch_site.shape(pairs, by), -1).clone() for name, value in base_values.items()}
+    plain = with_answers(model, pairs, readouts)
+    base_values, other_values = (read_values(model, each, plain) for each in (base, other))
+    shape = patch_site.shape(pairs, by)
+    values = {each.name: base_values[each.name].expand(*shape, -1).clone() for each in readouts}
     config = model.config.stacks[patch_site.stack]
     most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
     lengths = pairs.read_by(patch_site.stack).lengths
-    at = [receiver.columns(pairs, lengths) for receiver in receivers]
+    at = [receiver.columns(pairs, patch_site.stack) for receiver in receivers]
     together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
     for group in groups(model, pairs, patch_site, most, alike=together):
         own = GroupSweep.of(model, (base, other), group, readouts, by)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from interp.edits import patch
 from interp.model import Model, Site
-from interp.patching.metrics import Metric, Readout, prepared
-from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
+from interp.patching.named_positions import POSITIONAL, check_names, columns_named, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.results import Direction, Sweep, checked_direction
@@ -49,13 +49,13 @@ def sweep_by_forward(
         part = {patch_site.own_axis(axis): at for axis, at in where.items()}
         edit = patched(healthy[name], model.sites[name], part)
         if names:
-            each = {axis: pairs.positions[names[at]] if axis in POSITIONAL else at for axis, at in part.items()}
+            each = {axis: columns_named(pairs)[at] if axis in POSITIONAL else at for axis, at in part.items()}
             edit = patch(healthy[name], **each)
         out = run_inputs(model, base, edit={name: edit})
         real = within(pairs, patch_site, {} if names else where)
         for readout in readouts:
             values[readout.name][cell] = readout.of_logits(out.logits).cpu().masked_fill(~real, torch.nan)
-    clean, corrupt = unpatched_by_forward(model, pairs, readouts)
+    clean, corrupt = unpatched_by_forward(model, pairs, with_answers(model, pairs, readouts))
     where = patch_site.stack, patch_site.attention, names, labels_of(model, pairs, patch_site, by)
     return Sweep(site, direction, by, values, clean, corrupt, *where)
 

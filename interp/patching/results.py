@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from warnings import warn
 
 import torch
 from jaxtyping import Float
+from scipy import special
 from torch import Tensor
 
-from interp.errors import InputError, one_of
+from interp.errors import InputError, InputWarning, one_of
 from interp.patching.cell_tables import cell_rows, dust, largest, long_table
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.statistics import share
@@ -16,7 +18,10 @@ from interp.statistics import share
 Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
 Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
+Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
+ANSWERS = "logit_difference"  # the metric that says whether the model does the task
 _LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
+_ENOUGH, _SURE = 5, 0.05  # prompts that can tell a model from a coin, and the chance that a coin does as well
 
 
 def checked_direction(direction: Direction) -> Direction:
@@ -28,7 +33,8 @@ def checked_direction(direction: Direction) -> Direction:
 class Sweep(Shown):
     """Values of each metric, one a cell and prompt; cells lie on `axes` (layer, head, position, query, key).
 
-    `clean` and `corrupt` are the metric's values of the unpatched prompts. Positions beyond a prompt's text are NaN.
+    `clean` and `corrupt` are the metrics of the unpatched prompts, and the logit difference of the pairs' own answers,
+    which says whether the model does the task. Positions beyond a prompt's text are NaN.
     `stack` and `attention` (self, cross) say where the site lies. `positions` are the names that position axes count,
     where the pairs have some; `labels` are the tokens at each place of such an axis, where all prompts have the same.
     """
@@ -62,36 +68,29 @@ class Sweep(Shown):
     def recovered(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
         """Share of the whole effect that each cell carries, over the prompts that have it: 1 is all of it, 0 none.
 
-        Raises:
-            InputError: the whole effect is small against its spread over prompts, so that a share means nothing.
+        Where nothing is a share (`no_share` says why), all are missing (NaN), with an `InputWarning`.
         """
         whole, effect = self.difference(metric), self.effect(metric)
-        if reason := unreliable(whole):
-            raise InputError(reason)
+        if warn_of(self.no_share(metric)):
+            return torch.full_like(effect[..., 0], torch.nan)
         found = share(effect.flatten(0, -2).T.double().cpu().numpy(), whole.double().cpu().numpy())
         return torch.from_numpy(found).view(effect.shape[:-1]).to(whole)
 
     def no_share(self, metric: str | None = None) -> str | None:
         """Why nothing is a share of a metric's whole difference; None where shares mean something."""
-        name = self._name(metric)
-        if reason := unreliable(whole := self.difference(name)):
-            return reason
-        mean = float(whole.mean())
-        if mean > 0 if name in _LOWER else mean < 0:
-            return f"the sign is wrong: {name} is {mean:+.3g} on clean prompts against corrupted ones"
-        return None
+        return refusal(self._name(metric), self.clean, self.corrupt)
 
     def table(self, *, seed: int = 0) -> DataFrame:
         """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
 
         Columns are `stack, attention, site`, the axes (positions by their names, where they have some), for positions
         `token` and `corrupt_token` (of keys `key_...`), `direction, metric`, and those of `cell_tables.cell_rows`; `q`
-        is over all rows. Shares are missing where they mean nothing (`no_share` says why).
+        is over all rows. Where nothing is a share (`no_share` says why), shares are missing, with an `InputWarning`.
 
         Args:
             seed: of the intervals' resampling.
         """
-        rows = [self.rows(name, seed=seed, shared=self.no_share(name) is None) for name in self.values]
+        rows = [self.rows(name, seed=seed, shared=not warn_of(self.no_share(name))) for name in self.values]
         where = {"stack": self.stack, "attention": self.attention, "site": self.site}
         return long_table(where, rows, self.axes, self.positions, self.labels)
 
@@ -170,6 +169,37 @@ def chosen(values: Mapping[str, Tensor], metric: str | None, have: str) -> str:
     return next(iter(values)) if metric is None else metric
 
 
+def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | None:
+    """Why nothing is a share of a metric's whole: clean less corrupt, or clean alone; None where shares mean something.
+
+    The whole is small against its spread or has the wrong sign, of the metric or of the answers' logit difference where
+    the values have one; or the model answers no more of five clean prompts or more right than a coin would.
+    """
+    for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
+        whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
+        mean, asked = float(whole.mean()), name == ANSWERS and len(whole) >= _ENOUGH
+        if reason := unreliable(whole) or (guessed(clean[name]) if asked else None):
+            return reason
+        if mean > 0 if name in _LOWER else mean < 0:
+            return f"the sign is wrong: the whole effect on {name} is {mean:+.3g}"
+    return None
+
+
+def guessed(clean: Float[Tensor, " prompt"]) -> str | None:
+    """Why the model cannot do a task: by logit differences of answers, it is right no more often than a coin."""
+    right, n = int((clean > 0).sum()), len(clean)
+    if special.bdtrc(right - 1, n, 0.5) < _SURE:
+        return None
+    return f"the model puts the right answer first in {right} of {n} prompts, which a coin would do as well"
+
+
+def warn_of(reason: str | None) -> bool:
+    """Whether there is a reason to give no shares, with a warning that says it."""
+    if reason:
+        warn(f"no shares: {reason}", InputWarning, stacklevel=3)
+    return bool(reason)
+
+
 def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | None:
     """Why shares of `whole` (clean minus corrupt, a prompt) mean nothing; None where they mean something.
 
@@ -180,7 +210,7 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
     if mean == 0 or abs(mean) < least * error:
         shown = f"{mean:.3g}".replace("-", "−")
         return (
-            f"clean and corrupted prompts differ by {shown} ± {error:.2g} (mean and standard error over "
-            f"{len(whole)} prompts): too little for a share of it to mean anything"
+            f"the whole effect is {shown} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
+            "too little for a share of it to mean anything"
         )
     return None

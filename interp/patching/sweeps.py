@@ -15,7 +15,7 @@ from interp.errors import InputError
 from interp.model import Model
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
-from interp.patching.metrics import Metric, Readout, prepared
+from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
@@ -70,6 +70,7 @@ def sweep(
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
+    plain = with_answers(model, pairs, readouts)
     swept_parts, ends = [], []
     at_once, left = shares(model, pairs, budget, patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
@@ -77,12 +78,13 @@ def sweep(
         given = some.inputs[::-1] if direction == "denoise" else some.inputs
         runs = PlainRun.of_both(model, *given)
         read = [readout.take(prompts) for readout in readouts]
-        own, other = (read_values(model, run, read) for run in runs)
+        own, other = (read_values(model, run, [each.take(prompts) for each in plain]) for run in runs)
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
     where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
+    values = {name: by_name(table, by, pairs) for name, table in _joined(swept_parts).items()}
+    return Sweep(site, direction, by, values, clean, corrupt, *where)
 
 
 @torch.no_grad()
@@ -128,12 +130,12 @@ def swept(
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
-    plain run's value.
+    plain run's value. Position axes count columns, also where these have names.
     """
     patch_site = PatchSite.of(model, site, by, stack, attention)
     check_names(pairs, patch_site, by)
     shape = patch_site.shape(pairs, by)
-    values = {name: value.expand(*shape, -1).clone() for name, value in plain_values.items()}
+    values = {each.name: plain_values[each.name].expand(*shape, -1).clone() for each in readouts}
     if patch_site.in_engine:
         most = most_rows(model, pairs, budget, patch_site)
         each = [GroupSweep.of(model, runs, group, readouts, by) for group in groups(model, pairs, patch_site, most)]
@@ -142,7 +144,7 @@ def swept(
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
     blank_beyond(values, by, pairs, patch_site)
-    return {name: by_name(table, by, pairs) for name, table in values.items()}
+    return values
 
 
 def check_reach(pairs: Pairs, patch_site: PatchSite) -> None:

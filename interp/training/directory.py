@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from interp.errors import InputError
 from interp.training import state
 from interp.training.record import METRICS
-from interp.training.whole_files import beside, replacing, sweep
+from interp.training.whole_files import beside, check_kind, check_owner, replacing, sweep
 from interp.transformer import Transformer
 
 MODEL = "model"  # what its draft is called
@@ -21,9 +21,15 @@ Save = Callable[[Transformer, Path], None]
 
 
 class Directory:
-    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
+    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory.
+
+    Raises:
+        InputError: a folder in `out` that the run writes to is a link, or another user's.
+    """
 
     def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
+        for folder in ("steps", "tensorboard"):
+            check_owner(out / folder)
         self.out, self._save, self._made_of = out, save, made_of
         self._state = out / state.FILE
         self._saved: int | None = None  # the step after which the last good state was written
@@ -34,8 +40,8 @@ class Directory:
         Raises:
             InputError: one has.
         """
-        if self._state.exists():
-            raise InputError(f"{self.out} holds a run already: resume it, or choose another directory")
+        if self._state.exists() or (self.out / "config.json").exists():
+            raise InputError(f"{self.out} holds a run or a model already: resume it, or choose another directory")
 
     def read(self) -> state.State:
         """Where the run stopped.
@@ -84,6 +90,7 @@ class Directory:
             part.mkdir(exist_ok=True)
             self._save(model, part)
             for file in sorted(part.iterdir()):
+                check_kind(self.out / file.name)
                 os.replace(file, self.out / file.name)
 
     @contextmanager

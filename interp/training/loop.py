@@ -87,6 +87,7 @@ def train(
     with joined(parallel, model) as processes, torch.random.fork_rng(devices), plain, torch.inference_mode(False):
         processes.check(plan)
         found = directory.read() if resume else directory.check_new()
+        model.files = ()  # it is about to leave the weights that were read
         learner = Learner(model, Mixed(sources), plan, processes)
         losses = summed_loss(model, plan, learning=False)
 

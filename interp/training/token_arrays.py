@@ -170,8 +170,8 @@ def _note_path(path: Path) -> Path:
 def _note(path: Path, digest: str) -> dict[str, Any] | None:
     """What the note beside an array says, if the array is whole and was made of the same."""
     try:
-        note = json.loads(_note_path(path).read_text("utf-8"))
-        same = note["made_of"] == digest and path.stat().st_size == note["n_bytes"]
+        note = json.loads(whole(_note_path(path)))
+        same = note["made_of"] == digest and path.is_file() and path.stat().st_size == note["n_bytes"]
         return note if same and note["sum"] == _sum(path, note["names"], note["n_characters"]) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

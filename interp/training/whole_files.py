@@ -1,12 +1,14 @@
 """Files that are whole or not there: written beside and renamed, or added to by whole pieces.
 
 What is being written lies in a draft: a hidden folder beside its place, which its process holds a lock on. The system
-lets go of the lock when the process ends, however it ends, so a draft that nobody holds was left by a kill.
+lets go of the lock when the process ends, however it ends, so a draft that nobody holds was left by a kill. A draft
+that is a link, or another user's, is never opened, emptied or removed.
 """
 
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +21,8 @@ try:
 except ImportError:  # no such locks on this system: nothing is known to be left by a kill
     fcntl = None
 
-_DRAFT = ".interp-draft"
+_DRAFT, _REPLACED = ".interp-draft", ".old"
+_KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
 
 
 def file_above(path: Path) -> Path | None:
@@ -27,20 +30,52 @@ def file_above(path: Path) -> Path | None:
     return next((above for above in path.parents if above.exists() and not above.is_dir()), None)
 
 
+def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
+    """Only a file takes the place of a file, and a directory (`stat.S_IFDIR`) that of one: not of links or devices.
+
+    Raises:
+        InputError: something else is at `path`.
+    """
+    if os.path.lexists(path) and (there := stat.S_IFMT(path.lstat().st_mode)) != kind:
+        raise InputError(
+            f"{path} is {_KINDS.get(there, 'a device')}: expected the name of {_KINDS[kind]}, or one that is free"
+        )
+
+
+def check_owner(path: Path) -> None:
+    """What interp keeps under a name that others can guess is no link, and this user's own.
+
+    On some disks all files belong to one user, so the owner of the folder above will do.
+
+    Raises:
+        InputError: it is a link, or another user's.
+    """
+    if not os.path.lexists(path):
+        return
+    there = path.lstat()
+    if stat.S_ISLNK(there.st_mode):
+        raise InputError(f"{path} is a link, where interp keeps files of its own: remove it, or choose another place")
+    if fcntl is not None and there.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
+        raise InputError(f"{path} belongs to another user: remove it, or choose another place")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path for a file or directory to be written to; it takes the place of `path` once all went well.
 
     Raises:
+        InputError: `path` is of another kind (`check_kind`).
         OSError: what the system says; `path` is then as it was, and nothing lies beside it.
     """
     with beside(path) as part:
         yield part
         for file in [each for each in part.rglob("*") if each.is_file()] if part.is_dir() else [part]:
-            with file.open("rb") as written:
+            with suppress(PermissionError), file.open("rb") as written:
                 os.fsync(written.fileno())  # what is renamed is on the disk
+        check_kind(path, stat.S_IFMT(part.stat().st_mode))
         if path.is_dir():  # which a rename puts nothing in place of
-            os.replace(path, part.with_name(f"{part.name}.old"))
+            shutil.copymode(path, part)
+            os.replace(path, part.with_name(f"{part.name}{_REPLACED}"))
         os.replace(part, path)
 
 
@@ -62,7 +97,7 @@ def beside(path: Path) -> Iterator[Path]:
     try:
         yield draft / path.name
     finally:
-        _give_up(draft, held)
+        _give_up(draft, path.name, held)
 
 
 @contextmanager
@@ -81,6 +116,8 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
         except FileExistsError:
             new = False
         try:
+            if not new:
+                check_owner(draft)
             held = _held(draft)
         except BlockingIOError as error:
             raise InputError(
@@ -88,18 +125,21 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
             ) from error
         except FileNotFoundError:  # it was taken away in between
             continue
-        if held is None and not new:
+        if new:
+            break
+        if held is None:
             raise InputError(
                 f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
             )
-        break
-    try:
-        if not new:
+        try:
             put_right(draft / path.name)
-            _empty(draft)
+            shutil.rmtree(draft)
+        finally:
+            os.close(held)
+    try:
         yield draft / path.name
     finally:
-        _give_up(draft, held)
+        _give_up(draft, path.name, held)
 
 
 @contextmanager
@@ -115,7 +155,7 @@ def holding(directory: Path, what: str) -> Iterator[None]:
     made = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        held = _held(directory)
+        held = _held(directory.resolve())
     except BlockingIOError as error:
         raise InputError(
             f"another process {what} {directory}: wait until it has ended, or choose another directory"
@@ -138,23 +178,21 @@ def sweep_beside(path: Path) -> None:
 def sweep(directory: Path, ours: Callable[[str], bool]) -> None:
     """Remove the drafts of what is called so in `directory`, where their processes are no more."""
     for draft, name in _drafts(directory):
-        if not ours(name):
-            continue
-        try:
-            held = _held(draft)
-        except OSError:  # at work, or just taken away
-            continue
-        if held is not None:
-            _give_up(draft, held)
+        if ours(name):
+            with suppress(OSError, InputError):  # at work, just taken away, or of others
+                check_owner(draft)
+                if (held := _held(draft)) is not None:
+                    _give_up(draft, name, held)
 
 
 def is_being_made(path: Path) -> bool:
-    """Whether a process is writing something that will take the place of `path`."""
+    """Whether a process is writing something that will take the place of `path`, or others hold its draft's name."""
     for draft, name in _drafts(path.parent):
         if name == path.name:
             try:
+                check_owner(draft)
                 held = _held(draft)
-            except BlockingIOError:
+            except (BlockingIOError, InputError):
                 return True
             except OSError:
                 continue
@@ -172,7 +210,7 @@ def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
     """Drafts in `directory`, and what each is of."""
     for draft in directory.glob(f".*{_DRAFT}"):
         found = re.fullmatch(rf"\.(.+?)(\.[a-z0-9_]{{8}})?{re.escape(_DRAFT)}", draft.name)
-        if found and draft.is_dir() and not draft.is_symlink():
+        if found:
             yield draft, found[1]
 
 
@@ -185,10 +223,10 @@ def _held(folder: Path) -> int | None:
     """
     if fcntl is None:
         return None
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(held), os.stat(folder)):
+        if not os.path.samestat(os.fstat(held), os.lstat(folder)):
             raise FileNotFoundError(folder)
     except (BlockingIOError, FileNotFoundError):
         os.close(held)
@@ -199,18 +237,16 @@ def _held(folder: Path) -> int | None:
     return held
 
 
-def _give_up(draft: Path, held: int | None) -> None:
-    shutil.rmtree(draft, ignore_errors=True)
-    if held is not None:
-        os.close(held)
-
-
-def _empty(folder: Path) -> None:
-    for left in folder.iterdir():
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
-        else:
-            left.unlink()
+def _give_up(draft: Path, name: str, held: int | None) -> None:
+    """Remove a draft, once the directory that it was to replace is back where a stop left nothing in its place."""
+    try:
+        replaced, place = draft / f"{name}{_REPLACED}", draft.with_name(name)
+        if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
+            os.replace(replaced, place)
+        shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 class Growing:
@@ -218,7 +254,8 @@ class Growing:
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", 0)
 
     def add(self, piece: bytes) -> None:
         """Put `piece` at the end.

@@ -229,6 +229,7 @@ class Family:
     # tables that a file may hold though they are computed here, by name: what they must be, of so many rows and columns
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(default_factory=dict)
     masked: str | None = None  # the tensor that a file has where it has an output layer for masked words
+    other_task: str | None = None  # the tensor beside which that belongs to the output layer of another task
 
     def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
         """Ours for their config.json.

@@ -48,7 +48,7 @@ def _two_rotations(fields: Fields) -> tuple[Rotary, Rotary]:
     full = Fields({**full.raw, **fields.inner("rope_scaling").raw})
     d_head, n_ctx = fields.size("head_dim", 256), fields.size("max_position_embeddings")
     for rope in (full, near):
-        rope.only(partial_rotary_factor=1.0)
+        rope.only(partial_rotary_factor=1.0, truncate=True)
     return (
         one_rotary(full, d_head, fields.number("rope_theta", 1e6), n_ctx),
         one_rotary(near, d_head, fields.number("rope_local_base_freq", 1e4), n_ctx),

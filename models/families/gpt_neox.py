@@ -37,7 +37,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
         config,
         use_parallel_residual=stack.wiring == "parallel",
         attention_bias=stack.attention_bias,
-        rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+        rope_parameters=stated(stack.positions, stack.d_head),
     )
 
 

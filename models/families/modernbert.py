@@ -54,12 +54,14 @@ def rotaries(fields: Fields, d_head: int) -> tuple[Rotary, Rotary]:
     """The rotations of full and of local layers, from `rope_parameters` or from the two bases of older files."""
     fields.only(rope_scaling=None)
     parameters, n_ctx = fields.inner("rope_parameters"), fields.size("max_position_embeddings")
-    full, near = (
-        one_rotary(parameters.inner(kind), d_head, fields.number(older, base), n_ctx)
-        for kind, older, base in ((FULL, "global_rope_theta", 160_000.0), (NEAR, "local_rope_theta", 10_000.0))
-    )
+    full, near = parameters.inner(FULL), parameters.inner(NEAR)
     parameters.rest(())
-    return full, near
+    for rope in (full, near):
+        rope.only(truncate=True)  # theirs would not find it here
+    return (
+        one_rotary(full, d_head, fields.number("global_rope_theta", 160_000.0), n_ctx),
+        one_rotary(near, d_head, fields.number("local_rope_theta", 10_000.0), n_ctx),
+    )
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
@@ -93,7 +95,8 @@ FAMILY = Family(
     ignored=r".*rotary_emb\..*|classifier\..*",
     harmless="classifier_pooling deterministic_flash_attn initializer_cutoff_factor layer_norm_eps mlp_dropout "
     "position_embedding_type reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
-    masked="decoder.bias",
+    masked="head.dense.weight",
+    other_task="classifier.weight",
     weights={
         "stacks.encoder.embed.token": rows("embeddings.tok_embeddings"),
         "stacks.encoder.embed.norm": rows("embeddings.norm"),

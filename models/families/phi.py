@@ -35,7 +35,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
         config,
         num_key_value_heads=stack.kv_heads,
         qk_layernorm=stack.qk_norm == "head",
-        rope_parameters={"partial_rotary_factor": 1.0} | stated(stack.positions, stack.d_head),
+        rope_parameters=stated(stack.positions, stack.d_head),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from interp.config import Local, TransformerConfig
+from interp.errors import InputError
 from models.families.family import Fields, with_output
 from models.families.llama import common, family, layer_types, near, stack, window, without
 
@@ -26,7 +27,11 @@ def _late_window(fields: Fields) -> Local | None:
     size = fields.size("sliding_window", 4096)
     on = fields.flag("use_sliding_window", False) and fields.raw.get("sliding_window", size) is not None
     layers = near(fields, [on and layer >= first for layer in range(n_layers)])
-    return Local(layers, size - 1) if layers and on else None
+    if layers and not on:
+        raise InputError(
+            "config.json: layer_types has windows, but use_sliding_window or sliding_window switches them off"
+        )
+    return Local(layers, size - 1) if layers else None
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:

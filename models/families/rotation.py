@@ -76,11 +76,10 @@ def stated(positions: Positions | None, d_head: int) -> dict[str, Any]:
     """`rope_parameters` for ours."""
     if not isinstance(positions, Rotary):
         return {}
-    found: dict[str, Any] = {"rope_theta": positions.base, "rope_type": "default"}
-    if positions.dims is not None:
-        share = positions.dims / d_head
-        # what they read is rounded down
-        found["partial_rotary_factor"] = share if int(d_head * share) == positions.dims else math.nextafter(share, 1)
+    dims = positions.dims or d_head
+    share = dims / d_head
+    share = share if int(d_head * share) == dims else math.nextafter(share, 1)  # what they read is rounded down
+    found = {"rope_theta": positions.base, "rope_type": "default", "partial_rotary_factor": share}
     match positions.scaling:
         case Interpolated(factor):
             found |= {"rope_type": "linear", "factor": factor}

@@ -23,8 +23,9 @@ def _still(fields: Fields) -> Local | None:
         raise InputError(f"config.json: no_rope_layers must be 1 (turns) or 0 for each layer, got {turns!r}")
     still = tuple(layer for layer in range(n_layers) if not turns[layer])
     on, size = fields.flag("use_sliding_window", False), fields.get("sliding_window")
+    # of what each layer sees, layer_types has the last word, even where windows are not switched on
     layers = near(fields, [on and size is not None and layer in still for layer in range(n_layers)])
-    if not on or not layers:
+    if not layers:
         return Local(still, None, NoPositions()) if still else None
     if layers != still:
         raise InputError(f"config.json: expected a window in the layers that do not rotate, {still}; got {layers}")

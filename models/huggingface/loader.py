@@ -24,9 +24,11 @@ from models.huggingface.model_files import (
     TARGET_TOKENIZER,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    file_states,
     read_json,
     weight_files,
 )
+from models.huggingface.tokenizer_growth import check_growth
 from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
 from models.tensor_files import Stored, read_header
 
@@ -42,9 +44,10 @@ def read(
     if quantize is not None:
         quantizing.require(quantize, dtype)
     raw, family, stored, config = described(directory)
+    states = file_states(directory)
     with torch.device("meta"):  # shapes without memory, and without drawing random weights
         model = Transformer(config, *read_tokenizers(directory, config))
-    model.source, model.family = directory, raw["model_type"]
+    model.source, model.files, model.family = directory, states, raw["model_type"]
     pieces = list(layout(model, family))
     check_fit(model, stored, pieces, family, directory)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):
@@ -148,7 +151,9 @@ def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:
     if not (directory / name).is_file():
         return None
     with inside(f"{directory / name} is not readable as a tokenizer"):
-        backend = tokenizing(lambda: Backend.from_str(whole(directory / name)))
+        text = whole(directory / name)
+        check_growth(text)
+        backend = tokenizing(lambda: Backend.from_str(text))
     settings = read_json(directory / TOKENIZER_CONFIG) if (directory / TOKENIZER_CONFIG).is_file() else {}
     start = settings.get("bos_token") if settings.get("add_bos_token") is True else None
     start = start.get("content") if isinstance(start, dict) else start

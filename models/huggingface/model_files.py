@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,13 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
+FileState = tuple[Path, tuple[int, ...]]
+_OF_MODEL = {
+    *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, TARGET_TOKENIZER, GENERATION),
+    # what `transformers` makes a tokenizer of, beside tokenizer.json or where there is none
+    *("added_tokens.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -61,9 +70,34 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
+def names_of_model(directory: Path) -> set[str]:
+    """The files in a directory that are called as those of a model are: weights, configuration, tokenizer."""
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    return {name for name in names if name in _OF_MODEL or re.fullmatch(r"model-\d+-of-\d+\.safetensors", name)}
+
+
 def weights_digest(directory: Path) -> str:
     """SHA-256 of the weight files' bytes, in the order of their names: which model a result was computed with."""
     return files_digest(weight_files(directory))
+
+
+def file_states(directory: Path) -> tuple[FileState, ...]:
+    """The weight files, and what the system says of each: where it lies, its size, and when it was written."""
+    return tuple((file.absolute(), _state(file)) for file in weight_files(directory))
+
+
+def digest_as_read(states: Collection[FileState]) -> str | None:
+    """SHA-256 of weight files' bytes; None where one was written over or removed since, or there are none."""
+    files = [file for file, _ in states]
+    with suppress(OSError):
+        if files and all(_state(file) == state for file, state in states):
+            return files_digest(files)
+    return None
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    known = file.stat()
+    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
 
 
 def files_digest(files: Iterable[Path]) -> str:

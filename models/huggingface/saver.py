@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-import tempfile
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,58 +11,81 @@ from pathlib import Path
 from typing import Any
 
 from interp import InputError, Model, Tokenizer, Transformer, TransformerConfig
+from interp.training.whole_files import check_kind, replacing, sweep_beside
 from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
 from models.families.family import Family, layout
 from models.huggingface.loader import family_of
-from models.huggingface.model_files import CONFIG, GENERATION, TARGET_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+from models.huggingface.model_files import (
+    CONFIG,
+    GENERATION,
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    names_of_model,
+    read_json,
+)
 from models.tensor_files import write
 
 
 def save(model: Model, directory: str | Path, family: str | None = None) -> None:
     """Write `model` as a directory that `transformers` reads too; `read` is the inverse.
 
-    Files are written beside and moved, so no reader sees half of one; other files in `directory` stay. Without a
-    `family`, it is the one that the model was read from, or else the first that can say what the model is made of.
+    The directory is written beside and takes the place of an earlier one whole, so no reader sees parts of two models.
+    Weights, configuration and tokenizer of the earlier model go; all other files in it stay. Without a `family`, it is
+    the one that the model was read from, or else the first that can say what the model is made of.
 
     Raises:
-        InputError: no family, or not this one, can say what the model is made of; the disk is full.
+        InputError: no family, or not this one, can say what the model is made of; `directory` is no directory, has
+            files by these names that are no model's, or is the one that the program runs in; the disk is full.
     """
     if not isinstance(model, Transformer):
         source = getattr(model, "source", None)
         raise InputError(f"another library runs this model: copy the directory that it was read from, {source}")
     if any(isinstance(module, quantizing.Int8) for module in model.modules()):
         raise InputError("a quantized model cannot be saved: its weights are rounded; load it without quantize")
-    directory = Path(directory)
+    directory = Path(directory).resolve()
     kind, raw = _expression(model, directory, family)
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"{directory} is a file: give a directory to write the model to")
+    _check_place(directory)
     parameters = dict(model.named_parameters())
     tensors = {
         kind.stored(piece): (piece.view(parameters[piece.ours]), piece.shape(parameters[piece.ours]))
         for piece in layout(model, kind)
     }
     new = [parent for parent in directory.parents if not parent.exists()]
-    beside = None
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        write(beside / WEIGHTS, tensors)
-        settings = _write_tokenizer(model, beside)
-        dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
-        _write_json(beside / CONFIG, settings | raw | {"dtype": dtype})
-        if kind.both:
-            _write_json(beside / GENERATION, writing.ids_of(model.config))
-        _move(beside, directory)
+        sweep_beside(directory)
+        with replacing(directory) as part:
+            part.mkdir()
+            write(part / WEIGHTS, tensors)
+            settings = _write_tokenizer(model, part)
+            dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
+            _write_json(part / CONFIG, settings | raw | {"dtype": dtype})
+            if kind.both:
+                _write_json(part / GENERATION, writing.ids_of(model.config))
+            _carry_over(directory, part)
     except OSError as error:
         raise InputError(f"the model could not be written to {directory}: {error.strerror or error}") from error
     finally:
-        if beside is not None:
-            shutil.rmtree(beside, ignore_errors=True)
         for parent in new:
             with suppress(OSError):  # not empty: all went well
                 parent.rmdir()
+
+
+def _check_place(directory: Path) -> None:
+    """Only a model is replaced by a model.
+
+    Raises:
+        InputError: something else is in its place.
+    """
+    check_kind(directory, stat.S_IFDIR)
+    if Path.cwd().is_relative_to(directory):
+        raise InputError(f"the program runs in {directory}, which no other can replace: give a directory in it")
+    names = names_of_model(directory)
+    if names and (CONFIG not in names or "model_type" not in read_json(directory / CONFIG)):
+        raise InputError(f"{directory} holds {min(names)}, which is no model's: choose another directory")
 
 
 def _expression(model: Transformer, directory: Path, family: str | None) -> tuple[Family, dict[str, Any]]:
@@ -119,11 +142,20 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _move(beside: Path, directory: Path) -> None:
-    """Put a finished directory in its place: whole where the place is free, else file by file."""
-    beside.chmod(0o755)
-    if not directory.exists():
-        beside.rename(directory)
-        return
-    for file in sorted(beside.iterdir(), key=lambda file: file.name == CONFIG):  # the configuration last
-        os.replace(file, directory / file.name)
+def _carry_over(directory: Path, part: Path) -> None:
+    """Have the files in `directory` that are of no model in `part` too, by another name for the same file."""
+    names = names_of_model(directory)
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name in names:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, part / path.name, symlinks=True, copy_function=_link)
+        else:
+            _link(path, part / path.name)
+
+
+def _link(path: Any, place: Any) -> None:
+    try:
+        os.link(path, place, follow_symlinks=False)
+    except OSError:  # a file system without such names
+        shutil.copy2(path, place, follow_symlinks=False)

@@ -23,6 +23,7 @@ from interp.places import sites_of
 from interp.tap import Edit
 from models.families import FAMILIES
 from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files
+from models.huggingface.model_files import file_states
 from models.lens.bridged_config import describe
 from models.lens.bridged_model import Bridged, sites
 from models.lens.hooks import Hooks, candidates, find, same
@@ -43,6 +44,7 @@ def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) ->
         for name, tensor in read_header(file).items():
             if tensor.kind not in DTYPES:
                 raise InputError(f"{file}: {name} is stored as {tensor.kind}; expected {', '.join(DTYPES)}")
+    states = file_states(directory)
     with _quiet():
         loaded = _loaded(directory, dtype, device)
         bridge = build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
@@ -51,7 +53,7 @@ def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) ->
         except InputError:
             exact = None  # no family of ours
         model = _wrapped(bridge, loaded, exact)
-    model.source = directory
+    model.source, model.files = directory, states
     model.tokenizer, model.target_tokenizer = read_tokenizers(directory, model.config)
     return model
 
@@ -132,6 +134,9 @@ def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded
     lacking = sorted(told.get("missing_keys", ()))
     if any(name.startswith(f"{model.base_model_prefix}.") for name in lacking):
         raise InputError(f"{directory}: the weights lack {', '.join(lacking[:3])}, which {architecture} asks for")
+    for name, weight in model.named_parameters():
+        if name in lacking:  # drawn at random, and read by nothing: the same in every call
+            weight.data.zero_()
     _check_numbers(directory, model)
     return Loaded.of(model.to(device).eval(), architecture, lacking)
 

@@ -204,6 +204,8 @@ def _check_free(out: Path) -> None:
 
 
 def _is_ours(file: Path) -> bool:
+    if not file.is_file():
+        return False
     try:
         with file.open("rb") as opened:
             return opened.read(len(_FOLLOWED)) == _FOLLOWED.encode()

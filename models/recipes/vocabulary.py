@@ -80,8 +80,10 @@ class Vocabulary:
             except OSError as error:
                 raise InputError(f"cannot write the tokenizer to {place}: {error.strerror or error}") from error
         try:
-            return Tokenizer(Backend.from_file(str(place)))
-        except Exception as error:  # of no kind of its own
+            found = read_tokenizer(place.parent, place.name)
+            assert found is not None
+            return found
+        except InputError as error:
             raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
 
     def _of(self, read: Iterable[str], *, mask: bool, paired: bool) -> Backend:

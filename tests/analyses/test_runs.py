@@ -1,11 +1,16 @@
 """Directories of runs are read as data: tables, joined tables, and one line where there is no run to be read."""
 
 import json
+import os
 import re
 from collections.abc import Callable
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tiny import LLAMA
 
@@ -16,6 +21,7 @@ from analyses.sections import Page
 from interp import InputError, Transformer, TransformerConfig
 from interp.errors import InputWarning
 
+DELTAS = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}
 HEADS = pd.DataFrame({"layer": [0, 1], "gain": [0.5, float("nan")]})
 MODELS = {"tiny": Transformer(TransformerConfig(decoder=LLAMA))}
 
@@ -75,7 +81,7 @@ def test_joined_tables_say_which_run_each_row_is_of(leave):
         ["report", "tiny", 0, "interp report"],
         ["report-2", "other", 1, "interp report"],
     ]
-    assert about["model_sha256"].str.len().tolist() == [64, 64]
+    assert about["model_fingerprint"].str.len().tolist() == [64, 64]
     assert repr(joined) == "\n".join(["2 runs", *map(repr, joined.runs)])
 
 
@@ -176,3 +182,51 @@ def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
     ):
         runs.read(out).table("heads")
     assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # of a run that told no hashes
+
+
+def parquet(table: pa.Table, **options) -> bytes:
+    content = BytesIO()
+    pq.write_table(table, content, **options)
+    return content.getvalue()
+
+
+def many(content: bytes, rows: int, count: int) -> pa.Table:
+    """A few bytes, so many times over."""
+    cells = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([content.decode()]))
+    return pa.table({f"column{at}": cells for at in range(count)})
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: parquet(many(b"a", 1 << 20, 70)), "it has 73,400,320 cells, and 67,108,864 are the most"),
+        (lambda: parquet(many(b"a" * 5_000, 1 << 18, 1)), "bytes of text, and 1,073,741,824 are the most"),
+        (lambda: parquet(many(b"a" * 5_000, 9, 1), compression="gzip"), "it is packed by GZIP: expected SNAPPY"),
+        (lambda: parquet(pa.table({"a": [[1] * 9]})), "it has values of the kind list<"),
+        (lambda: parquet(pa.table({"a": pa.array([b"ab"], pa.binary(2))})), "values of the kind fixed_size_binary"),
+        (
+            lambda: parquet(many(b"ab", 9, 1).cast(pa.schema({"column0": pa.string()})), **DELTAS),
+            "Not yet implemented: DecodeArrow of DictAccumulator",
+        ),
+    ],
+)
+def test_a_small_file_of_a_huge_table_is_refused_before_it_is_read(make, expected, leave, monkeypatch):
+    out, content = leave("report"), make()
+    assert len(content) < 200_000
+    (out / "tables/heads.parquet").write_bytes(content)
+    facts_of(out, tables_sha256={"heads": sha256(content).hexdigest()})  # as whoever forges it says
+    monkeypatch.setattr(pd, "read_parquet", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(InputError, match=rf"heads\.parquet cannot be read \(.*{expected}.*: make it again"):
+        runs.read(out).table("heads")
+
+
+def test_a_pipe_in_place_of_a_file_of_a_run_is_not_waited_for(leave):
+    out = leave("report")
+    run = runs.read(out)
+    for name in ("tables/heads.parquet", "run.json"):
+        (out / name).unlink()
+        os.mkfifo(out / name)
+    with pytest.raises(InputError, match="it is no file of at most"):
+        run.table("heads")
+    with pytest.raises(InputError, match="is a pipe, a device or a directory"):
+        runs.read(out)

@@ -10,7 +10,7 @@ from analyses import shards
 from analyses.labels import label
 from analyses.labels.judgement import Labelled
 from analyses.shards import Shards
-from interp import AnnotatedText
+from interp import AnnotatedText, InputError
 from models import planted
 from models.planted import Planted
 from tests.analyses.labels.test_labels import WORDS, repeating_texts
@@ -89,6 +89,20 @@ def test_a_disk_that_is_full_keeps_nothing_and_stops_nothing(tmp_path, monkeypat
     assert [kept(of, 1)[1] for _ in range(2)] == [1, 1]
     assert of.counts.kept == 0
     assert not list(of.folder.iterdir())
+
+
+def test_a_folder_that_is_a_link_is_refused_and_files_of_others_stay(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".out.shards").symlink_to("mine")
+    with pytest.raises(InputError, match=r"out\.shards is a link"):
+        Shards.of(tmp_path / "out", [])
+    (tmp_path / ".out.shards").unlink()
+    (tmp_path / "mine/thesis.tex").write_text("mine")
+    (tmp_path / "mine").rename(tmp_path / ".out.shards")
+    of = Shards.of(tmp_path / "out", [])
+    kept(of, 1)
+    of.clear()
+    assert [path.name for path in of.folder.iterdir()] == ["thesis.tex"]
 
 
 @dataclass(frozen=True)

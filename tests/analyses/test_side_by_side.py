@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import warnings
 from functools import partial
 
 import pytest
@@ -34,6 +35,21 @@ def test_tasks_end_in_their_order_in_other_processes_of_one_thread():
     assert os.getpid() not in {pid for pid, _ in found}
     assert side_by_side([torch.get_num_threads, lambda: processes(5)]) == [1, 1]
     assert torch.get_num_threads() == 2
+
+
+def in_a_pool(number: int) -> tuple[int, list[int]]:
+    torch.set_num_threads(2)
+    with meanwhile([os.getpid]) as ended:
+        return os.getpid(), [*side_by_side([os.getpid] * 2), *ended()]
+
+
+def test_a_worker_of_a_pool_which_may_start_no_process_does_all_itself():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads may run
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            here, there = pool.apply(in_a_pool, (1,))
+    assert there == [here] * 3
+    assert here != os.getpid()
 
 
 def test_one_thread_is_one_process():

@@ -18,7 +18,7 @@ MISTAKES = {
     "run(m, 'a', capture=3)": "expected the name of a site, got 3: interp.sites(model) lists them",
     "run(m, 'a', edit=zero())": "expected edits by site",
     "run(m, 'a', edit={Z: 0})": "expected an edit: zero(), put(value), ..., or a function of the value; got 0",
-    "run(m, 'a', edit={Z: lambda z: 3})": "must return a tensor, or nothing to leave it; got 3",
+    "run(m, 'a', edit={Z: lambda z: 3})": "it must return a tensor of floating-point numbers, or nothing",
     "run(m, 'a', edit={Z: lambda z: z[..., :1]})": "must keep its shape",
     "run(m, 'a', edit={Z: put('x')})": "expected a tensor or a number, got 'x'",
     "run(m, 'a', edit={Z: zero(head='L0.H0')})": "no head L0.H0 at decoder.0.attn.z: it has head 0-7",

@@ -1,6 +1,7 @@
 """Results say what they are in a few lines, whatever a text holds, and their tables hold what their tensors do."""
 
 import ast
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import interp
 from interp import InputError, Transformer, run, sites, sweep
 from interp import showing as results
 from interp.attribution import direct_logit_attribution, logit_lens
+from interp.errors import InputWarning
 from interp.patching import (
     Ablation,
     Pairs,
@@ -29,6 +31,8 @@ from interp.patching import (
 from interp.patching.cell_tables import ESTIMATED
 from interp.showing import Shown
 from interp.statistics import benjamini_hochberg, mean_interval
+
+pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
 
 HOSTILE = "<script>alert('x')</script>\n& \"quoted\""
 
@@ -164,7 +168,9 @@ def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(found):
 def test_shares_are_those_that_are_recovered_or_missing_with_the_reason_said(model, found):
     reason = found.no_share()
     assert reason
-    assert found.table()["share"].isna().all()
+    for shares in (found.recovered, lambda: torch.tensor(found.table()["share"])):
+        with pytest.warns(InputWarning, match=re.escape(f"no shares: {reason}")):
+            assert shares().isnan().all()
     assert reason[:60] in repr(found)
     sure = {name: value.abs() + 50 for name, value in found.clean.items()}
     whole = Sweep(found.site, found.direction, found.axes, found.values, sure, found.corrupt)

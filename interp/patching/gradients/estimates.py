@@ -21,7 +21,7 @@ from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.gradients.qk_fix import qk_fixed
 from interp.patching.gradients.site_estimates import SiteEstimates
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
-from interp.patching.metrics import Metric, Readout
+from interp.patching.metrics import Metric, Readout, with_answers
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
@@ -226,24 +226,23 @@ class _Plan:
 
         With them come the metrics of the prompts that are changed, and of those that the change comes from.
         """
-        weight = self.model.last.embed.token.weight
-        own, other = (
-            {readout.name: weight.new_zeros(len(self.pairs)).detach() for readout in self.readouts} for _ in range(2)
-        )
+        weight, plain = self.model.last.embed.token.weight, with_answers(self.model, self.pairs, self.readouts)
+        own, other = ({each.name: weight.new_zeros(len(self.pairs)).detach() for each in plain} for _ in range(2))
         shapes = {site: self.patch_sites[site].shape(self.pairs, by) for site, by in self.by.items()}
         found = {
-            site: {name: number.expand(*shape, -1).clone() for name, number in own.items()}
+            site: {each.name: own[each.name].expand(*shape, -1).clone() for each in self.readouts}
             for site, shape in shapes.items()
         }
         rows = self.qk_fix or bool({"pattern", "scores"} & {*self.by})
         for prompts in split(self.model, self.pairs, budget, rows=rows):
-            readouts = [readout.take(prompts) for readout in self.readouts]
+            readouts = [readout.take(prompts) for readout in plain]
             with torch.no_grad():
                 source = record(self.model, some(self.source, prompts), readouts, self._names())
             for drop in dropped or (None,):
                 tape = self._tape(some(self.base, prompts), readouts, drop)
                 for name in own:
                     own[name][prompts], other[name][prompts] = tape.values[name].detach(), source.values[name]
+                for name in (each.name for each in self.readouts):
                     for site, estimate in self._estimates(tape, source, name).items():
                         found[site][name][..., prompts] += estimate if drop is None else estimate.abs()
         for site, tables in found.items():

@@ -251,7 +251,7 @@ def test_a_report_is_complete(model, fakes, tmp_path):
     assert {f"tables/{name}.{kind}" for name in ("heads", "effects", "tasks") for kind in ("csv", "parquet")} <= written
     assert facts["seed"] == 3
     assert facts["command"] == "interp report"
-    assert len(facts["model"]["sha256"]) == 64
+    assert len(facts["model"]["fingerprint"]) == 64
     assert facts["corpora"][0]["measured"] == ["position", "part-of-speech", "coreference"]
     assert facts["left_out"]["position"]["texts"] == 3
     assert facts["left_out"]["position"]["pairs left out of swap"] == 3

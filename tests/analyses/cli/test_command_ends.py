@@ -1,7 +1,9 @@
 """A command that is stopped leaves nothing half done, and one that nobody listens to goes on."""
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -24,6 +26,34 @@ def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
         assert sys.stdout is nobody
         print("goes nowhere", file=nobody)  # nor do the lines that follow fail
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["models", "--json"]])
+def test_a_standard_output_that_is_closed_or_full_is_no_traceback(arguments, capsys, monkeypatch):
+    def ended() -> int:
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        return int(end.value.code or 0)
+
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where the shell closed it
+    assert (ended(), capsys.readouterr().err) == (0, "")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        refused = "interp: the standard output takes nothing: No space left on device\n"
+        assert (ended(), capsys.readouterr().err) == (2, refused)
+
+
+def test_a_file_that_a_command_opens_is_not_its_closed_standard_output(tmp_path):
+    program = (
+        "from analyses.cli.standard_output import unread\n"
+        "import os\n"
+        "with unread():\n"
+        f"    file = open({str(tmp_path / 'file')!r}, 'w')\n"
+        "    os.write(1, b'said')\n"
+        "    print('said')\n"
+    )
+    subprocess.run(["sh", "-c", f'exec {shlex.quote(sys.executable)} -c "$1" >&- 2>&-', "sh", program], check=True)
+    assert (tmp_path / "file").read_text() == ""
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_a_comparison_is_complete(written):
     drawn = {f"figures/compare-{name}.{kind}" for name in ("gains", "depth") for kind in ("svg", "png")}
     assert {"report.html", "run.json"} | tables | drawn == files
     assert facts["reference"] == facts["models"][0]["name"] == f"{HOSTILE} & one"
-    assert [len(model["sha256"]) for model in facts["models"]] == [64, 64]
+    assert [len(model["fingerprint"]) for model in facts["models"]] == [64, 64]
     assert facts["models"][0]["left_out"]["position"]["texts"] == 40
     (text,) = facts["corpora"]
     assert (text["sha256"], text["documents"]) == ("0" * 64, 40)
@@ -372,16 +372,17 @@ def test_what_one_model_lacks_is_said_only_of_a_difference_that_was_tested_and_f
 
 
 def test_what_models_do_not_share_is_said():
-    one = {"name": "A", "sha256": "1", "tokenizer": "t", "context": 64, "causal": True}
-    same, encoder = one | {"name": "B"}, one | {"name": "C", "sha256": "2", "tokenizer": "u", "causal": False}
-    longer = one | {"name": "D", "sha256": "3", "context": 128}
+    one = {"name": "A", "fingerprint": "1", "tokenizer": "t", "context": 64, "causal": True}
+    same, encoder = one | {"name": "B"}, one | {"name": "C", "fingerprint": "2", "tokenizer": "u", "causal": False}
+    longer = one | {"name": "D", "fingerprint": "3", "context": 128}
     notes = comparability([one, same, encoder, longer])
     assert [note.split(":")[0] for note in notes] == ["B", "C", "D", "C"]
-    assert "same weights" in notes[0]
+    assert "the same model" in notes[0]
     assert "another tokenizer" in notes[1]
     assert "other windows" in notes[2]
     assert "sees what comes after" in notes[3]
-    assert comparability([one, one | {"name": "E", "sha256": "4"}]) == []
+    assert comparability([one, one | {"name": "E", "fingerprint": "4"}]) == []
+    assert comparability([one | {"fingerprint": None}, one | {"name": "E", "fingerprint": None}]) == []
 
 
 def several(found: Comparison, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

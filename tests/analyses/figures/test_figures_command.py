@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -71,35 +72,55 @@ def test_drawing_twice_gives_the_same_bytes(position, tmp_path):
     assert drawn(tmp_path / "one") == drawn(tmp_path / "two")
 
 
-def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
+def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame) -> runs.RunFolder:
+    """A run with tables of labels, of training and of a comparison, a head each; `change` is made to every table."""
     where = {"stack": "decoder", "attention": "self", "layer": 1, "head": 2}
     label = {"behaviour": "position", "label": "self", "evidence": "both", "gain": 0.5, "effect": 0.1}
     evidence = {**where, **label, "measure": "self", "agreement": 0.5}
     del evidence["evidence"]
     curve = [{**where, "run": "small", "step": step, "measure": "induction", "value": 0.1 * step} for step in range(5)]
-    change = {"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}
+    formed = {"run": "small", "measure": "induction", "rise_from": 1, "rise_to": 2}
     compared = {**where, "model": "small", "reference": "small", "measure": "induction", "gain": 0.1, "difference": 0.0}
     bounds = dict.fromkeys(("ci_low", "ci_high", "difference_low", "difference_high"), 0.0)
     tables = {
         "labels": [{**where, **label}],
         "evidence": [evidence],
         "forming": [{**row, "baseline": 0.1} for row in curve],
-        "formed": [change],
+        "formed": [formed],
         "compare": [{**compared, **bounds}],
         "heads": [
             {**where, "model": "small", "measure": "induction", "sink": "kept", "gain": 0.1, "depth": 1, "shows": True}
         ],
     }
-    frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
+    frames = {name: change(pd.DataFrame(rows)) for name, rows in tables.items()}
     page = Page("What?", ["short"], [], tables=frames, facts={"runs": [{"name": "small", "phases_end": [3]}]})
-    write(tmp_path / "run", lambda run: page, {"small": tiny.model("gpt2")}, seed=0, command="interp x")
-    files, left_out = paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "paper", width=3.3, format="svg")
+    write(folder, lambda run: page, {"small": tiny.model("gpt2")}, seed=0, command="interp x")
+    return runs.read(folder)
+
+
+def test_tables_of_labels_training_and_a_comparison_are_drawn_and_what_needs_more_room_says_how_much(tmp_path):
+    run = mixed_run(tmp_path / "run")
+    files, left_out = paper_figures.write(run, tmp_path / "paper", width=3.3, format="svg")
     names = {"labels", "agreement", "forming", "compare-gains", "compare-depth"}
     assert {each.stem for each in files} == names - {"compare-gains"}
     assert left_out == {"compare-gains": "the panels of this figure need 5.0 inches side by side: got width=3.3"}
     with pytest.raises(InputError, match=r"no figure .* could be drawn: .* need 5\.0 inches"):
-        paper_figures.write(runs.read(tmp_path / "run"), tmp_path / "none", ["compare-gains"])
+        paper_figures.write(run, tmp_path / "none", ["compare-gains"])
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda rows: rows[:0], "it has no table that a figure is drawn from"),
+        (lambda rows: pd.concat([rows, rows]), "expected one row of .*, got 2, all the same: choose one"),
+    ],
+    ids=["empty", "doubled"],
+)
+def test_tables_that_are_empty_or_have_rows_twice_draw_nothing_and_one_line_says_why(tmp_path, change, said):
+    with pytest.raises(InputError, match=rf"no figure of .*run could be drawn: {said}"):
+        paper_figures.write(mixed_run(tmp_path / "run", change), tmp_path / "paper")
+    assert not (tmp_path / "paper").exists()
 
 
 def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatch):
@@ -145,13 +166,16 @@ def test_where_a_figure_cannot_be_drawn_or_written_none_is_and_what_was_there_st
     with monkeypatch.context() as full:
         full.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(InputError, match=r"cannot write to .*paper: No space left on device; choose another --out"):
-            paper_figures.write(run, paper)
+            paper_figures.write(run, paper, force=True)
     (paper / "position-gains.pdf").mkdir()
     with pytest.raises(InputError, match=r"position-gains\.pdf is a directory"):
-        paper_figures.write(run, paper)
+        paper_figures.write(run, paper, force=True)
     assert sorted(each.name for each in paper.iterdir()) == ["position-gains.pdf", "position-heads.pdf"]
     assert (paper / "position-heads.pdf").read_text() == "of yesterday"
-    paper_figures.write(run, paper, ["position-heads"])
+    with pytest.raises(InputError, match=r"position-heads\.pdf is there, and interp did not write it"):
+        paper_figures.write(run, paper, ["position-heads"])
+    for force in (True, False):  # the second time it is ours
+        paper_figures.write(run, paper, ["position-heads"], force=force)
     assert (paper / "position-heads.pdf").read_bytes().startswith(b"%PDF")
 
 

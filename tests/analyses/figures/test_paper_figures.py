@@ -28,6 +28,7 @@ from interp.patching import (
     top_cells,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
 HEADS = [
     {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
     | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
@@ -236,7 +237,8 @@ def test_wrong_options_are_one_line(table, drawing):
 
 
 def test_panels_that_need_more_room_say_how_much(table):
-    rows = table.assign(model="a", reference="a", difference=0.1, difference_low=0.0, difference_high=0.2)
+    rows = table.drop_duplicates("measure")
+    rows = rows.assign(model="a", reference="a", difference=0.1, difference_low=0.0, difference_high=0.2)
     assert figures.compared_gains(rows, width=6.9, title=None).get_figwidth() == 6.9
     with pytest.raises(ValueError, match=r"need 5\.0 inches side by side: got width=3\.3"):
         figures.compared_gains(rows, width=3.3)

@@ -1,5 +1,6 @@
 """A report's own names for heads: those of its atlas, in words, order and colour; or one line that says why not."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from analyses.headlines.head_cards import overview
 from analyses.headlines.written_reports import called_by
 from analyses.report.scaffold import write
 from analyses.sections import Page
-from interp import InputError, Transformer, TransformerConfig, run
+from interp import InputError, Transformer, TransformerConfig, run, zero
+from interp.edited import edited
+from models import load, save, weights_digest
 from tests.analyses.headlines.hand_made_tables import hand_made
 
 MODEL = Transformer(TransformerConfig(decoder=LLAMA))
@@ -58,3 +61,21 @@ def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
         InputError, match="patched is no report of heads: expected a directory that `interp report` left"
     ):
         called_by(left(tmp_path / "patched", {"cells": pd.DataFrame({"layer": [0]})}), MODEL)
+    with pytest.raises(InputError, match=r"whose fingerprint is another \(weights, settings, edits"):
+        called_by(out, edited(MODEL, {"decoder.0.attn.z": zero()}))
+    unhashed = edited(MODEL, {"decoder.0.attn.z": lambda z: z})
+    write(tmp_path / "own", lambda run: Page("What?", ["short"], [], tables=hand_made()), {"tiny": unhashed})
+    with pytest.raises(InputError, match="whose fingerprint is another"):
+        called_by(tmp_path / "own", unhashed)
+
+
+def test_a_report_from_before_there_were_fingerprints_is_known_by_its_weight_files(tmp_path):
+    save(MODEL, tmp_path / "model")
+    loaded, out = load(tmp_path / "model"), left(tmp_path / "report", hand_made())
+    record = json.loads((out / "run.json").read_text())
+    del record["model"]["fingerprint"]
+    record["model"]["sha256"] = weights_digest(tmp_path / "model")
+    (out / "run.json").write_text(json.dumps(record))
+    assert called_by(out, loaded)
+    with pytest.raises(InputError, match="whose sha256 is another"):
+        called_by(out, MODEL)

@@ -8,6 +8,7 @@ from analyses.corpora import read
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.labels import null_bars
 from analyses.labels.null_bars import documents_of
+from analyses.shards import Shards
 from interp.patterns import Totals
 from models import load
 
@@ -19,6 +20,22 @@ def test_every_copy_is_read_once_and_is_as_sharp_as_the_trained_heads():
     assert sum(each.heads.n_layers for each in copies) == null_bars.N_COPIES * kind.n_layers
     reached = [null_bars._reached(each, [OURS["position"]], texts, 0) for each in copies[:3]]
     assert max(float(gain) for each in reached for gain in each.values()) > 0.02  # not of heads that see all alike
+
+
+def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
+    """A corpus of which fewer texts are read has the hash of the whole."""
+    rows, kind = torch.ones(128, 3, 2), Heads("decoder", 1, 3)
+    collected = Collected(kind, "position", "a text", [Scored(Totals(rows, rows, rows), (), "kept")], {}, 12)
+    null = null_bars._Null(null_bars.WORDS, lambda: load("default"), kind)
+    monkeypatch.setattr(null_bars, "_nulls", lambda *_: [null])
+    monkeypatch.setattr(null_bars, "_reached", lambda *_: {})
+
+    def found(limit: int | None) -> int:
+        corpora, shards = {"position": read("tales:12", limit)}, Shards.of(tmp_path / "out", [])
+        null_bars.bars_of(null.model(), corpora, [collected], OURS, 0, shards, lambda *_: None)
+        return shards.counts.found
+
+    assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from analyses.cli import command_frame as frame
 from analyses.cli.options import Metric
 from analyses.patch.cells import cells_of, sweeps
 from interp import InputError, Transformer, TransformerConfig
+from interp.errors import InputWarning
 from interp.patching import Pairs, logit_difference, sweep
 from interp.patching.cell_tables import estimates
 from interp.patching.pair_files import with_space
@@ -123,9 +124,18 @@ def test_labels_are_missing_where_prompts_differ(model, pairs):
 def test_a_share_of_noise_is_refused_and_said(model):
     both = patching.make_pairs(model, table([*ROWS, *[(b, a, r, w) for a, b, r, w in ROWS]]))
     found = sweeps(model, both, "z", by_position=False, directions=["noise"], metrics=["logit_difference"])
-    cells = cells_of(model, both, found)
+    cells = cells_of(model, found)
     assert cells.table["share"].isna().all()
     assert "too little" in cells.share_refused["logit_difference"]
+
+
+def test_python_gives_no_share_that_the_command_refuses(model):
+    failing = patching.make_pairs(model, table([(a, b, wrong, right) for a, b, right, wrong in ROWS]))
+    (found,) = sweeps(model, failing, "z", directions=["noise"], metrics=["probability", "log_probability"])
+    refused = cells_of(model, [found])
+    assert [*refused.share_refused] == ["probability", "log_probability"]
+    with pytest.warns(InputWarning, match="no shares"):
+        pd.testing.assert_series_equal(found.table()["share"], refused.table["share"])
 
 
 def test_a_bare_word_gets_its_space():
@@ -253,7 +263,7 @@ def test_a_page_says_what_was_left_out_and_refused(here):
     assert not command("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     shown = " ".join(page_of(here / "patch").text.split())
     assert "Left out: 1 pair, because the prompts do not align." in shown
-    assert "Shares are refused: clean and corrupted prompts differ by" in shown
+    assert "Shares are refused: the whole effect is" in shown
     assert "denoise: alone, L" in shown
     assert "moves it by" in shown
 

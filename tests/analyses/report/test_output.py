@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -349,6 +350,58 @@ def test_a_link_in_place_of_a_folder_leads_nowhere(tmp_path):
         write(out, "b.csv")
     assert output.earlier_files(out) == {"run.json"}
     assert (elsewhere / "a.csv").read_text() == "mine"
+
+
+def test_a_link_in_place_of_the_draft_is_refused_and_its_name_taken_for_no_run(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "thesis.tex").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    Path(".report.interp-draft").symlink_to("elsewhere")
+    with pytest.raises(InputError, match="draft is a link"):
+        write(Path("report"), "report.html")
+    Path("report-2").symlink_to("elsewhere")
+    assert str(output.unused("report", "interp report")) == "report-3"
+    assert files(elsewhere) == {"thesis.tex"}
+
+
+@pytest.mark.parametrize("linked", ["kept", "tables", "run.json"])
+def test_no_forged_record_moves_or_removes_files_behind_links(linked, tmp_path):
+    """A draft and a run.json as a kill leaves them, in which something is a link."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    kept = tmp_path / ".out.interp-draft/out.earlier"
+    for folder in (elsewhere / "tables", out, kept):
+        folder.mkdir(parents=True)
+    names = ["tables/a.csv", "report.html"]
+    facts = {"made_by": output.MAKER, output.UNFINISHED: "what was being moved in", "files": [*names, "run.json"]}
+    for folder in (out, kept):
+        (folder / "run.json").write_text(json.dumps(facts))
+    for name in names:
+        (elsewhere / name).write_text("mine")
+    (elsewhere / "run.json").write_text(json.dumps(facts))
+    if linked == "kept":
+        (kept / "run.json").unlink()
+        kept.rmdir()
+        kept.symlink_to(elsewhere)
+    elif linked == "tables":
+        (out / "tables").symlink_to(elsewhere / "tables")
+        (kept / "tables").mkdir()
+        (kept / "tables/a.csv").write_text("forged")
+    else:
+        (out / linked).unlink()
+        (out / linked).symlink_to(elsewhere / linked)
+    before = {name: (elsewhere / name).read_bytes() for name in files(elsewhere)}
+    with suppress(InputError):
+        write(out, "report.html")
+    assert {name: (elsewhere / name).read_bytes() for name in files(elsewhere)} == before
+    if linked != "kept":
+        assert (out / linked).is_symlink()
+
+
+def test_a_pipe_in_place_of_the_record_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(InputError, match=r"holds run\.json, which interp did not write"):
+        write(tmp_path, "report.html")
 
 
 def test_a_file_in_place_of_tables_is_said_before_the_work(tmp_path):

@@ -86,7 +86,8 @@ def test_every_record_has_the_same_keys_whatever_was_measured(model, tmp_path):
     assert one["corpora"] == [
         {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
     ]
-    assert len(one["model"]["sha256"]) == 64
+    assert len(one["model"]["fingerprint"]) == 64
+    assert one["model"]["sha256"] is None  # it was not read from files
     assert [each["name"] for each in two["models"]] == ["a", "b"]
     assert two["models"][1]["more"] == 2
     assert two["models"][0] == {"name": "a", **one["model"]}
@@ -223,6 +224,6 @@ def test_contents_lead_to_definitions_and_to_how_a_run_is_cited(tmp_path):
     contents = re.search(r'<nav class="contents".*?</nav>', (out / "report.html").read_text("utf-8"), re.DOTALL)
     assert contents is not None
     assert [to for to in re.findall(r'href="#([^"]+)"', contents[0])][-3:] == ["made", "cite", "definitions"]
-    sha = json.loads((out / "run.json").read_text())["model"]["sha256"]
-    assert f"tiny (SHA-256 {sha[:12]})" in shown.text
+    mark = json.loads((out / "run.json").read_text())["model"]["fingerprint"]
+    assert f"tiny (fingerprint {mark[:12]})" in shown.text
     assert "seed 7" in shown.text

@@ -222,6 +222,28 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
     assert (tmp_path / "view.html").stat().st_size < 60_000
 
 
+def test_a_page_of_ours_is_replaced_and_a_file_of_others_where_it_is_told(tmp_path, monkeypatch, capsys):
+    def written(*more: str) -> bool:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["view", "The old lady shook her head.", "--out", str(page), *more])
+        return not ended.value.code
+
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    with monkeypatch.context() as patched:
+        patched.setattr("analyses.viewer.read", lambda *_: pytest.fail("it read before it looked"))
+        assert not written()
+        assert "page.html is there, and interp did not write it" in capsys.readouterr().err
+    assert page.read_text() == "mine"
+    assert written("--force")
+    assert written()
+    page.rename(tmp_path / "moved.html")
+    page.symlink_to("moved.html")
+    assert not written("--force")
+    assert "page.html is a link" in capsys.readouterr().err
+    assert page.is_symlink()
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

@@ -10,6 +10,7 @@ from worded import worded
 from analyses import position
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, put, run, zero
 from interp.config import Gated, NoMLP, NoNorm, NoPositions, Plain, Rotary
+from interp.errors import InputWarning
 from interp.patching import Pairs, function, kl_divergence, logit_difference, next_token_loss, sweep
 from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
 from interp.patching.replacements import mean_activation
@@ -214,6 +215,32 @@ class TestResample:
         for seed in range(8):
             drops = [ablate(model, each, metric, kind="resample", seed=seed).drop() for each in (batch, filled)]
             torch.testing.assert_close(drops[0], drops[1])
+
+
+class TestDonors:
+    """Who gives the activation: a prompt of the same answer has nothing else to give."""
+
+    CLEAN, CORRUPT = (TokenBatch.from_rows([[first, 2]] * 3) for first in (1, 0))  # the cue, and a blank
+    ANSWERS = torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.long)
+
+    def test_pairs_of_one_answer_lose_it_to_their_corrupted_prompts(self):
+        pairs = Pairs(self.CLEAN, self.CORRUPT, *self.ANSWERS)
+        for call, asked in ((ablate, ()), (ablate_cells, ([(0, 0), (0, 1)],))):
+            drop = call(saturating(1.0, 2.0), pairs, logit_difference(), *asked).drop()
+            assert drop.flatten().tolist() == [1.0] * 6
+
+    def test_prompts_without_pairs_that_have_one_answer_are_warned_of(self):
+        model, metric = saturating(1.0, 2.0), logit_difference(*self.ANSWERS)
+        with pytest.warns(InputWarning, match=r"all prompts the same answer.*give pairs.* or .* as donors="):
+            assert ablate(model, self.CLEAN, metric).drop().flatten().tolist() == [0.0] * 6
+        for told in ({"donors": self.CORRUPT}, {"kind": "zero"}):
+            assert ablate(model, self.CLEAN, metric, **told).drop().flatten().tolist() == [1.0] * 6
+
+    def test_a_single_pair_has_its_corrupted_prompt_which_is_to_noise(self):
+        model, (clean, corrupt) = build("pre"), (rows((6,), seed=seed) for seed in (1, 2))
+        pairs = Pairs(clean, corrupt, RIGHT[:1], WRONG[:1])
+        noised = sweep(model, pairs, logit_difference(), direction="noise").values
+        torch.testing.assert_close(ablate(model, pairs, logit_difference()).values, noised)
 
 
 def test_another_prompts_activation_takes_the_place_by_default():

@@ -23,6 +23,7 @@ from interp.patching import (
     sweep_by_forward,
     top_cells,
 )
+from interp.patching.pair_files import read_columns
 from models import load
 
 AXES = ("layer", "head", "position")
@@ -57,6 +58,20 @@ def test_one_file_gives_one_set_of_pairs(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(Pairs.from_csv(model, file, as_typed=True).right, glued.right)
+
+
+@pytest.mark.parametrize("twice", ["clean", "wrong", "position:S"])
+def test_a_column_that_is_there_twice_is_refused_and_one_that_nobody_reads_is_not(tmp_path, twice):
+    header, row, file = (
+        "clean,corrupt,answer,wrong,position:S,note,note,,",
+        "a b,c b,he,she,0,1,2,,",
+        tmp_path / "p.csv",
+    )
+    file.write_text(f"{header}\n{row}\n")
+    assert read_columns(file)["clean"] == ["a b"]
+    file.write_text(f"{header},{twice}\n{row},d b\n")
+    with pytest.raises(InputError, match=f"p.csv has the column {twice} twice: expected one"):
+        read_columns(file)
 
 
 def test_words_spans_and_functions_name_tokens_of_each_prompt():
@@ -99,6 +114,40 @@ def test_named_cells_are_those_of_a_whole_sweep():
     top = top_cells(model, pairs, logit_difference(), "z", 1, by=AXES)
     effects = sweep(model, pairs, logit_difference(), "z", AXES).effect().mean(-1)
     assert effects[top.cells[0]].abs() == effects.abs().max()
+
+
+def test_names_of_one_token_are_one_cell_and_one_test():
+    (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
+    for by in (("layer", "position"), AXES):
+        site = "resid_pre" if len(by) == 2 else "z"
+        whole, other = (sweep(model, pairs, logit_difference(), site, by) for pairs in (once, twice))
+        assert other.positions == ("NAME=WORD", "END")
+        assert_close(other.values, whole.values)
+        tables = [found.table() for found in (whole, other)]
+        assert [len(table) for table in tables] == [len(tables[0])] * 2
+        pd.testing.assert_series_equal(*(table["q"] for table in tables))
+        assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
+        assert_close(sweep_by_forward(model, twice, logit_difference(), site, by).values, whole.values)
+    query = sweep(model, twice, logit_difference(), "pattern", ("layer", "query", "key")).table()
+    assert len(query) == len(sweep(model, once, logit_difference(), "pattern", ("layer", "query", "key")).table())
+    assert ablate(model, twice, logit_difference(), "z", AXES, "zero").positions == ("NAME=WORD", "END")
+    estimates = attribution_patching(model, twice, logit_difference(), {"z": AXES})
+    assert len(estimates.table()) == len(attribution_patching(model, once, logit_difference(), {"z": AXES}).table())
+    assert top_cells(model, twice, logit_difference(), "z", 1, by=AXES).positions == ("NAME=WORD", "END")
+    for way in (path_patch, path_patch_by_forward):
+        found = way(model, twice, logit_difference(), [Receiver("k", 1, 0, position="WORD")], by=AXES)
+        expected = way(model, once, logit_difference(), [Receiver("k", 1, 0, position="NAME")], by=AXES)
+        assert_close(found.values, expected.values)
+
+
+def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
+    """A sweep takes prompts in parts where memory is short: names may agree in one part and not in another."""
+    model, pairs = named(OTHER=[0, 3, 1, 2])
+    whole = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
+    assert whole.positions == ("NAME", "END", "OTHER")
+    monkeypatch.setattr("interp.patching.sweeps.shares", lambda *given: (1, 1 << 30))
+    parts = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
+    assert_close(parts.values, whole.values)
 
 
 def test_paths_lead_to_named_positions():

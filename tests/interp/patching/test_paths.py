@@ -349,7 +349,7 @@ class TestBadInput:
             ([Receiver("mlp", 1, 0)], "no head 0 of receiver mlp: it is not read by heads"),
             ([Receiver("logits", 2)], "expected no layer, got layer 2"),
             ([Receiver("logits", head=0)], "no head 0 of receiver logits"),
-            ([Receiver("q", 1, position=4)], "beyond the shortest prompt's 4 tokens: expected a position in -4 to 3"),
+            ([Receiver("q", 1, position=4)], r"receiver 1.q@4: no position 4 in prompt \d: it has position 0-3"),
             ([Receiver("q", 0, 1)], "no z is written before 0.1.q read"),
         ],
         ids=str,

@@ -300,6 +300,15 @@ def test_other_prompts_resampled_are_those_of_the_same_stack():
         torch.testing.assert_close(found.values["logit_difference"][1, 1, 0], logits[1] - logits[2], **CLOSE)
 
 
+def test_a_single_pair_is_ablated_with_its_corrupted_texts():
+    model, pair = two_stacks("original"), pairs_of_two("source").take(torch.tensor([0]))
+    for stack, attention in PLACED:
+        where = {"stack": stack, "attention": attention}
+        noised = sweep(model, pair, logit_difference(), direction="noise", **where).values["logit_difference"]
+        found = ablate(model, pair, logit_difference(), **where).values["logit_difference"]
+        torch.testing.assert_close(found, noised, **CLOSE)
+
+
 @pytest.mark.parametrize("entries", [1 << 21, 3000])
 @pytest.mark.parametrize(("stack", "attention"), PLACED)
 @pytest.mark.parametrize("name", ["modern", "mixed"])

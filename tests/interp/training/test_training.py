@@ -139,8 +139,8 @@ def test_a_plan_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("schedule", "cosin", "schedule must be 'cosine' or 'linear' or .* got 'cosin'"),
-        ("precision", "float16", "precision must be 'float32' or 'bfloat16', got 'float16'"),
+        ("schedule", "cosin", "no schedule 'cosin': expected cosine or linear or"),
+        ("precision", "float16", "no precision 'float16': expected float32 or bfloat16"),
     ],
 )
 def test_a_word_that_is_none_of_the_known_is_refused(name, value, message):

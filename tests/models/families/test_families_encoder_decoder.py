@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity import Variant, checked, transformers
+from parity import Variant, checked, make_pair, transformers
 from safetensors.torch import load_file, save_file
 from tiny import token_ids
 from torch.testing import assert_close
@@ -98,6 +98,28 @@ TestT5 = checked(
         ),
     }
 )
+
+
+@pytest.mark.parametrize(("distance", "source", "target"), [(5, 15, 7), (5, 7, 60), (8, 9, 7), (16, 7, 17)])
+def test_distances_have_no_bucket_where_theirs_have_none(distance, source, target, tmp_path):
+    few = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": distance}
+    pair = make_pair(Variant("T5Config", "T5ForConditionalGeneration", T5 | few, length=8), torch.float64, tmp_path)
+    assert pair.deviation() < 1e-10  # of short texts
+    batches = [TokenBatch.from_rows(pair.texts(length)) for length in (source, target)]
+    with pytest.raises(IndexError):
+        pair.ask_theirs(*batches)
+    with pytest.raises(InputError, match="some distances of this text have no bucket"):
+        pair.ask_ours(*batches)
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_too_few_buckets_are_refused(buckets):
+    few = T5 | {"relative_attention_num_buckets": buckets}
+    with pytest.raises(InputError, match=f"distances need at least 4 buckets, got {buckets}"):
+        t5.FAMILY.config(few)
+    theirs, ids = transformers.T5ForConditionalGeneration(transformers.T5Config(**few)), token_ids(1, 3, d_vocab=23)
+    with pytest.raises(ZeroDivisionError):
+        theirs(ids, decoder_input_ids=ids)
 
 
 # --- what is written

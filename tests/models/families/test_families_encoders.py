@@ -107,6 +107,7 @@ TestModernBERT = checked(
     {
         "modernbert": modernbert("ModernBertModel"),
         "modernbert masked words": modernbert(),
+        "modernbert masked words without bias": modernbert(decoder_bias=False),
         "modernbert masked words, other parts": modernbert(
             attention_bias=True,
             mlp_bias=True,
@@ -125,7 +126,7 @@ TestModernBERT = checked(
 )
 
 MASKED = {"bert": bert(), "roberta": roberta(), "distilbert": distilbert(), "electra": electra()}
-MASKED["modernbert"] = modernbert()
+MASKED |= {"modernbert": modernbert(), "modernbert without bias": modernbert(decoder_bias=False)}
 
 
 def change_config(directory: Path, change: Callable[[dict], object]) -> Path:
@@ -178,7 +179,8 @@ def test_masked_words_are_read_whatever_the_file_is_called(variant, architecture
         electra("ElectraForSequenceClassification"),
         electra("ElectraForMultipleChoice"),
         modernbert("ModernBertForSequenceClassification"),
-        modernbert("ModernBertForTokenClassification"),
+        modernbert("ModernBertForTokenClassification", decoder_bias=False),
+        modernbert("ModernBertForQuestionAnswering"),
     ],
     ids=lambda variant: variant.model,
 )
@@ -212,6 +214,7 @@ COPIES = {
     "distilbert": ("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
     "electra": ("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
     "modernbert": ("decoder.weight", "model.embeddings.tok_embeddings.weight"),
+    "modernbert without bias": ("decoder.weight", "model.embeddings.tok_embeddings.weight"),
 }
 
 
@@ -240,6 +243,7 @@ PARTS = {
     "distilbert": "vocab_layer_norm.weight",
     "electra": "generator_predictions.LayerNorm.weight",
     "modernbert": "head.norm.weight",
+    "modernbert without bias": "head.norm.weight",
 }
 
 

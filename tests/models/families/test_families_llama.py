@@ -100,10 +100,12 @@ TestOthers = checked(
         "smollm3 window": of(
             "SmolLM3", **WINDOW, no_rope_layers=[0, 1, 0], use_sliding_window=True, mlp_bias=True, attention_bias=True
         ),
+        "smollm3 window by layer alone": of("SmolLM3", **WINDOW, no_rope_layers=[0, 1, 0]),
         "stablelm": of("StableLm", hidden_size=48),
         "stablelm parallel": of(
             "StableLm", use_parallel_residual=True, use_qkv_bias=True, **rope("default", partial_rotary_factor=0.6)
         ),
+        "stablelm all turning": of("StableLm", **rope("default", partial_rotary_factor=1.0)),
     }
 )
 
@@ -188,12 +190,15 @@ def test_older_words_mean_what_they_mean_to_transformers(family, own):
         ("mixtral", {"mlp_bias": True}, "mlp_bias"),
         ("qwen2", {"use_mrope": True}, "use_mrope"),
         ("qwen2", {"layer_types": ["full_attention"] * 7}, "must name 8 layers"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 8, "sliding_window": 5}, "layer_types has windows, but"),
         ("qwen3", {"layer_types": ["chunked_attention"] * 8}, "chunked_attention"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma", {"hidden_activation": "silu"}, "hidden_activation"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
         ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_theta 5.0"),
+        ("gemma3_text", {"rope_parameters": {"full_attention": {"truncate": False}}}, "truncate False"),
+        ("modernbert", {"rope_parameters": {"sliding_attention": {"truncate": False}}}, "truncate False"),
         ("phi3", rope("longrope", short_factor=[1.0], long_factor=[2.0]), "longrope"),
         ("phi3", rope("yarn", **YARN), "longrope"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),

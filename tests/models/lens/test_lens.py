@@ -5,12 +5,14 @@ import itertools
 import json
 import logging
 import math
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,7 +24,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.testing import assert_close
 
 from analyses import coreference, corpora, part_of_speech, position
-from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, run, scale, sites, sweep, zero
+from analyses.fingerprints import fingerprint
+from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, put, run, scale, sites, sweep, zero
 from interp.attribution import logit_lens
 from interp.initialisation import untrained
 from interp.patching import sweep_by_forward
@@ -155,6 +158,8 @@ def test_every_edit_has_our_effect(both, name):
             edit = {site: zero(head=1)}
         elif site.endswith(".scores"):
             edit = {site: lambda value: value.masked_fill(torch.arange(value.shape[-1]) == 1, -torch.inf)}
+        elif site.endswith(".pattern"):
+            edit = {site: put(0.2, head=1)}
         else:
             edit = {site: scale(0.3)}
         one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)
@@ -535,3 +540,37 @@ def test_a_bridged_model_is_not_saved_as_ours(both, tmp_path):
     _, theirs = both("gpt2")
     with pytest.raises(InputError, match="another library runs this model: copy the directory"):
         save(theirs, tmp_path / "there")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_bridge_has_one_fingerprint_which_no_call_changes(both, directories, name, tmp_path):
+    ours, theirs = both(name)
+    before = fingerprint(theirs)
+    run(theirs, capture=[*sites(theirs)], **texts(theirs))
+    shutil.copytree(directories[name], tmp_path / "copy")
+    assert {before, fingerprint(load(f"lens:{tmp_path / 'copy'}"))} == {fingerprint(theirs)}
+    assert fingerprint(ours) != before
+
+
+def test_what_changes_a_bridge_changes_its_fingerprint(directories, tmp_path):
+    shutil.copytree(directories["llama"], tmp_path / "llama")
+    raw = json.loads((tmp_path / "llama" / "config.json").read_text())
+
+    def loaded(**fields) -> Any:
+        (tmp_path / "llama" / "config.json").write_text(json.dumps(raw | fields))
+        return load(f"lens:{tmp_path / 'llama'}")
+
+    plain, rope = loaded(), {"rope_theta": 7.0, "rope_type": "default"}
+    seen = [*map(fingerprint, (plain, loaded(rms_norm_eps=0.1), loaded(rope_parameters=rope)))]
+    with torch.no_grad():
+        next(plain.parameters()).mul_(1.1)
+    seen.append(fingerprint(plain))
+    with torch.no_grad():
+        next(iter(torch.nn.Module.named_buffers(plain)))[1].mul_(1.1)
+    seen.append(fingerprint(plain))
+    plain.bridge.original_model.config.rms_norm_eps = 0.2
+    seen.append(fingerprint(plain))
+    assert len({*seen}) == len(seen)
+    plain.bridge.blocks[0].hook_resid_pre.add_hook(lambda value, hook: value)
+    with pytest.raises(InputError, match="code of your own, which has no hash"):
+        fingerprint(plain)

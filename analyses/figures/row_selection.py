@@ -1,0 +1,76 @@
+"""Which rows of a table does a figure draw? Those with the values asked for, each place once."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from interp.errors import InputError
+from interp.showing import listed
+
+SOURCES = ("model", "run", "seed")  # the columns that tell the runs of a joined table apart
+
+
+def select_rows(
+    table: pd.DataFrame,
+    place: Sequence[str],
+    *,
+    single: Sequence[str] = SOURCES,
+    may_be_empty: bool = False,
+    **values: Any,
+) -> Any:
+    """The rows with some values, numbered anew: a label of the index then names one row.
+
+    Args:
+        table: what a figure draws from.
+        place: the columns that tell the marks of the figure apart, as far as the table has them: one row each.
+        single: columns that have one value in all of these rows, where the table has them.
+        may_be_empty: whether there may be no row.
+        values: by column the value to keep, or a list of them, each of which some row has; None keeps all.
+
+    Returns:
+        DataFrame: `Any` to a type checker, which takes each of its columns for several things.
+
+    Raises:
+        InputError: no such row, column or value; or several rows of one place, as in a table of two models.
+    """
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(f"expected a table (a pandas DataFrame), got {type(table).__name__}")
+    if missing := [column for column in values if column not in table]:
+        raise InputError(f"expected a table with a column {missing[0]}, got columns {_said(table.columns)}")
+    if table.empty and not may_be_empty:
+        raise InputError("expected a table with rows to draw, got an empty one")
+    rows: Any = table.reset_index(drop=True)
+    for column, kept in values.items():
+        if kept is None or rows.empty:
+            continue
+        wanted = [kept] if isinstance(kept, str | int) else [*kept]
+        if unknown := [each for each in wanted if not (rows[column] == each).any()]:
+            raise InputError(f"no row of {column} {unknown[0]!r}: expected {_said(rows[column].unique())}")
+        rows = rows.loc[rows[column].isin(wanted)].reset_index(drop=True)
+    for column in [each for each in single if each in rows]:
+        if rows[column].nunique(dropna=False) > 1:
+            raise InputError(f"expected rows of one {column}, got {_said(rows[column].unique())}: choose one")
+    _check_places(rows, [column for column in place if column in rows])
+    return rows
+
+
+def _check_places(rows: Any, place: list[str]) -> None:
+    """Whether each place has one row.
+
+    Raises:
+        InputError: one has more; it says where, and in what these rows differ.
+    """
+    twice = rows.loc[rows.duplicated(place, keep=False)] if place else rows.iloc[:0]
+    if twice.empty:
+        return
+    alike = twice[place].iloc[:1].merge(twice, on=place)  # which, unlike ==, takes missing values for equal
+    other = [name for name in rows if name not in place and alike[name].nunique(dropna=False) > 1]
+    names = [name for name in other if not pd.api.types.is_float_dtype(rows[name])] or other
+    where = ", ".join(f"{name} {value}" for name, value in twice[place].iloc[0].dropna().items())
+    why = f"with {names[0]} {_said(alike[names[0]].unique())}" if names else "all the same"
+    raise InputError(f"expected one row of {where}, got {len(alike)}, {why}: choose one")
+
+
+def _said(values: Iterable[Any]) -> str:
+    return listed([str(value) for value in values]) or "none"

@@ -1,0 +1,307 @@
+"""Each figure draws each row of its table once, by what the row says and not by its place; else one line says why."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+import jaxtyping
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.figure import Figure
+
+from analyses import figures, paper_figures
+from analyses.figures.probe_curves import probe_depths
+from interp import InputError
+
+INTERVAL = {"ci_low": 0.05, "ci_high": 0.9, "q": 0.01, "n": 7}
+WHERE = {"stack": "decoder", "attention": "self"}
+
+
+def cross(**columns: Any) -> pd.DataFrame:
+    """A row for each combination of the values in lists, in order; other columns have one value."""
+    lists = {name: values for name, values in columns.items() if isinstance(values, list)}
+    return pd.DataFrame([columns | dict(zip(lists, each, strict=True)) for each in product(*lists.values())])
+
+
+def rising(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """With values from 0.1 to 0.8 that tell all rows apart."""
+    return table.assign(**{column: np.linspace(0.1, 0.8, len(table)) for column in columns})
+
+
+HEADS = {**WHERE, "layer": [0, 1], "head": [0, 1, 2]}
+GAINS = rising(
+    cross(**HEADS, measure=["distance", "induction"], sink=["kept", "removed"], baseline=0.1, baseline_name="uniform")
+    .assign(**INTERVAL)
+    .assign(behaviour="position"),
+    "value",
+).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half of them have a dot
+CELLS = rising(
+    cross(site="z", **HEADS, direction=["denoise", "noise"], metric=["loss", "rank"]).assign(**INTERVAL), "effect"
+).assign(share=np.nan, share_low=np.nan, share_high=np.nan)
+ENTRIES = rising(
+    cross(site="pattern", **WHERE, layer=1, head=0, query=[0, 1], key=[0, 1], direction="noise", metric="loss")
+    .assign(**INTERVAL)
+    .assign(share=np.nan),
+    "effect",
+)
+LABELS = cross(
+    **WHERE, layer=[0, 1], head=2, behaviour="position", label=["self", "induction"], evidence="both", gain=0.5
+)
+EVIDENCE = rising(
+    cross(**HEADS, behaviour="position", label=["self", "induction"], agreement=0.5), "gain", "effect"
+).assign(measure=lambda rows: rows["label"])
+LENS = rising(
+    cross(layer=[0, 1], prompt=[0, 1], position=[3, 4], rank=[1, 2], token="a", id=5, read="b"), "probability"
+)
+COMPARED = rising(
+    cross(measure=["induction", "tag:x"], model=["a", "b"], behaviour="position", reference="a", layer=1, head=2)
+    .assign(**INTERVAL)
+    .assign(difference_low=0.0, difference_high=0.2),
+    "gain",
+    "difference",
+)
+ESTIMATES = rising(
+    cross(layer=[0, 1], head=[0, 1, 2], sender=None, direction="noise", metric=["loss", "rank"], method=["EAP", "AtP"])
+    .assign(idle=False, chosen="all"),
+    "exact",
+    "estimate",
+)  # fmt: skip
+AGREEMENT = cross(metric=["loss", "rank"], method=["EAP", "AtP"], direction="noise", spearman=0.5, pearson=0.5, n=6)
+PROBES = rising(cross(stack="decoder", task=["tag", "form"], depth=[0, 1, 2], head=pd.NA, n=9), "accuracy").assign(
+    **dict.fromkeys(("control_accuracy", "untrained_accuracy", "baseline", "ci_low", "ci_high"), 0.1),
+    **dict.fromkeys(("ambiguous_accuracy", "ambiguous_baseline"), np.nan),
+)
+DEPTHS = rising(cross(stack="decoder", task=["tag", "form"], measure=["expected layer", "centre of gravity"]), "value")
+CURVES = rising(cross(run=["a", "b"], step=[0, 1, 2], measure=["loss", "induction"], **WHERE, layer=1, head=2), "value")
+PATTERN = np.tril(np.full((3, 3), 0.5))
+BARS = pd.DataFrame([[0.1, 0.2], [0.3, 0.4]])
+
+
+class Case(NamedTuple):
+    """A figure of a table, with arguments that are right, and wrong ones by name."""
+
+    draw: Callable[..., Figure]
+    table: pd.DataFrame
+    arguments: Mapping[str, Any] = {}
+    wrong: Mapping[str, Any] = {}
+    sources: str = "model"  # the column of which one figure has one value
+
+
+CASES = {
+    "head_grid": Case(figures.head_grid, GAINS, {}, dict.fromkeys(("measures", "quantity", "sink", "by"), "induktion")),
+    "effect_grid": Case(
+        figures.effect_grid,
+        rising(
+            cross(**HEADS, task=["gender", "name"], intervention=["denoise", "noise"]).assign(**INTERVAL), "effect"
+        ).assign(ci_low=lambda rows: rows["effect"] - 0.4),
+        {"task": "gender"},
+        {"task": "gendr"},
+    ),
+    "gain_intervals": Case(
+        figures.gain_intervals, GAINS, {"measure": "induction"}, {"measure": "induktion", "sink": "kpet"}
+    ),
+    "distance_by_layer": Case(figures.distance_by_layer, GAINS, {}, {"sink": "kpet"}),
+    "cell_map": Case(figures.cell_map, CELLS, {"metric": "loss"}, {"metric": "lsos"}),
+    "entry_maps": Case(figures.entry_maps, ENTRIES, {"metric": "loss"}, {"metric": "lsos"}),
+    "top_cells": Case(figures.top_cells, CELLS, {"metric": "loss"}, {"metric": "lsos"}),
+    "steps": Case(
+        figures.steps,
+        CELLS[:6].assign(step=range(6), metric="loss"),
+        {"metric": "loss", "plain": 1},
+        {"metric": "lsos"},
+    ),
+    "estimate_panels": Case(
+        figures.estimate_panels, ESTIMATES, {"correlations": AGREEMENT, "metric": "loss"}, {"metric": "lsos"}
+    ),
+    "label_map": Case(
+        figures.label_map,
+        LABELS,
+        {"n_layers": 2, "n_heads": 3},
+        {"n_layers": 1, "n_heads": 2, "colours": {"postion": "blue"}},
+    ),
+    "attention_against_effect": Case(
+        figures.attention_against_effect, EVIDENCE, {"labels": LABELS}, {"colours": {"position": "bleu"}}
+    ),
+    "lens_map": Case(figures.lens_map, LENS, {}, {"prompt": 7}),
+    "lens_line": Case(figures.lens_line, rising(cross(layer=[0, 1, 2], at=[0, 1]).assign(**INTERVAL), "effect")),
+    "token_bars": Case(
+        figures.token_bars, rising(cross(prompt=0, position=[0, 1, 2], token="a", id=5), "log_probability")
+    ),
+    "compared_gains": Case(figures.compared_gains, COMPARED, sources="run"),
+    "gains_by_depth": Case(
+        figures.gains_by_depth,
+        GAINS.assign(model="a", depth=0.5, shows=True),
+        {"measures": ["induction"]},
+        {"measures": ["induktion"]},
+        "run",
+    ),
+    "probes_by_layer": Case(figures.probes_by_layer, PROBES),
+    "probe_depths": Case(probe_depths, DEPTHS.assign(ci_low=0.1, ci_high=0.9), {"deepest": 2}),
+    "forming": Case(
+        figures.forming,
+        CURVES.assign(baseline=0.1),
+        {"changes": {"a": (0, 1)}},
+        {"changes": {"aa": None}, "boundaries": {"c": [1]}},
+    ),
+}
+UNTABLED: dict[str, list[Callable[[], Figure]]] = {  # what no table holds, and where it is wrong
+    "explained_bars": [
+        lambda: figures.explained_bars({}),
+        lambda: figures.explained_bars(dict.fromkeys("abcdefg", BARS)),
+        lambda: figures.explained_bars({"a": BARS, "b": BARS[:1]}),
+        lambda: figures.explained_bars({"a": BARS[:0]}),
+    ],
+    "best_heads": [
+        lambda: figures.best_heads({}),
+        lambda: figures.best_heads({"a": PATTERN}, queries=["x"]),
+        lambda: figures.best_heads({"a": PATTERN[:0]}),
+    ],
+    "attention_over_words": [
+        lambda: figures.attention_over_words([], {}),
+        lambda: figures.attention_over_words(["a", "b"], PATTERN),
+        lambda: figures.attention_over_words(["a", "b", "c"], PATTERN, emphasised=[3]),
+    ],
+    "three_attentions": [
+        lambda: figures.three_attentions({"a": PATTERN}, source="xyz", read="xyz", written="xyz"),
+        lambda: figures.three_attentions(dict.fromkeys("abc", PATTERN), source="xyz", read="xy", written="xyz"),
+    ],
+}
+FREE = {
+    "place",
+    "title",
+    "width",
+    "font_size",
+    "ax",
+    "page",
+    "top",
+    "most",
+    "plain",
+    "deepest",
+    "labels",
+    "correlations",
+}
+
+
+def said(draw: Callable[[], Any]) -> str:
+    """The line with which a figure is refused."""
+    with pytest.raises(InputError) as error:
+        draw()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def marks(figure: Figure) -> list[Any]:
+    """All that a figure shows, panel by panel."""
+    seen: list[Any] = []
+    for ax in figure.axes:
+        points = [each.get_offsets() for each in ax.collections if isinstance(each, PathCollection)]
+        cells = [each.get_array() for each in ax.collections if isinstance(each, QuadMesh)]
+        bars = [(*each.get_bbox().extents, each.get_facecolor()) for each in ax.patches]
+        texts = [each.get_text() for each in (*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.title)]
+        arrays = [*points, *cells, *(line.get_xydata() for line in ax.lines)]
+        seen.append(([np.ma.filled(each, np.nan).tolist() for each in arrays], bars, texts))
+    return seen
+
+
+@pytest.fixture(autouse=True)
+def unchecked():
+    """What a user calls: no test's checks of types come before our own."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
+def test_every_public_figure_is_tried():
+    annotations = {name: getattr(getattr(figures, name), "__annotations__", {}) for name in figures.__all__}
+    public = {name for name, each in annotations.items() if each.get("return") is Figure and "page" in each}
+    assert {*CASES, *UNTABLED} == public | {"probe_depths"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_models_or_runs_are_refused_and_it_is_said_what_they_are(name):
+    draw, table, arguments, _, source = CASES[name]
+    for column in {source, "seed"}:
+        joined = pd.concat([table.assign(**{column: value}) for value in ("mine", "yours")])
+        assert "mine, yours" in said(lambda joined=joined: draw(joined, **arguments))
+    twice = pd.concat([table, table.assign(corpus="other")])  # where no column is known to tell them apart
+    assert "expected one row of" in said(lambda: draw(twice, **arguments))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_labels_of_the_index_say_nothing(name):
+    draw, table, arguments, *_ = CASES[name]
+    numbered = marks(draw(table.reset_index(drop=True), **arguments))
+    alike = draw(table.set_axis([0] * len(table)), **arguments)
+    shuffled = draw(table.set_axis(np.random.default_rng(0).permutation(len(table))), **arguments)
+    np.testing.assert_equal(marks(alike), numbered)
+    np.testing.assert_equal(marks(shuffled), numbered)
+
+
+@pytest.mark.parametrize(("name", "argument"), [(name, each) for name in CASES for each in CASES[name].wrong])
+def test_a_mistyped_argument_is_one_line_that_names_it(name, argument):
+    draw, table, arguments, wrong, _ = CASES[name]
+    line = said(lambda: draw(table, **{**arguments, argument: wrong[argument]}))
+    assert re_names(line, wrong[argument]), line
+
+
+def re_names(line: str, value: Any) -> bool:
+    """Whether a line has what was typed: a word, a number, a list's or a mapping's first."""
+    first = next(iter(value.items())) if isinstance(value, dict) else [value] if isinstance(value, str | int) else value
+    return any(str(each) in line for each in first)
+
+
+def test_every_argument_with_few_values_is_mistyped():
+    for name, case in CASES.items():
+        _, *arguments = inspect.signature(case.draw).parameters
+        assert {*arguments} - FREE == {*case.wrong}, name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_empty_table_is_one_line(name):
+    draw, table, arguments, *_ = CASES[name]
+    assert said(lambda: draw(pd.DataFrame(), **arguments)).startswith("expected a table with ")
+    if name == "label_map":  # no head of a model need have a label
+        assert not draw(table[:0], **arguments).axes[0].texts
+    else:
+        assert said(lambda: draw(table[:0], **arguments)) == "expected a table with rows to draw, got an empty one"
+    assert "got list" in said(lambda: draw([1], **arguments))
+
+
+@pytest.mark.parametrize(("name", "at"), [(name, at) for name in UNTABLED for at in range(len(UNTABLED[name]))])
+def test_patterns_and_shares_that_do_not_fit_are_one_line(name, at):
+    assert "expected" in said(UNTABLED[name][at])
+
+
+def test_a_format_that_is_none_is_one_line():
+    wrong: Any = {"format": "docx"}
+    assert said(lambda: paper_figures.write(wrong, "out", **wrong)) == "no format 'docx': expected pdf or svg or png"
+
+
+def test_models_have_panels_of_their_own_where_they_are_asked_for():
+    joined = pd.concat([GAINS.assign(model="mine"), GAINS.assign(model="yours", gain=0.5)])  # labels come twice
+    figure = figures.head_grid(joined, by="model", quantity="gain")
+    assert [ax.get_title() for ax in figure.axes[:4]] == [
+        f"{measure} ({model})" for measure in ("distance", "induction") for model in ("mine", "yours")
+    ]
+    alone = [figures.head_grid(joined.loc[joined["model"] == model]) for model in ("mine", "yours")]
+    together = marks(figure)
+    for panel, (at, model) in enumerate(product(range(2), range(2))):
+        assert together[panel][0] == marks(alone[model])[at][0]
+
+
+def test_all_figures_of_a_sweep_are_refused_alike():
+    assert "expected one row" in said(lambda: figures.sweep_figures(pd.concat([CELLS, CELLS]), "loss"))
+    assert "lsos" in said(lambda: figures.sweep_figures(CELLS, "lsos"))
+    other = CELLS.assign(site="q")
+    assert "one site, got z, q" in said(lambda: figures.cell_map(pd.concat([CELLS, other]), "loss"))
+
+
+def test_a_layer_stands_where_it_is_also_when_there_are_none_below():
+    mean = figures.distance_by_layer(GAINS.loc[GAINS["layer"] == 1]).axes[0].lines[0]
+    assert mean.get_xdata().tolist() == [1]
+
+
+def test_bars_go_by_the_number_of_the_layer():
+    swapped = marks(figures.explained_bars({"a": BARS.iloc[[1, 0]], "b": BARS / 2}))
+    np.testing.assert_equal(swapped, marks(figures.explained_bars({"a": BARS, "b": BARS / 2})))

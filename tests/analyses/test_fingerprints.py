@@ -1,0 +1,256 @@
+"""One hash of the model that runs: whatever changes its numbers changes the hash, what was measured, and its record."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import learners
+import numpy as np
+import pytest
+import torch
+from pages import page_of
+from safetensors.torch import load_file
+from tiny import STACKS, Whole, model, two_stacks, variant
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from torch import nn
+
+from analyses.fingerprints import fingerprint, hash_of
+from analyses.provenance import model_facts
+from analyses.report.scaffold import Run, write
+from analyses.sections import Page
+from interp import InputError, Model, Tokenizer, Transformer, change, put, run, scale, zero
+from interp.edited import edited
+from interp.edits import SelectiveEdit, patch
+from interp.training import train
+from models import copy_weights, load, save, weights_digest
+
+Z = "decoder.1.attn.z"
+
+
+class Stop(Exception):
+    """A run that fails after it has measured."""
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    save(model("llama", dtype=torch.float32), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def shards_made(given: Model, out: Path) -> int:
+    """How much a run measures anew that goes on from where others were stopped."""
+    made = []
+
+    def measure(about: Run) -> Page:
+        about.shards.all([([1], lambda: made.append(1) or {"a": torch.ones(1)})])
+        raise Stop
+
+    with pytest.raises(Stop):
+        write(out, measure, {"m": given})
+    return len(made)
+
+
+def configured(directory: Path, **fields: object) -> Model:
+    """The same weights under another configuration."""
+    raw = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(raw | fields))
+    return load(directory)
+
+
+def changed(directory: Path, alter: Callable[[Transformer], object]) -> Model:
+    """The loaded model, changed in memory."""
+    loaded = load(directory)
+    with torch.no_grad():
+        alter(loaded)  # pyright: ignore[reportArgumentType]
+    return loaded
+
+
+def tokenized(loaded: Transformer) -> None:
+    loaded.tokenizer = Tokenizer(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
+
+
+def rounded(directory: Path) -> Model:
+    if find_spec("torchao") is None:
+        pytest.skip("needs torchao, which the extra int8 brings")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what importing torchao sets off
+        return load(directory, quantize="int8")
+
+
+def patched(loaded: Model, ids: list[int]) -> Model:
+    return edited(loaded, {Z: patch(run(loaded, torch.tensor([ids]), capture=Z)[Z], head=2)})
+
+
+CHANGES: dict[str, Callable[[Path], Model]] = {
+    "rope theta": lambda at: configured(at, rope_theta=500.0, rope_parameters=None),
+    "eps": lambda at: configured(at, rms_norm_eps=0.1),
+    "window": lambda at: configured(at, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=3),
+    "weight": lambda at: changed(at, lambda loaded: loaded.last.blocks[0].attn.W_V[1].zero_()),
+    "smallest change": lambda at: changed(at, lambda loaded: loaded.W_E[3, 4].mul_(1 + 1e-6)),
+    "setting of a part": lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "eps", 0.1)),
+    "buffer": lambda at: changed(at, lambda loaded: loaded.last.register_buffer("more", torch.ones(2))),
+    "tokenizer": lambda at: changed(at, tokenized),
+    "dtype": lambda at: load(at, dtype=torch.bfloat16),
+    "int8": rounded,
+    "edit": lambda at: edited(load(at), {Z: zero(head=2)}),
+    "edit of another head": lambda at: edited(load(at), {Z: zero(head=3)}),
+    "edit of another site": lambda at: edited(load(at), {"decoder.0.attn.z": zero(head=2)}),
+    "edit of another kind": lambda at: edited(load(at), {Z: scale(0.0, head=2)}),
+    "edit by another factor": lambda at: edited(load(at), {Z: scale(0.5, head=2)}),
+    "edit of a tensor": lambda at: edited(load(at), {Z: put(torch.ones(14), head=2)}),
+    "edit of another tensor": lambda at: edited(load(at), {Z: put(torch.full((14,), 2.0), head=2)}),
+    "edit of positions": lambda at: edited(load(at), {Z: zero(position=slice(1, 3))}),
+    "edit of two edits": lambda at: edited(edited(load(at), {Z: zero(head=2)}), {Z: zero(head=3)}),
+    "edits in another order": lambda at: edited(edited(load(at), {Z: zero(head=3)}), {Z: zero(head=2)}),
+    "another run": lambda at: patched(load(at), [*range(13)]),
+    "yet another run": lambda at: patched(load(at), [*range(1, 14)]),
+}
+
+
+def test_no_run_goes_on_with_what_was_measured_of_another_model(directory, tmp_path):
+    out, seen = tmp_path / "out", {"none": model_facts(load(directory))["fingerprint"]}
+    assert [shards_made(load(directory), out) for _ in range(2)] == [1, 0]
+    for name, change_of in CHANGES.items():
+        shutil.copytree(directory, own := tmp_path / name)
+        try:
+            other = change_of(own)
+        except pytest.skip.Exception:
+            continue
+        assert [shards_made(other, out) for _ in range(2)] == [1, 0], name
+        seen[name] = model_facts(other)["fingerprint"]
+    assert len({*seen.values()}) == len(seen) >= len(CHANGES)
+    assert shards_made(load(directory), out) == 0
+
+
+def test_the_same_model_has_one_fingerprint_wherever_it_was_read_and_whatever_ran(directory, tmp_path):
+    loaded = load(directory)
+    same = fingerprint(loaded)
+    run(loaded, torch.tensor([[1, 2, 3]]), capture="*.pattern", edit={Z: zero()})
+    save(loaded, tmp_path / "elsewhere")
+    code = "import sys; from analyses.fingerprints import fingerprint; from models import load"
+    code += f"; print(fingerprint(load({str(tmp_path / 'elsewhere')!r})))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {same, fingerprint(loaded), fingerprint(load(directory)), process.stdout.strip()} == {same}
+    twice = [fingerprint(edited(loaded, {Z: put(torch.ones(14), head=2)})) for _ in range(2)]
+    assert twice[0] == twice[1]
+
+
+@pytest.mark.parametrize("name", [*STACKS, "original", "experts", "local, capped", "buckets"])
+def test_every_kind_of_model_has_a_fingerprint_of_its_whole_configuration(name):
+    built = model(name) if name in STACKS else two_stacks(name) if name in {"original", "buckets"} else variant(name)
+    assert len(fingerprint(built)) == len(hash_of(built.config)) == 64
+
+
+def test_a_directory_that_was_overwritten_or_removed_lends_its_hash_to_no_model(directory, tmp_path):
+    loaded, published = load(directory), weights_digest(directory)
+    before = model_facts(loaded)
+    assert before["sha256"] == published
+    other = model("llama", dtype=torch.float32)
+    with torch.no_grad():
+        other.last.blocks[0].attn.W_V.zero_()
+    save(other, tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", directory)
+    assert model_facts(loaded) == before | {"sha256": None}
+    assert model_facts(load(directory))["fingerprint"] not in {None, before["fingerprint"]}
+    shutil.rmtree(directory)
+    assert model_facts(loaded) == before | {"sha256": None}
+    write(tmp_path / "out", lambda about: Page("What?", ["short"], []), {"m": loaded})
+    assert before["fingerprint"] in page_of(tmp_path / "out").text
+
+
+def test_weights_that_were_copied_in_or_trained_are_not_those_of_the_files(directory, tmp_path):
+    loaded = load(directory)
+    assert isinstance(loaded, Transformer)
+    copy_weights(loaded, load_file(directory / "model.safetensors"))
+    assert model_facts(loaded)["sha256"] is None
+    save(learners.model(), tmp_path / "start")
+    start = load(tmp_path / "start")
+    assert isinstance(start, Transformer)
+    assert model_facts(start)["sha256"] is not None
+    train(start, learners.sources(), learners.plan(4, warmup=1), tmp_path / "run", save=save)
+    assert model_facts(start)["sha256"] is None
+
+
+def test_the_record_says_what_was_edited_and_rounded(directory):
+    twice = edited(edited(load(directory), {Z: zero(head=2)}), {"*.mlp_out": zero()})
+    assert model_facts(twice)["edited"] == [Z, "*.mlp_out"]
+    assert model_facts(twice)["parameters"] == model_facts(load(directory))["parameters"] > 0
+    assert model_facts(rounded(directory))["quantize"] == "int8"
+    assert {"edited", "quantize"}.isdisjoint(model_facts(load(directory)))
+
+
+class Mine(nn.Identity):
+    """A part of the user's own."""
+
+
+def hooked(loaded: Transformer) -> Model:
+    loaded.last.norm.register_forward_hook(lambda module, inputs, out: out)
+    return loaded
+
+
+def with_part(loaded: Transformer) -> Model:
+    loaded.last.norm = Mine()
+    return loaded
+
+
+class Words(Tokenizer):
+    """A tokenizer of the user's own."""
+
+
+def with_tokenizer(loaded: Transformer) -> Model:
+    loaded.tokenizer = Words(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    return loaded
+
+
+def with_forward(loaded: Transformer) -> Model:
+    loaded.last.norm.forward = lambda input: input
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("built", "why"),
+    [
+        (lambda loaded: edited(loaded, {Z: lambda z: z * 0}), f"the edit of {Z} is a function of your own"),
+        (lambda loaded: edited(loaded, {Z: change(lambda z: z * 0)}), f"the edit of {Z} is a function of your own"),
+        (lambda loaded: edited(loaded, {Z: SelectiveEdit(lambda z, _: z, {})}), "is a function of your own"),
+        (lambda loaded: edited(edited(loaded, {Z: lambda z: z}), {Z: zero()}), "is a function of your own"),
+        (hooked, "stacks.decoder.norm runs hooked"),
+        (with_part, "stacks.decoder.norm runs Mine"),
+        (with_forward, "stacks.decoder.norm runs with_forward"),
+        (with_tokenizer, "Words is a tokenizer of your own"),
+        (Whole, "Whole is a class of your own"),
+    ],
+)
+def test_what_runs_code_of_the_users_own_has_no_fingerprint_and_keeps_nothing(built, why, directory, tmp_path):
+    own = built(load(directory))
+    assert [shards_made(own, tmp_path / "out") for _ in range(2)] == [1, 1]
+    write(tmp_path / "out", lambda about: Page("What?", ["short"], []), {"m": own})
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())["model"]
+    assert facts["fingerprint"] is None
+    assert why in facts["no_fingerprint"]
+    assert f"no fingerprint ({facts['no_fingerprint']}), so a run that is stopped begins again" in " ".join(
+        page_of(tmp_path / "out").text.split()
+    )
+
+
+def test_an_edit_of_what_has_no_hash_is_said():
+    unhashed = SelectiveEdit(lambda z, _: z, {}, ("put", object()))
+    with pytest.raises(InputError, match=r"holds a value that has no hash: object has no hash"):
+        fingerprint(edited(model("gpt2"), {Z: unhashed}))
+
+
+def test_a_hash_tells_values_and_types_apart():
+    values = [None, True, 1, 1.0, "1", [1], ["1"], [[1]], {"1": 1}, slice(1), range(1), torch.ones(1), torch.ones(1, 1)]
+    values += [torch.ones(1, dtype=torch.int8), np.float32(1), np.zeros(2), int, ["ab", "c"], ["a", "bc"], [], ""]
+    values += [torch.ones(0), torch.ones(0, 2), torch.tensor(1.0), torch.tensor([True]), -0.0, 0.0, torch.float32]
+    assert len({hash_of(value) for value in values}) == len(values)
+    assert hash_of({"a": 1, "b": 2}) == hash_of({"b": 2, "a": 1})
+    assert hash_of(torch.arange(6).reshape(2, 3).T) == hash_of(torch.arange(6).reshape(2, 3).T.contiguous())
+    with pytest.raises(TypeError, match="function has no hash"):
+        hash_of([lambda: 1])

@@ -1,0 +1,102 @@
+"""A share of a difference is given only where the model does the task and the difference is clear of 0."""
+
+import pytest
+import tiny
+import torch
+
+from interp.errors import InputWarning
+from interp.patching import (
+    Pairs,
+    Receiver,
+    Sweep,
+    ablate,
+    attribution_patching,
+    log_probability,
+    logit_difference,
+    path_patch,
+    path_patch_by_forward,
+    probability,
+    sweep,
+    sweep_by_forward,
+)
+
+RECEIVERS = [Receiver("logits")]
+RESULTS = {
+    "sweep": sweep,
+    "sweep by forward": sweep_by_forward,
+    "paths": lambda *asked: path_patch(*asked, RECEIVERS),
+    "paths by forward": lambda *asked: path_patch_by_forward(*asked, RECEIVERS),
+    "estimates": lambda *asked: attribution_patching(*asked, {"z": ("layer", "head")}),
+    "ablation": lambda *asked: ablate(*asked, kind="mean"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model("gpt2")
+
+
+@pytest.fixture(scope="module")
+def pairs(model) -> Pairs:
+    """Six pairs whose logit difference falls from clean to corrupted while the model is right about none."""
+    clean, corrupt = tiny.token_ids(6, 5, seed=1), tiny.token_ids(6, 5, seed=2)
+    logits = torch.stack([model(ids)[:, -1].detach() for ids in (clean, corrupt)])
+    difference = logits[..., :, None] - logits[..., None, :]  # prompt, right, wrong
+    usable = (difference[0] < -0.1) & (difference[0] - difference[1] > 0)
+    far = (difference[0] - difference[1] - 1).abs().masked_fill(~usable, torch.inf).flatten(1)
+    right, wrong = far.argmin(1) // 29, far.argmin(1) % 29
+    return Pairs.from_ids(model, clean, corrupt, right, wrong)
+
+
+def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> Sweep:
+    """A sweep in which `right` of `n` clean prompts are answered right, and one of two heads carries all."""
+    clean = torch.where(torch.arange(n) < right, 1.0, -1.0) + spread * torch.linspace(-1, 1, n)
+    corrupt = clean - whole
+    values = torch.stack([clean, corrupt]).view(1, 2, n)
+    return Sweep("z", "denoise", ("layer", "head"), *({"logit_difference": each} for each in (values, clean, corrupt)))
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (difference(2, 60), "the right answer first in 2 of 60 prompts, which a coin would do as well"),
+        (difference(33, 60), "33 of 60 prompts"),
+        (difference(60, 60, whole=-2.0), "the sign is wrong: the whole effect on logit_difference is -2"),
+        (difference(60, 60, whole=0.0), "too little for a share"),
+    ],
+    ids=["wrong", "a coin", "wrong sign", "nothing"],
+)
+def test_where_nothing_is_a_share_all_are_missing_with_a_warning_that_says_why(found, reason):
+    with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
+        assert found.recovered().isnan().all()
+    with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
+        table = found.table()
+    assert table[["share", "share_low", "share_high"]].isna().all(axis=None)
+    assert table["effect"].notna().all()
+
+
+@pytest.mark.parametrize("found", [difference(60, 60), difference(0, 4)], ids=["right", "too few to tell"])
+def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_to_tell(found):
+    assert found.recovered().tolist() == [[1.0, 0.0]]
+    assert found.table()["share"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_answers_decide_about_the_shares_of_every_metric_of_every_result(model, pairs, name):
+    found = RESULTS[name](model, pairs, [probability(), log_probability()])
+    with pytest.warns(InputWarning, match=r"0 of 6 prompts|the whole effect on logit_difference is -"):
+        assert found.table()["share"].isna().all()
+
+
+def test_without_answers_a_metric_decides_alone(model, pairs):
+    bare = sweep(model, Pairs(pairs.clean, pairs.corrupt), probability(pairs.right))
+    assert [*bare.clean] == ["probability"]
+    assert bare.no_share() is None
+
+
+def test_an_ablation_of_a_task_that_the_model_fails_has_no_shares(model, pairs):
+    failed = ablate(model, pairs, logit_difference(), kind="zero")
+    with pytest.warns(InputWarning, match="the sign is wrong|coin"):
+        assert failed.table()["share"].isna().all()
+    done = ablate(model, pairs.clean, logit_difference(pairs.wrong, pairs.right), kind="zero")
+    assert done.table()["share"].notna().all()

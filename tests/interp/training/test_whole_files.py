@@ -1,0 +1,142 @@
+"""What is written takes the place of its like alone, and what lies there by our names is not taken for ours."""
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from learners import ended, process
+
+from interp import InputError
+from interp.training import whole_files as files
+from interp.training.directory import Directory
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user need root")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Somebody's directory."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    return folder
+
+
+def theirs(victim: Path) -> list[str]:
+    return [path.read_text() for path in victim.iterdir()]
+
+
+def test_a_link_in_place_of_a_draft_is_neither_emptied_nor_written_to(tmp_path, victim):
+    (tmp_path / ".out.interp-draft").symlink_to(victim)
+    with pytest.raises(InputError, match=r"out\.interp-draft is a link"), files.alone(tmp_path / "out"):
+        pytest.fail("it was taken for a draft")
+    assert files.is_being_made(tmp_path / "out")  # so no run that may choose its name chooses this one
+    files.sweep_beside(tmp_path / "out")
+    assert theirs(victim) == ["mine"]
+
+
+@AS_ROOT
+def test_a_draft_of_another_user_is_left_alone(tmp_path):
+    (tmp_path / "shared").mkdir()
+    drafts = [tmp_path / "shared" / name for name in (".out.interp-draft", ".out.abcdefgh.interp-draft")]
+    for draft in drafts:
+        draft.mkdir()
+        os.chown(draft, 12345, 12345)
+    with pytest.raises(InputError, match="belongs to another user"), files.alone(tmp_path / "shared" / "out"):
+        pytest.fail("it was taken for ours")
+    files.sweep_beside(tmp_path / "shared" / "out")
+    assert all(draft.is_dir() for draft in drafts)
+    os.chown(tmp_path / "shared", 12345, 12345)  # a disk on which all belongs to one user
+    files.sweep_beside(tmp_path / "shared" / "out")
+    assert not any(draft.exists() for draft in drafts)
+
+
+def make_link(place: Path) -> None:
+    place.symlink_to(place.with_name("victim"))
+
+
+def make_device(place: Path) -> None:
+    os.mknod(place, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (make_link, "a link"),
+        (os.mkfifo, "a pipe"),
+        (Path.mkdir, "a directory"),
+        pytest.param(make_device, "a device", marks=AS_ROOT),
+    ],
+)
+def test_a_file_takes_the_place_of_files_alone(make, expected, tmp_path, victim):
+    place = tmp_path / "out.html"
+    try:
+        make(place)
+    except PermissionError:
+        pytest.skip("no devices can be made here")
+    before = place.lstat()
+    refused = pytest.raises(InputError, match=f"out.html is {expected}: expected the name of a file")
+    with refused, files.replacing(place) as part:
+        part.write_text("new")
+    assert (place.lstat().st_ino, place.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert theirs(victim) == ["mine"]
+    assert {*os.listdir(tmp_path)} == {"out.html", "victim"}
+
+
+def test_a_file_is_not_replaced_by_a_directory(victim):
+    refused = pytest.raises(InputError, match="is a file: expected the name of a directory")
+    with refused, files.replacing(victim / "thesis.tex") as part:
+        part.mkdir()
+    assert theirs(victim) == ["mine"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError, signal.SIGKILL])
+def test_a_stop_between_two_directories_puts_the_first_back(stop, tmp_path, victim, monkeypatch):
+    replace = os.replace
+
+    def once(source: Path, place: Path) -> None:
+        if Path(place) == victim:
+            monkeypatch.undo()
+            if isinstance(stop, signal.Signals):
+                os.kill(os.getpid(), stop)
+            raise stop
+        replace(source, place)
+
+    def write() -> None:
+        with files.replacing(victim) as part:
+            part.mkdir()
+
+    monkeypatch.setattr(os, "replace", once)
+    if isinstance(stop, signal.Signals):
+        assert ended(process(write)) == -stop
+        assert not victim.exists()
+        monkeypatch.undo()
+        files.sweep_beside(victim)
+    else:
+        with pytest.raises(stop):
+            write()
+    assert theirs(victim) == ["mine"]
+    assert os.listdir(tmp_path) == ["victim"]
+
+
+def test_a_directory_that_takes_anothers_place_is_as_private(victim):
+    victim.chmod(0o750)
+    with files.replacing(victim) as part:
+        part.mkdir()
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o750
+
+
+def test_nothing_grows_at_the_end_of_a_link(tmp_path, victim):
+    (tmp_path / "metrics").symlink_to(victim / "thesis.tex")
+    with pytest.raises(OSError, match="symbolic link"):
+        files.Growing(tmp_path / "metrics")
+    assert theirs(victim) == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["steps", "tensorboard"])
+def test_a_run_writes_to_no_folder_that_is_a_link(name, tmp_path, victim):
+    (tmp_path / name).symlink_to(victim)
+    with pytest.raises(InputError, match=f"{name} is a link"):
+        Directory(tmp_path, lambda model, out: None, {})
