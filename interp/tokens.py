@@ -11,11 +11,12 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 from interp.showing import Shown, so_many
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
+Side = Literal["left", "right"]
 Positions = Index | None  # one or several for all texts, or an array with one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
 _PARTS = 4  # tokens at most that a character may be in: UTF-8 has no more bytes of one
@@ -231,17 +232,15 @@ class TokenBatch(Shown):
         return TokenBatch(ids, mask, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
 
     @staticmethod
-    def from_rows(
-        rows: Sequence[Sequence[int]], *, pad_id: int = 0, side: Literal["left", "right"] = "right"
-    ) -> "TokenBatch":
+    def from_rows(rows: Sequence[Sequence[int]], *, pad_id: int = 0, side: Side = "right") -> "TokenBatch":
         """Rows of different lengths, padded to the longest."""
         if not rows or not all(len(row) for row in rows):
             raise InputError(f"expected at least one text, and none of them empty; got lengths {[*map(len, rows)]}")
-        width = max(map(len, rows))
+        width, left = max(map(len, rows)), one_of("side", side, Side) == "left"
         ids = torch.full((len(rows), width), pad_id)
         mask = torch.zeros(len(rows), width, dtype=torch.bool)
         for i, row in enumerate(rows):
-            at = slice(width - len(row), width) if side == "left" else slice(len(row))
+            at = slice(width - len(row), width) if left else slice(len(row))
             ids[i, at], mask[i, at] = torch.tensor(list(row)), True
         return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
 

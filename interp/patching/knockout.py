@@ -9,8 +9,9 @@ text's own next tokens, or in anything else that an output layer, the model's or
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 
 from interp.config import StackConfig
 from interp.edits import Edit
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.model import Model
 from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
 from interp.patching.memory import rows_at_once
 from interp.patching.pairs import Inputs
-from interp.patching.patch_sites import PatchSite, last_stack
+from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
 from interp.patching.plain import PlainRun
 from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
@@ -37,6 +38,19 @@ class Read:
     positions: Int[Tensor, " read"]
     value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", _tensor("positions", self.positions, "whole numbers, one a read"))
+
+
+def _tensor(name: str, value: Any, expected: str) -> Tensor:
+    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        found = torch.as_tensor(value)
+        fits = (found.dtype == torch.bool) == ("True" in expected) and not found.is_floating_point()
+        if fits and found.ndim == 1 + (" x " in expected):
+            return found
+    raise InputError(f"expected {name} as {expected}; got {value!r}")
+
 
 How = Literal["hide", "exchange", "remove"]
 
@@ -47,10 +61,11 @@ class Claim:
 
     `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
     to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
-    it, "remove" takes its weight times its value out.
+    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
 
     Raises:
-        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys.
+        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys; numbers of
+            another shape or kind.
     """
 
     prompt: int
@@ -61,6 +76,11 @@ class Claim:
     others: Int[Tensor, "row key"] | None = None
 
     def __post_init__(self) -> None:
+        one_of("how", self.how, How)
+        object.__setattr__(self, "queries", _tensor("queries", self.queries, "positions, one a row"))
+        object.__setattr__(self, "keys", _tensor("keys", self.keys, "True or False, row x key"))
+        if self.others is not None:
+            object.__setattr__(self, "others", _tensor("others", self.others, "keys, row x key"))
         if not len(self.queries) or len(self.queries) != len(self.keys):
             raise InputError(
                 f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
@@ -135,8 +155,8 @@ def knock_out(
     output: nn.Linear | None = None,
     *,
     target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
@@ -197,8 +217,8 @@ def knock_out_by_forward(
     output: nn.Linear | None = None,
     *,
     target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
@@ -235,6 +255,7 @@ def _shape(
 
 def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
     """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
+    targets = _tensor("targets", targets, "ids, one a position")
 
     def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
         picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.pairs import Pairs, answers_in
+from interp.patching.pairs import Pairs, answers_in, differing
 from interp.patching.patch_sites import last_stack
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
@@ -70,10 +70,17 @@ class Metric:
 
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
-    """One or several metrics made ready for some pairs."""
+    """One or several metrics made ready for some pairs.
+
+    Raises:
+        InputError: what is no metric; no output layer; a target or source too many or missing.
+    """
     several = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
     if strange := [each for each in several if not isinstance(each, Metric)]:
         raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
+    if model.config.output == "none":
+        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    differing(model, pairs.target, pairs.source)
     return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
 
 
@@ -197,8 +204,7 @@ def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = Non
     """Logits at each prompt's last position; of its target where the model has an encoder and a decoder."""
     with torch.no_grad():
         logits = model(batch, target=target)
-    if logits is None:
-        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    assert logits is not None
     return logits[torch.arange(len(batch.ids), device=logits.device), (target or batch).lengths - 1]
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Int
@@ -16,25 +17,26 @@ from torch import Tensor
 
 from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
-from interp.errors import InputError, inside
+from interp.errors import InputError, inside, one_of
 from interp.indices import Index, is_number
 from interp.model import Model
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
 from interp.patching.metrics import Metric, prepared, with_answers
 from interp.patching.named_positions import POSITIONAL, check_names, columns_named, labels_of, names_of
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite, last_stack, site_name
+from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack, site_name
 from interp.patching.plain_sweep import patched, run_inputs, within
-from interp.patching.results import Direction, Sweep
+from interp.patching.results import Direction, Sweep, checked_direction
 from interp.running import Run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
 _ATTENTION = ("attn_out", "cross_attn_out")
-THROUGH = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
-SENDERS = ("z", "mlp_out")
-PARTS = ("q", "k", "v", "mlp", "logits")
+Through = Literal["nothing", "mlps", "everything"]
+THROUGH: dict[str, tuple[str, ...]] = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
+Sender = Literal["z", "mlp_out"]
+Part = Literal["q", "k", "v", "mlp", "logits"]
 Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or after its attentions
 
 
@@ -47,7 +49,7 @@ class Receiver:
     feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
     """
 
-    part: str
+    part: Part
     layer: int | None = None
     head: int | None = None
     position: Index | str | None = None
@@ -81,9 +83,9 @@ def check_paths(
     model: Transformer,
     pairs: Pairs,
     receivers: Sequence[Receiver],
-    sender: str,
+    sender: Sender,
     by: tuple[str, ...],
-    through: str,
+    through: Through,
     stack: str | None,
     attention: str,
 ) -> PatchSite:
@@ -92,12 +94,10 @@ def check_paths(
     Raises:
         InputError: what does not, and what there is instead.
     """
-    if sender not in SENDERS:
-        raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
+    one_of("sender", sender, Sender)
+    one_of("through", through, Through)
     patch_site = PatchSite.of(model, sender, by, stack, attention)
     check_names(pairs, patch_site, by)
-    if through not in THROUGH:
-        raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
@@ -113,7 +113,7 @@ def check_paths(
 def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
     config, part = model.config.stacks[stack], receiver.part
     lacking = {"mlp": model.stack(stack).blocks[0].mlp is None, "logits": stack != last_stack(model)}
-    parts = [part for part in PARTS if not lacking.get(part)]
+    parts = [part for part in get_args(Part) if not lacking.get(part)]
     if part not in parts:
         where = "this model" if len(model.config.stacks) == 1 else f"the {stack}"
         raise InputError(f"no receiver {part!r} in {where}: expected one of {', '.join(parts)}")
@@ -151,20 +151,20 @@ def path_patch_by_forward(
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     receivers: Sequence[Receiver],
-    sender: str = "z",
+    sender: Sender = "z",
     by: Sequence[str] = ("layer", "head"),
-    through: str = "nothing",
+    through: Through = "nothing",
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
 ) -> Sweep:
     """Patch the paths from every sender in turn, each with two plain forward passes over all prompts.
 
     Arguments and result are those of `interp.patching.path_patch`.
     """
     model = with_parts(model, "path patching")
-    by = tuple(by)
+    by, direction = tuple(by), checked_direction(direction)
     patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
     readouts = prepared(model, pairs, metrics)
     inputs, theirs = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
@@ -193,7 +193,7 @@ def path_patch_by_forward(
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 
-def _frozen(base: Run, patch_site: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
+def _frozen(base: Run, patch_site: PatchSite, layer: int, through: Through) -> dict[str, Edit | SelectiveEdit]:
     """Everything that the first pass keeps as the base run has it; the sender's own attention is not."""
     own = site_name(
         patch_site.stack,

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -85,6 +86,16 @@ def test_words_spans_and_functions_name_tokens_of_each_prompt():
         "SPAN": [0, 1, 0, 1],
         "F": [0, 0, 0, 0],
     }
+
+
+def test_a_column_of_positions_may_hold_numbers():
+    texts = {"clean": COLUMNS[0], "corrupt": COLUMNS[1], "answer": COLUMNS[2], "wrong": COLUMNS[3]}
+    for places in ([0, 3, 1, -3], ["0", "Tim", " 1", "-3"], pd.Series([0, 3, 1, -3]), np.array([0, 3, 1, -3])):
+        pairs = Pairs.from_columns(worded(), {**texts, "position:NAME": places})
+        assert pairs.positions["NAME"].tolist() == [0, 3, 1, 1]
+    for odd in (1.5, float("nan"), None):
+        with pytest.raises(InputError, match=f"'{odd}', the place of NAME, is no word of"):
+            Pairs.from_columns(worded(), {**texts, "position:NAME": [0, 3, 1, odd]})
 
 
 def test_named_cells_are_those_of_a_whole_sweep():
