@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -137,9 +138,10 @@ def _is_of_libraries(code: object) -> bool:
 
 def _edit(site: str, edit: object) -> list[Any]:
     """What a ready-made edit does, and where."""
-    if not isinstance(edit, SelectiveEdit) or edit.made_of is None:
+    change = edit.change if isinstance(edit, SelectiveEdit) else edit
+    if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
         raise InputError(f"the edit of {site} is a function of your own, which has no hash")
     try:
-        return [site, hash_of([edit.made_of, edit.where])]
+        return [site, hash_of([change.func.__qualname__, change.args, edit.where, edit.whole])]
     except (TypeError, RuntimeError) as error:
         raise InputError(f"the edit of {site} holds a value that has no hash: {error}") from error

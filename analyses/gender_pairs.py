@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
 from interp import InputError, Model, TokenBatch, Tokenizer
+from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
@@ -47,7 +48,7 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     says how much of the answer was there anyway (Vig 2020). Names have equally many tokens, and either gender is the
     clean one in half of the pairs.
     """
-    behaviour = "coreference"
+    behaviour, seed = "coreference", whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(behaviour)
     two = "Of two people, which heads carry the gender of the right one to his or her?"

@@ -11,8 +11,12 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from interp.annotation import AnnotatedText
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 
+Quantity = Literal["gain", "value", "lift"]
+Null = Literal["any key", "same distance", "none"]
+Attending = Literal["self", "cross"]
+Probe = Literal["tag", "antecedent"]
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
 
@@ -63,8 +67,11 @@ class Unit:
 
     title: str
     ranked: bool = True
-    drawn: Literal["gain", "value", "lift"] = "gain"
+    drawn: Quantity = "gain"
     caption: str = ""
+
+    def __post_init__(self):
+        one_of("drawn", self.drawn, Quantity)
 
 
 UNITS = {
@@ -141,7 +148,7 @@ class Measure:
     pairs: Callable[[AnnotatedText], Iterable[tuple[int, int]]] | None = None
     needs: Sequence[str] = ()
     rivals: Sequence[Rival] = ()
-    null: Literal["any key", "same distance", "none"] = "none"
+    null: Null = "none"
     of_words: bool = True
     binary: bool = False
     later: bool = False
@@ -157,6 +164,7 @@ class Measure:
     def __post_init__(self):
         if self.unit not in UNITS:
             raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
+        one_of("null", self.null, Null)
         if self.claims and self.pairs:
             raise InputError(f"measure {self.name}: expected `claims` or `pairs`, got both")
 
@@ -228,14 +236,18 @@ class Behaviour:
     grids: Mapping[str, str] = field(default_factory=dict)
     colour: str = "purple"
     effects: Callable[..., Any] | None = None
-    attention: Literal["self", "cross"] = "self"
+    attention: Attending = "self"
     bare: Mapping[str, Any] = field(default_factory=dict)
     null: Mapping[str, Any] = field(default_factory=dict)
     cost: int = 20
     words: int = 10
-    probe: Literal["tag", "antecedent"] = "tag"
+    probe: Probe = "tag"
     pictures: Collection[str] = ("sentence",)
     noun: str = ""
+
+    def __post_init__(self):
+        one_of("attention", self.attention, Attending)
+        one_of("probe", self.probe, Probe)
 
     def asked(self, *, causal: bool) -> list[Measure]:
         """The measures that a stack can show."""

@@ -17,7 +17,6 @@ from analyses import behaviours, figures
 from analyses.behaviours import ACROSS, OURS
 from analyses.compare.compare_page import headline
 from analyses.figures.probe_curves import probe_depths
-from analyses.figures.row_selection import check_choice
 from analyses.figures.style import HIGHEST, RoomError
 from analyses.file_marks import PICTURES, TEXT_MARK, check_free
 from analyses.head_names import HEAD
@@ -28,7 +27,7 @@ from analyses.over_training.training_page import change_steps
 from analyses.report.explanation_section import by_group
 from analyses.report.illustrations import Drawing, effect_figures, measured
 from analyses.runs import RunFolder
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.training.whole_files import beside, file_above, holding, sweep_beside
 
 Format = Literal["pdf", "svg", "png"]
@@ -78,9 +77,9 @@ def write(
     Raises:
         InputError: no such figure, none that could be drawn, a width or size that is none, or no place to write to.
     """
+    one_of("format", format, Format)
     _check("width", width, _WIDTHS, f"inches; {COLUMN} is a column of a paper, 6.9 its page")
     _check("font_size", font_size, _SIZES, "points")
-    check_choice("format", format, PICTURES)
     known = drawings(run)
     if unknown := [name for name in names if name not in known]:
         raise InputError(

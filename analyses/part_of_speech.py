@@ -24,6 +24,7 @@ from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices
 from analyses.rivals.rules import RELATION, Records, followed
 from interp import AnnotatedText, InputError, Model, Tokenizer
 from interp.annotation import ROOT
+from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patterns.rows import SINKS
 from interp.patterns.tags import TagRows, TagTotals
@@ -257,6 +258,7 @@ def effects(model: Model, *, pairs: int = PAIRS, seed: int = 0) -> Effects:
     subjects of different number (one noun's two forms where both have the same number of tokens, else two nouns); the
     answers are " was" and " were", and either number is the clean one in half of the pairs.
     """
+    whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(BEHAVIOUR.name)
     across = "Which heads carry the number of the subject across another noun to was or were?"

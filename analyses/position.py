@@ -26,6 +26,7 @@ from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
 from analyses.side_by_side import side_by_side
 from interp import AnnotatedText, InputError, Model
+from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
@@ -155,7 +156,7 @@ class Collector:
         Induction is measured on so many `repeats`.
         """
         self.model, self.seed, self.heads, self.repeats = model, seed, heads or Heads.of(model), repeats
-        self.seeds = range(seed, seed + n_untrained)  # of the untrained models
+        self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
         self.causal = self.heads.causal
         self.names = positional.measures(self.causal)
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
@@ -233,7 +234,7 @@ def _ordinary_ids(model: Model) -> list[int]:
 def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
     """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
     ordinary = torch.tensor(_ordinary_ids(model))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_number("seed", seed))
     drawn = torch.stack([ordinary[torch.randperm(len(ordinary), generator=generator)[:length]] for _ in range(count)])
     prefix = model.tokenizer.prefix[:1] if model.tokenizer else ()
     start = torch.tensor(prefix, dtype=torch.long).expand(count, len(prefix))
@@ -283,6 +284,7 @@ def effects(model: Model, *, pairs: int = 40, seed: int = 0) -> Effects:
     Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
     later one, so what followed it is another token. Right and wrong answers are what followed in either.
     """
+    whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(BEHAVIOUR.name)
     question = "After random tokens and the start of their repeat, which heads bring back the token that came next?"

@@ -5,6 +5,7 @@ and rotation of queries and keys), `scores` (scale, cap, what positions add, mas
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -109,8 +110,15 @@ class Attention(nn.Module):
         if not (tap.wants("scores") or tap.wants("pattern")):
             return self.fused(q, k, v, sight).transpose(-2, -3)
         k, v = self.shared(k), self.shared(v)
-        scores = tap("scores", self.scores(q, k, sight))
-        return (tap("pattern", scores.softmax(-1)) @ v).transpose(-2, -3)
+        scores = tap("scores", self.scores(q, k, sight), partial(self.masked, sight=sight, value=-torch.inf))
+        pattern = tap("pattern", scores.softmax(-1), partial(self.masked, sight=sight, value=0.0))
+        return (pattern @ v).transpose(-2, -3)
+
+    def masked(
+        self, rows: Float[Tensor, "... query key"], sight: Sight, value: float
+    ) -> Float[Tensor, "... query key"]:
+        """Scores or a pattern with `value` where a query sees no key, whatever an edit put there."""
+        return rows.masked_fill(~sight.near(self.reach).mask(), value)
 
     def scores(
         self, q: Float[Tensor, "*batch head query d_head"], k: Float[Tensor, "*batch2 head key d_head"], sight: Sight

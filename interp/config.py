@@ -7,9 +7,9 @@ the list of parts that `interp.parts` and `interp.positions` build from it.
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.showing import DataFrame
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
@@ -21,6 +21,17 @@ def _check_eps(eps: float) -> None:
     """Refuse what is no small number: an infinite one would make every stream 0 and every later number undefined."""
     if not 0 <= eps <= 1:
         raise InputError(f"a norm's eps must be a number from 0 to 1, got {eps}")
+
+
+def _check_literals(config: Any) -> None:
+    """Refuse a setting, of a part too, that is none of its `Literal`'s."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        for choices in (kind, *get_args(kind)):
+            if get_origin(choices) is Literal and (value is not None or choices is kind):
+                one_of(name, value, choices)
+        if is_dataclass(value):
+            _check_literals(value)
 
 
 class Configured:
@@ -220,7 +231,7 @@ class StackConfig(Configured):
     `sandwich` x + norm(layer(norm(x))); `parallel` x + attention(norm(x)) + mlp(norm(x)), with a norm each or one.
 
     Raises:
-        InputError: sizes that do not fit together.
+        InputError: sizes that do not fit together, or an unknown word for a setting.
     """
 
     n_layers: int
@@ -250,6 +261,7 @@ class StackConfig(Configured):
     local: Local | None = None  # layers that see less far, or other positions
 
     def __post_init__(self) -> None:
+        _check_literals(self)
         for name in ("n_layers", "d_model", "n_heads", "d_head", "n_ctx", "d_vocab"):
             if not 1 <= getattr(self, name) <= LARGEST_SIZE:
                 limit = f"at most {LARGEST_SIZE:,}" if getattr(self, name) > 0 else "at least 1"
@@ -335,7 +347,7 @@ class TransformerConfig(Configured):
     `output` is `tied` (the output layer's weight is the embedding), `untied`, or `none` (no output layer, no logits).
 
     Raises:
-        InputError: no stack, or stacks that do not fit their places.
+        InputError: no stack, stacks that do not fit their places, or an unknown word for a setting.
     """
 
     decoder: StackConfig | None = None
@@ -350,6 +362,7 @@ class TransformerConfig(Configured):
     writing: Writing = Writing()
 
     def __post_init__(self) -> None:
+        _check_literals(self)
         if self.decoder is None and self.encoder is None:
             raise InputError("expected a decoder, an encoder, or both: got neither")
         if self.encoder is not None and (self.encoder.causal or self.encoder.cross_attention):

@@ -81,7 +81,8 @@ def edited(model: Model, edit: Edits) -> Edited:
 
     Args:
         model: a transformer, or whatever runs as one; an edited one too: the new edits come after the old.
-        edit: as in `run`. Positions are counted in each call's own texts.
+        edit: as in `run`. Positions are counted in each call's own texts. What is returned can be pickled if its
+            functions can: those of a module, no lambdas.
 
     Raises:
         InputError: unknown sites, no edits.

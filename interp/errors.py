@@ -3,8 +3,11 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
+from typing import Any, TypeVar, get_args
 
 LONGEST_VALUE, LONGEST_MESSAGE = 200, 2_000  # characters that a message shows of a value, and of itself
+T = TypeVar("T")
 _VALUES = re.compile(rf"\S{{{LONGEST_VALUE + 1},}}|\"[^\"]{{{LONGEST_VALUE + 1},}}\"|'[^']{{{LONGEST_VALUE + 1},}}'")
 
 
@@ -54,3 +57,18 @@ def inside(place: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{place}: {error}") from error
+
+
+def one_of(name: str, value: T, choices: Any) -> T:
+    """`value`, if it is one of some words, or of a `Literal`'s; else an `InputError` says which there are."""
+    words = [*(get_args(choices) or choices)]
+    if not isinstance(value, str) or value not in words:
+        raise InputError(f"no {name} {value!r}: expected {' or '.join(words)}")
+    return value
+
+
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """`value`, if it is a whole number, Python's or NumPy's, of 63 bits and at least `least`; else an `InputError`."""
+    if not isinstance(value, Integral) or not least <= int(value) < 1 << 63:
+        raise InputError(f"expected a whole number as {name}, {least} or more and below 2 ** 63; got {value!r}")
+    return int(value)

@@ -10,6 +10,8 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
+from interp.errors import whole_number
+
 Array = np.ndarray
 REPLICATES = 1000
 FEWEST_CLUSTERS = 8  # of one way in which pairs are related; of fewer no variance between them can be told
@@ -296,10 +298,10 @@ def _studentised_quantiles(
 ) -> tuple[Array, Array]:
     """Bounds of t a column: drawn, Student's where there are few groups, NaN where there are too few."""
     high = np.where(n_groups < _FEWEST, np.nan, special.stdtrit(np.maximum(n_groups - 1, 1), 0.975))
-    low, count = -high, full.shape[1]
+    low, count, random = -high, full.shape[1], np.random.default_rng(whole_number("seed", seed))
     if count < _FEWEST_DRAWN:
         return low, high
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
+    draws = random.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
     for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
         own = slice(at, at + step)

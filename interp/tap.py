@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, inside
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -42,23 +42,24 @@ class Tap:
         site = self.place + name
         return site in self.edit or site in self.capture
 
-    def __call__(self, name: str, value: Tensor) -> Tensor:
-        """Pass `value` through the site `name`: edit it, then keep it, as asked."""
+    def __call__(self, name: str, value: Tensor, restore: Edit | None = None) -> Tensor:
+        """Pass `value` through the site `name`: edit it, `restore` what no edit may change, then keep it, as asked."""
         if not self.capture and not self.edit:
             return value
         site = self.place + name
         if site in self.edit:
-            edited = self.edit[site](value)
-            if not isinstance(edited, Tensor):
-                raise InputError(f"the edit of {site} must return a tensor, or nothing to leave it; got {edited!r}")
+            with inside(f"the edit of {site}"):
+                edited = self.edit[site](value)
             if edited.shape[-value.ndim :] != value.shape:
                 raise InputError(
                     f"the edit of {site} must keep its shape {tuple(value.shape)} (new leading axes aside), "
                     f"got {tuple(edited.shape)}"
                 )
-            value = edited
+            value = edited if restore is None else restore(edited)
             self.fired.add(site)
         if site in self.capture:
+            if any(value is each for each in self.seen.values()):
+                value = value.clone()  # whoever writes over what one site had leaves the other's as it was
             self.seen[site] = value
             if site in self.until and all(name in self.seen for name in self.until):
                 raise AllSeen

@@ -11,11 +11,13 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of
+from interp.indices import Index, entries, for_texts
 from interp.showing import Shown, so_many
 
 Text = str | tuple[str, str]  # two texts are read as one, told apart by what stands between them and by segments
-Positions = int | Sequence[int] | Int[Tensor, " prompt"] | None  # one or several for all texts, or one a text; the last
+Side = Literal["left", "right"]
+Positions = Index | None  # one or several for all texts, or an array with one a text; the last
 Span = tuple[int, int]  # first character, and the one after the last
 _PARTS = 4  # tokens at most that a character may be in: UTF-8 has no more bytes of one
 NO_WORD = -1  # the word index of a token that belongs to none: special tokens, spaces of their own
@@ -230,17 +232,15 @@ class TokenBatch(Shown):
         return TokenBatch(ids, mask, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
 
     @staticmethod
-    def from_rows(
-        rows: Sequence[Sequence[int]], *, pad_id: int = 0, side: Literal["left", "right"] = "right"
-    ) -> "TokenBatch":
+    def from_rows(rows: Sequence[Sequence[int]], *, pad_id: int = 0, side: Side = "right") -> "TokenBatch":
         """Rows of different lengths, padded to the longest."""
         if not rows or not all(len(row) for row in rows):
             raise InputError(f"expected at least one text, and none of them empty; got lengths {[*map(len, rows)]}")
-        width = max(map(len, rows))
+        width, left = max(map(len, rows)), one_of("side", side, Side) == "left"
         ids = torch.full((len(rows), width), pad_id)
         mask = torch.zeros(len(rows), width, dtype=torch.bool)
         for i, row in enumerate(rows):
-            at = slice(width - len(row), width) if side == "left" else slice(len(row))
+            at = slice(width - len(row), width) if left else slice(len(row))
             ids[i, at], mask[i, at] = torch.tensor(list(row)), True
         return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
 
@@ -279,39 +279,31 @@ class TokenBatch(Shown):
         Negative positions count from each text's own end.
 
         Raises:
-            InputError: a text has no such position, or there is not one position for each text.
+            InputError: as `column_lists`; a slice that takes more of one text than of another, or nothing.
         """
-        if isinstance(position, Tensor):
-            wanted = position.to(self.ids.device).reshape(-1, 1)
-            if len(wanted) != len(self.ids):
-                raise InputError(f"expected one position for each of {len(self.ids)} prompts, got {len(wanted)}")
-        else:
-            several = [-1] if position is None else [position] if isinstance(position, int) else position
-            wanted = torch.tensor(several, dtype=torch.long, device=self.ids.device).expand(len(self.ids), -1)
-        lengths, counted = self.lengths[:, None], torch.where(wanted < 0, wanted + self.ends[:, None], wanted)
-        outside = (counted < 0) | (counted >= lengths)
-        if bool(outside.any()) or not wanted.numel():
-            prompt = int(outside.any(1).int().argmax())
-            raise InputError(
-                f"no position {wanted[prompt].tolist()} in prompt {prompt}, which has {int(lengths[prompt])} tokens"
-            )
-        first = self.mask.int().argmax(1, keepdim=True)
-        return first + counted
+        found = self.column_lists(-1 if position is None else position)
+        if len({*map(len, found)}) > 1 or not found[0]:
+            counts = f"{min(map(len, found))} to {max(map(len, found))}"
+            raise InputError(f"expected as many positions of each prompt, at least one; {position} has {counts}")
+        return torch.tensor(found, device=self.ids.device)
+
+    def column_lists(self, position: Index) -> list[list[int]]:
+        """The same columns text by text, of which a slice may take more of one than of another.
+
+        Raises:
+            InputError: a text has no such position, or an array does not give one for each text.
+        """
+        asked = for_texts(position, len(self.ids), "position")
+        texts = zip(asked, self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist(), strict=True)
+        return [
+            [first + at for at in entries(index, length, "position", f"in prompt {prompt}", end)]
+            for prompt, (index, first, length, end) in enumerate(texts)
+        ]
 
     @property
     def ends(self) -> Int[Tensor, " prompt"]:
         """From where negative positions count back: each text's own end."""
         return self.lengths
-
-    def within(self, places: slice) -> Bool[Tensor, "prompt position"]:
-        """Which columns a slice of each text's own positions takes."""
-        found = torch.zeros_like(self.mask)
-        for row, own, end in zip(found, self.mask, self.ends.tolist(), strict=True):
-            first, last = (
-                each if each is None or each >= 0 else max(0, each + end) for each in (places.start, places.stop)
-            )
-            row[own.nonzero()[:, 0][first : last : places.step]] = True
-        return found
 
     def repeated(self, n_texts: int) -> "TokenBatch":
         """A batch of one text, as so many."""

@@ -311,7 +311,8 @@ class Transformer(Shortcuts, nn.Module):
 
         Text and ids are read as `run` reads them; gradients are kept as torch's mode says.
         """
-        if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None):
+        two, given = len(self.stacks) > 1, target is not None
+        if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None) or two != given:
             batch, target = as_batches(self, batch, target)
         (name, stack), *more = self.stacks.items()
         final = stack(batch, tap.at(name))

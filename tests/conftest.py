@@ -7,7 +7,7 @@ sixteen; `SHAPES=all` gives it to all.
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,6 +58,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", item.stash[_UNCHECKED])
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Shapes and types are not checked, as for users: for wrong types, and for many small calls."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -93,7 +93,7 @@ def _refuse(given: Sequence[str]) -> None:
         raise InputError(f"--over-training reads what a run left, no model: leave out --{' and --'.join(given)}")
 
 
-def experimenting(commands: Sequence[str] | None, default_out: str) -> Callable[..., None]:
+def experimenting(commands: Any, default_out: str) -> Callable[..., None]:
     """A command that runs the experiments of `commands` (None: all of them) and writes its directory."""
 
     def command(asked: Asked) -> None:

@@ -100,7 +100,7 @@ def train(
         elif not quiet:
             typer.echo(
                 folded(
-                    f"wrote {out}: the model, metrics.jsonl, tensorboard/, run.json and recipe.toml",
+                    f"wrote {out}: the model, metrics.jsonl, run.json and recipe.toml",
                     f"see what its heads do with interp report --model {shlex.quote(str(out))}",
                 )
             )

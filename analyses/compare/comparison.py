@@ -18,6 +18,7 @@ from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.token_ids import by_ids, of_ids, random_ids
 from analyses.reading.windows import Reading
 from interp import InputError, Model
+from interp.errors import whole_number
 from interp.patterns import group_of
 from interp.showing import listed
 from interp.statistics import benjamini_hochberg
@@ -130,6 +131,7 @@ def compare(
             an unknown behaviour, an empty or damaged corpus, or none that could be measured in two of the models.
     """
     _refuse(models, behaviours)
+    whole_number("seed", seed)
     say = progress or (lambda stage, texts: None)
     mute = [name for name, model in models.items() if model.tokenizer is None]
     if mute:  # then all read the same ids

@@ -11,7 +11,7 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from analyses.figures.row_selection import SOURCES, check_choice, select_rows
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     SIGNED,
     Page,
@@ -65,7 +65,6 @@ def head_grid(
     Raises:
         InputError: no such row, measure, quantity, reading or column; several models or runs, and no `by`.
     """
-    check_choice("quantity", quantity, _LABELS)
     apart = [] if by is None else [by]
     kinds = ["measure", *apart, "stack", "attention"]
     wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]

@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 from analyses import plain_words
-from analyses.figures.row_selection import SOURCES, check_choice, select_rows
+from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     GREY,
     WIDTH,
@@ -33,7 +33,7 @@ from analyses.figures.style import (
     styled,
 )
 from analyses.head_names import HEAD, head_name
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
 _SAYS = {"both": "attention and effect", "effect": "effect only", "attention": "attention only"}
@@ -72,7 +72,7 @@ def label_map(
     place = [*HEAD, "behaviour", "label"] if "gain" in labels else []  # several facts may have one name
     labels = select_rows(labels, place, single=kind, may_be_empty=True, **marks)
     for row in labels.to_dict("records"):
-        check_choice("evidence", row["evidence"], _STRENGTH)
+        one_of("evidence", row["evidence"], _STRENGTH)
         if not (0 <= row["layer"] < n_layers and 0 <= row["head"] < n_heads):
             name = head_name(row["layer"], row["head"])
             raise InputError(f"{name} is none of {n_layers} layers of {n_heads} heads: give those of its stack")

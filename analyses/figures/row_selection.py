@@ -72,15 +72,5 @@ def _check_places(rows: Any, place: list[str]) -> None:
     raise InputError(f"expected one row of {where}, got {len(alike)}, {why}: choose one")
 
 
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Whether an argument has one of its values.
-
-    Raises:
-        InputError: it has another.
-    """
-    if value not in [*choices]:
-        raise InputError(f"no {name} {value!r}: expected {' or '.join(choices)}")
-
-
 def _said(values: Iterable[Any]) -> str:
     return listed([str(value) for value in values]) or "none"

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from inspect import signature
 from io import BytesIO
 from itertools import cycle
 from math import isnan
 from textwrap import fill, wrap
-from typing import Any, ParamSpec, TypedDict
+from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
 
 import numpy as np
 import seaborn as sns
@@ -19,7 +20,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoS
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 
 WIDTH = 9.0  # inches: the column of the report
 # Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
@@ -100,13 +101,17 @@ def _style(size: float) -> Any:
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a function that draws: our style inside it, in the size of text that is asked for; the caller's after.
 
-    What the function is called with beside its own arguments is a `Page`.
+    What the function is called with beside its own arguments is a `Page`; words for a `Literal` are checked.
     """
+    arguments = {each.name for each in signature(draw).parameters.values() if each.kind is not each.VAR_KEYWORD}
+    choices = {name: kind for name, kind in get_type_hints(draw).items() if get_origin(kind) is Literal}
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        for name in choices.keys() & kwargs.keys():
+            one_of(name, kwargs[name], choices[name])
+        _check({name: value for name, value in kwargs.items() if name not in arguments})
         size: Any = kwargs.get("font_size", FONT)
-        _check_size("font_size", size, "points")
         with rc_context(_style(float(size))):
             figure = draw(*args, **kwargs)
             if kwargs.get("title", _ASKED) is None:
@@ -144,7 +149,7 @@ def begin(
         ValueError: axes to draw into.
         RoomError: too narrow a width.
     """
-    options = _checked(options)
+    options = options or {}
     if options.get("ax") is not None:
         raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
     width, title = options.get("width", width), options.get("title", _ASKED)
@@ -188,7 +193,7 @@ def panels(
     """
     if borrowed := _borrowed(options, count):
         return borrowed
-    options = _checked(options)
+    options = options or {}
     width = options.get("width", min(WIDTH, 1.5 + 3.75 * min(count, columns)))
     columns = min(count, fitting(columns, width))
     rows = -(-count // columns)
@@ -208,18 +213,17 @@ def fitting(columns: int, width: int | float) -> int:
     return max(1, min(columns, int(width / sized(_LEAST))))
 
 
-def _checked(options: Page | None) -> Page:
-    """Options that a figure has.
+def _check(options: Mapping[str, Any]) -> None:
+    """Whether a figure has these options.
 
     Raises:
-        TypeError: another, or one of another kind.
-        ValueError: a width that is none.
+        TypeError: it has not.
+        ValueError: a width or a size of text that is none.
     """
-    options = {} if options is None else options
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
     _check_size("width", options.get("width", WIDTH), "inches (3.3, 6.9)")
-    return options
+    _check_size("font_size", options.get("font_size", FONT), "points")
 
 
 def _check_size(name: str, size: Any, unit: str) -> None:
@@ -233,7 +237,7 @@ def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | N
     Raises:
         ValueError: not one for each panel, or a width, which is their figure's.
     """
-    options = _checked(options)
+    options = options or {}
     if (given := options.get("ax")) is None:
         return None
     axes: list[Axes] = [given] if isinstance(given, Axes) else list(np.ravel(np.asarray(given, dtype=object)))

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.row_selection import check_choice, select_rows
+from analyses.figures.row_selection import select_rows
 from analyses.figures.style import (
     COREFERENCE,
     GREY,
@@ -32,6 +32,7 @@ from analyses.figures.style import (
 )
 from analyses.head_names import HEAD, Place
 from analyses.numerals import number
+from interp.errors import one_of
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _BEST = _STYLES[:3]  # of the heads with most of a measure in the end
@@ -82,7 +83,7 @@ def forming(
     """
     table = select_rows(table, ["run", "step", "measure", *HEAD], single=("model", "seed"), run=None, measure=None)
     for run in {**changes, **(boundaries or {})}:
-        check_choice("run", run, table["run"].unique())
+        one_of("run", run, table["run"].unique())
     runs, measured = list(dict.fromkeys(table["run"])), table["measure"]
     known = measured.mask(measured.str.startswith(_HELD_OUT), "loss")  # losses share a panel
     measures = [name for name in _PANELS if name in set(known)] + sorted({*known} - {*_PANELS})

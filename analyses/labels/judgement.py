@@ -40,6 +40,7 @@ from analyses.reading.windows import Reading
 from analyses.rivals.rules import BEATS, plain_name
 from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Model
+from interp.errors import whole_number
 from interp.patterns.rows import SINKS
 
 _FOUND = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
@@ -142,7 +143,7 @@ def label(
     Raises:
         InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
     """
-    known_as = chosen(behaviours)
+    known_as, seed = chosen(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - known_as.keys():
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(known_as)}")
     say = progress or (lambda stage, count: None)

@@ -16,6 +16,7 @@ from analyses.head_tables import Heads, Scored, values
 from analyses.reading.collectors import UNREADABLE, Collector, collect, refuse_unread
 from analyses.reading.windows import Reading
 from interp import AnnotatedText, InputError, Model, run
+from interp.errors import whole_number
 from interp.training import Windows
 from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
@@ -64,7 +65,7 @@ def measures(
         corpus: what heads are measured on; 48 generated stories by default.
         held_out: rows that in-context learning is measured on; by default generated stories, one after the other.
     """
-    texts = _stories(seed)[:_STORIES] if corpus is None else tuple(corpus)
+    texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)
     kinds = Heads.every(model)
     found: dict[str, float] = {}
     for heads in kinds:

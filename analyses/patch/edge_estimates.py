@@ -6,7 +6,7 @@ receivers that are chosen: those of the strongest estimates, and as many by chan
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from torch import Tensor
 from analyses.patch.cells import METRICS, all_idle
 from interp import Model
 from interp.patching import Edges, Metric, Pairs, Receiver, Sweep, edge_attribution, path_patch
+from interp.patching.plain_paths import Part, Sender
 from interp.patching.results import Direction
 
 EAP, EAP_IG = "EAP", "EAP-IG"
@@ -25,7 +26,7 @@ EDGE_SITE = "z"  # heads send what their z becomes: the site whose sweep edges s
 UNMEASURED = "no"
 _FEW = 5000  # edges that are all measured
 _RECEIVERS = 8  # chosen by estimate where there are more, and as many by chance
-_SENDERS = {"z": ("layer", "head"), "mlp_out": ("layer",)}
+_SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
 
 
 def edge_rows(
@@ -110,7 +111,7 @@ def _receiver(name: str) -> Receiver:
     if name.startswith("mlp."):
         return Receiver("mlp", int(name.removeprefix("mlp.")))
     layer, head, part = name.split(".")
-    return Receiver(part, int(layer), int(head))
+    return Receiver(cast(Part, part), int(layer), int(head))
 
 
 def _rows(

@@ -13,6 +13,7 @@ from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, Posed, labels_of
 from analyses.probe.vectors import read
 from analyses.reading.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model, StackConfig
+from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.probes import PENALTY
 
@@ -93,6 +94,7 @@ def measure(
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")
+    whole_number("seed", seed)
     say: Say = progress or (lambda stage, texts: None)
     wanted = [task for task in TASKS if task in (tasks or TASKS)]
     items = choose(

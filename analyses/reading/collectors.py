@@ -7,6 +7,7 @@ from analyses.head_tables import Collected, Heads, Measured
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
+from interp.errors import whole_number
 
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
@@ -85,6 +86,7 @@ def measured(
     Raises:
         InputError: the corpus is empty or lacks what is measured, or is of words where the model has no tokenizer.
     """
+    whole_number("seed", seed)
     (found,) = collect(Reading(model, corpus, progress), [collector])
     if isinstance(found, InputError):
         raise found

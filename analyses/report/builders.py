@@ -7,7 +7,7 @@ the directory lies, and raise an `InputError` for one that cannot be used.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import pandas as pd
 
@@ -24,6 +24,7 @@ from analyses.report import full_report
 from analyses.report.scaffold import Run, Say, short_name, write
 from analyses.sections import Definitions, Page, Section, Source, remark
 from interp import InputError, Model
+from interp.errors import one_of
 
 UNNAMED = "a model"
 _PROBE_INTERVAL = (
@@ -31,6 +32,9 @@ _PROBE_INTERVAL = (
     "Studentised bootstrap over test documents (Efron & Tibshirani 1993); of the centre of gravity, halves of the "
     "training documents (Shao & Wu 1989).",
 )
+
+
+Command = Literal["word-sense", "next-word", "position"]
 
 
 class Written(NamedTuple):
@@ -144,7 +148,7 @@ def _probed(corpus: Corpus, use: str, facts: Mapping[str, Any]) -> Source:
 def experiments(
     model: Model,
     out: str | Path,
-    commands: Collection[str] | None = None,
+    commands: Collection[Command] | None = None,
     *,
     name: str = "",
     **record: Unpack[Record],
@@ -159,9 +163,11 @@ def experiments(
         record: as of all.
 
     Raises:
-        InputError: none of them can be asked of this model.
+        InputError: no such command, or none of them can be asked of this model.
     """
     name = name or UNNAMED
+    for command in commands or ():
+        one_of("commands", command, Command)
     chosen = [key for key, each in EXPERIMENTS.items() if commands is None or each.command in commands]
 
     def measure(run: Run) -> Page:

@@ -30,7 +30,7 @@ from analyses.sections import (
 )
 from analyses.shards import Shards
 from interp import InputError, Model
-from interp.errors import inside
+from interp.errors import inside, whole_number
 from interp.finite import check_finite
 
 Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
@@ -112,7 +112,7 @@ def write(
     Raises:
         InputError: as `measure`; an output directory that cannot be used; a model whose numbers are not finite.
     """
-    say = Stages(progress or (lambda stage, count: None))
+    say, seed = Stages(progress or (lambda stage, count: None)), whole_number("seed", seed)
     for name, model in models.items():
         with inside(name):
             check_finite(model)

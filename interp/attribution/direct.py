@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
 from interp.composition import gain, wide
-from interp.errors import InputError
+from interp.errors import InputError, one_of
+from interp.indices import is_number
 from interp.model import Model
 from interp.parts import RootMeanSquare
 from interp.patching.cell_tables import cell_rows, dust, long_table
 from interp.patching.patch_sites import Attending, last_stack
-from interp.patching.results import unreliable
+from interp.patching.results import Drawing, unreliable
 from interp.running import Run, Tokens, run
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Block, Transformer, with_parts
@@ -50,10 +51,10 @@ def head_results(
         InputError: no such layer or attention, or a run without its `z`.
     """
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
-    if not -n_layers <= layer < n_layers:
+    if not is_number(layer) or not -n_layers <= layer < n_layers:
         raise InputError(f"no layer {layer}: this model has layers 0-{n_layers - 1}")
-    site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"
     weight = _attention(model.last.blocks[layer], attention).W_O
+    site = f"{last_stack(model)}.{layer % n_layers}.{_PREFIX[attention]}attn.z"
     z = (out if isinstance(out, Run) else run(model, out, target=target, until=site))[site]
     return einsum(z, weight, "... position head d_head, head d_head d_model -> ... position head d_model")
 
@@ -116,7 +117,7 @@ class DirectAttribution(Shown):
             rows[axis] = pd.array([place[at] for place in places], dtype="Int64")
         return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
 
-    def figure(self, kind: str = "map", attention: Attending = "self", **how: Any) -> Figure:
+    def figure(self, kind: Drawing = "map", attention: Attending = "self", **how: Any) -> Figure:
         """A map of the heads, or the terms that add most either way, with their intervals.
 
         Args:
@@ -127,8 +128,7 @@ class DirectAttribution(Shown):
         Raises:
             InputError: no such kind or attention.
         """
-        if kind not in {"map", "top"}:
-            raise InputError(f"no figure {kind!r} of an attribution: expected map or top")
+        one_of("kind", kind, Drawing)
         table = self.table().assign(metric="logit_difference", direction="on the direct path", site="z")
         if kind == "top":
             return drawn("top_cells", table, "logit_difference", asks="Which terms write the answer?", **how)
@@ -274,7 +274,7 @@ def _attention(block: Block, attention: Attending) -> Attention:
     Raises:
         InputError: it has none.
     """
-    found = block.attn if attention == "self" else block.cross_attn
+    found = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
     if found is None:
         raise InputError(f"no attention {attention!r} in this model: expected self")
     return found

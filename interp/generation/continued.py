@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.indices import Index, entries, for_texts
 from interp.tokens import TokenBatch
 
 
@@ -41,21 +41,16 @@ class Continued(TokenBatch):
         """The step that reads each column; -1 on padding."""
         return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
 
-    def at_steps(self, step: int | slice | list[int] | Tensor) -> Bool[Tensor, "prompt position"]:
-        """The columns that are read in some steps; a tensor gives one a text.
+    def at_steps(self, columns: list[list[int]], step: Index) -> list[list[int]]:
+        """Of some columns of each text those that are read in some steps; an array gives one step a text.
 
         Raises:
             InputError: a step that there cannot be.
         """
-        n_steps = int(self.steps.max()) + 1
-        if isinstance(step, Tensor):
-            wanted = step.to(self.steps.device).reshape(-1, 1)
-        else:
-            several = [step] if isinstance(step, int) else [*range(n_steps)[step]] if isinstance(step, slice) else step
-            wanted = torch.tensor(several, dtype=torch.long, device=self.steps.device).expand(len(self.ids), -1)
-        if bool(((wanted < 0) | (wanted >= n_steps)).any()):
-            raise InputError(f"no step {step}: step 0 reads the prompt, and here 0-{n_steps - 1} are read at most")
-        return (self.steps[..., None] == wanted[:, None]).any(-1)
+        n_steps, owner = int(self.steps.max()) + 1, "where step 0 reads the prompt"
+        numbers = [entries(index, n_steps, "step", owner) for index in for_texts(step, len(self.ids), "step")]
+        texts = zip(columns, numbers, self.steps.tolist(), strict=True)
+        return [[column for column in row if steps[column] in wanted] for row, wanted, steps in texts]
 
 
 def places(mask: Bool[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:

@@ -5,7 +5,7 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
+from random import Random
 from typing import Any, NoReturn
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from interp.cache import Growing, growing_cache
 from interp.edited import Edited
-from interp.errors import InputError
+from interp.errors import InputError, whole_number
 from interp.finite import check_finite
 from interp.generation.continued import Continued, places
-from interp.generation.sampling import check_sampling, choose, penalised, without
+from interp.generation.sampling import check_sampling, choose, penalised, streams, without
 from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
@@ -65,7 +65,7 @@ def generate(
             below 0, before all else (Keskar 2019); 1 is none.
         stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
             have ended; by default the ids of `model.config.writing`, and none where that names none.
-        seed: of the draws.
+        seed: of the draws, which are each prompt's own: the same alone and in any batch. Copies of a prompt differ.
         edit: as in `run`, with the effect that it would have if the whole text were read at once by `run`. Positions
             are those of each whole text; negative ones count from its prompt's end, and a `step` may be given:
             `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))` all that is written. A
@@ -117,7 +117,7 @@ class Writer:
     stops: Int[Tensor, " id"]
     stop_texts: list[str]
     watch: Watch
-    generator: torch.Generator
+    streams: list[Random]
 
     @staticmethod
     def of(
@@ -143,8 +143,7 @@ class Writer:
         config = model.config
         if config.decoder is None or config.output == "none":
             raise InputError("only a decoder with an output layer can generate text")
-        if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
-            raise InputError(f"expected a whole number of max_new_tokens, 0 or more; got {max_new_tokens!r}")
+        whole_number("max_new_tokens", max_new_tokens)
         check_sampling(temperature, top_k, top_p, repetition_penalty)
         source, begun = _begun(model, prompt, target)
         longest, shortest = int(begun.lengths.max()), int(begun.lengths.min())
@@ -158,10 +157,8 @@ class Writer:
         stops, stop_texts = _stops(model, stop)
         watch = Watch(model, capture, edits, Continued.of(begun, n_read), source)
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        if not 0 <= seed < 1 << 63:
-            raise InputError(f"expected a seed from 0 to 2 ** 63 - 1, got {seed}")
-        generator = torch.Generator(device=model.device).manual_seed(seed)
-        return Writer(model, source, begun, room, sampling, repetition_penalty, stops, stop_texts, watch, generator)
+        draws = streams(whole_number("seed", seed), *([begun] if source is None else [source, begun]))
+        return Writer(model, source, begun, room, sampling, repetition_penalty, stops, stop_texts, watch, draws)
 
     def __post_init__(self) -> None:
         self.ids, self.mask = self.begun.ids, self.begun.mask
@@ -198,7 +195,7 @@ class Writer:
         if bool((logits.isnan() | logits.isposinf()).any()):
             self._refuse()
         logits = without(penalised(logits, self.ids, self.mask, self.penalty), writing.never)
-        new = choose(logits, **self.sampling, generator=self.generator)
+        new = choose(logits, **self.sampling, streams=self.streams)
         if writing.last is not None:
             last = (self._ends + 1 >= self.model.config.n_ctx) | ends_here
             new = new.masked_fill(last, writing.last)

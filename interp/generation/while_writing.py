@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp.edits import Change, SelectiveEdit, on_a_copy
+from interp.edits import Change, SelectiveEdit, on_a_copy, read_along
 from interp.errors import InputError
 from interp.generation.continued import Continued
 from interp.model import Model, Site
@@ -103,15 +103,15 @@ class Watch:
             return on_a_copy(edit)
         site, texts = self._sites[name], self._texts[name]
         bound = edit.bind(site, texts)
-        read = "query" if "query" in site.axes else "position"
-        chosen = {*edit.where} | ({read} if "step" in edit.where else set())
-        placed = [axis for axis in self._written_axes(name) if axis in chosen]
+        read = read_along(site)
+        named = {*edit.where} | ({read} if "step" in edit.where else set())
+        placed = [axis for axis in self._written_axes(name) if axis in named]
         if not placed:
             return bound
-        wanted = edit.columns_read(site, self.text).tolist() if read in placed else None
+        columns = {at for row in edit.selection(site, texts)[read] for at in row} if read in placed else None
 
         def in_a_pass(value: Tensor) -> Tensor:
-            if wanted is not None and not any(wanted[self.now.first : self.now.stop]):
+            if columns is not None and columns.isdisjoint(range(self.now.first, self.now.stop)):
                 return value
             whole, within = _room(value, site, placed, self.text.ids.shape[1], self.now)
             whole[within] = value

@@ -8,7 +8,7 @@ bound.
 `ablate_in_order` one after the other, each with all before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypedDict, Unpack
@@ -18,17 +18,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import InputError, InputWarning
+from interp.errors import InputError, InputWarning, one_of
+from interp.indices import is_number
 from interp.model import Model
 from interp.patching.cell_tables import cell_label, cell_rows, dust, long_table
 from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, names_of
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
-from interp.patching.replacements import Alone, Replacement
-from interp.patching.results import chosen, drawn_cells, largest_said, refusal, warn_of
+from interp.patching.replacements import Alone, Kind, Replacement
+from interp.patching.results import Drawing, chosen, drawn_cells, largest_said, refusal, warn_of
 from interp.patching.resumption import Cell, measure_sets
 from interp.patching.sweeps import blank_beyond, read_values, swept
 from interp.running import Tokens
@@ -93,7 +94,7 @@ class Ablation(Shown):
         kept = () if self.axes == ("cell",) else self.axes
         return long_table(where, rows, [*kept, *self.units], self.positions)
 
-    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
         """A map of what each cell does to the metric, or the largest effects; of an order the metric step by step.
 
         Args:
@@ -106,6 +107,7 @@ class Ablation(Shown):
             InputError: there is no such metric or kind.
         """
         name = chosen(self.values, metric, "this ablation has")
+        one_of("kind", kind, Drawing)
         table = self.table().assign(direction=f"ablated by {self.kind}")
         asks = f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?"
         if self.axes == ("step",):
@@ -148,8 +150,8 @@ class Options(TypedDict, total=False):
     """
 
     target: Tokens | None
-    stack: str | None
-    attention: str
+    stack: StackName | None
+    attention: Attending
     mean: Tensor | None
     donors: Tokens | tuple[Tokens, Tokens] | None
     seed: int
@@ -163,7 +165,7 @@ def ablate(
     metrics: Metric | Sequence[Metric],
     site: str = "z",
     by: Sequence[str] = ("layer", "head"),
-    kind: str = "resample",
+    kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Ablation:
     """Ablate every cell of `site`, each alone, exactly.
@@ -183,7 +185,7 @@ def ablate(
         Ablation: values `*by prompt`.
 
     Raises:
-        InputError: no such site, axis or kind; a mean of the wrong shape; no other prompt to draw from.
+        InputError: no such site, axis, kind or option; a mean of the wrong shape; no other prompt to draw from.
     """
     model = with_parts(model, "an ablation")
     by, stack, attention = tuple(by), options.get("stack"), options.get("attention", "self")
@@ -198,7 +200,7 @@ def ablate(
         found = asked.measure(by, [[cell] for cell in product(*map(range, shape))])
         values = {name: value.view(*shape, -1) for name, value in found.items()}
         blank_beyond(values, by, asked.alone, asked.patch_site)
-        values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
+    values = {name: by_name(value, by, asked.alone) for name, value in values.items()}
     return Ablation(site, kind, by, values, asked.values, *asked.where, names_of(asked.alone, by))
 
 
@@ -208,7 +210,7 @@ def ablate_cells(
     metrics: Metric | Sequence[Metric],
     cells: Sequence[Cell],
     site: str = "z",
-    kind: str = "resample",
+    kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Ablation:
     """Ablate each of some cells alone: `(layer, head)` of `z`, `(layer, neuron)` of `mlp.post`, `(layer,)` of streams.
@@ -236,7 +238,7 @@ def ablate_in_order(
     metrics: Metric | Sequence[Metric],
     order: Sequence[Cell],
     site: str = "z",
-    kind: str = "resample",
+    kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Ablation:
     """Ablate cells one after the other, each with all before it: how fast the metric falls, and what it falls to.
@@ -269,11 +271,13 @@ def _checked(patch_site: PatchSite, cells: Sequence[Cell]) -> list[Cell]:
     sizes = {axis: patch_site.size(axis) or 0 for axis in ("layer", *patch_site.units)}
     if not len(cells):
         raise InputError(f"expected at least one cell ({', '.join(sizes)}) to ablate, got none")
-    for cell in cells:
-        if len(cell) != len(sizes) or not all(-n <= at < n for at, n in zip(cell, sizes.values(), strict=True)):
+    found = [(*cell,) if isinstance(cell, Iterable) and not is_number(cell) else (cell,) for cell in cells]
+    for cell in found:
+        exist = [is_number(at) and -size <= at < size for at, size in zip(cell, sizes.values(), strict=False)]
+        if len(cell) != len(sizes) or not all(exist):
             limits = ", ".join(f"{name} 0-{size - 1}" for name, size in sizes.items())
-            raise InputError(f"no cell {tuple(cell)} of {patch_site.site}: expected ({limits})")
-    return [tuple(at % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in cells]
+            raise InputError(f"no cell {cell} of {patch_site.site}: expected ({limits})")
+    return [tuple(int(at) % size for at, size in zip(cell, sizes.values(), strict=True)) for cell in found]
 
 
 @dataclass(frozen=True)
@@ -296,9 +300,11 @@ class _Asked:
         prompts: Tokens | Pairs,
         metrics: Metric | Sequence[Metric],
         patch_site: PatchSite,
-        kind: str,
+        kind: Kind,
         options: Options,
     ) -> "_Asked":
+        if unknown := options.keys() - Options.__annotations__.keys():
+            raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
         alone = Alone.of(model, prompts, options.get("target"))
         donors = options.get("donors")
         if donors is None and kind == "resample" and isinstance(prompts, Pairs) and prompts.reaches(patch_site.stack):

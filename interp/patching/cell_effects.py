@@ -7,7 +7,7 @@ from torch import Tensor
 
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import most_rows
-from interp.patching.metrics import Metric
+from interp.patching.metrics import Metric, prepared
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun
@@ -45,8 +45,8 @@ class CellEffects:
         budget: int,
     ) -> "CellEffects":
         """Arguments are those of `sweep`, and so is what it raises."""
-        check_reach(model, pairs, patch_site)
-        readout = metric.prepare(model, pairs)
+        check_reach(pairs, patch_site)
+        (readout,) = prepared(model, pairs, metric)
         clean, corrupt = pairs.inputs
         runs = PlainRun.of_both(model, *((corrupt, clean) if direction == "denoise" else (clean, corrupt)))
         plain = read_values(model, runs[0], [readout])[readout.name]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from interp.edits import Edit
 from interp.errors import InputError
+from interp.indices import is_number
 from interp.model import Model
 from interp.patching.knockout import Claim, ClaimedTexts, Read, checked, edits_of
 from interp.patching.memory import rows_at_once
@@ -123,7 +124,7 @@ def _checked(
     if len(heads) != len(claims) or not all(heads):
         raise InputError(f"expected heads for each of {len(claims)} claims, and at least one")
     for layer, head in (each for named in heads for each in named):
-        if not (0 <= layer < config.n_layers and 0 <= head < config.n_heads):
+        if not (is_number(layer) and is_number(head) and 0 <= layer < config.n_layers and 0 <= head < config.n_heads):
             raise InputError(
                 f"no head {layer}.{head}: expected layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
             )

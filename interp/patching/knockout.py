@@ -8,24 +8,25 @@ measured is the drop in what is read at the end, all rows of a claim changed at 
 text's own next tokens, or in anything else that an output layer, the model's or a probe, says of some positions.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.config import StackConfig
 from interp.edits import Edit
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.model import Model
 from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
 from interp.patching.memory import rows_at_once
 from interp.patching.pairs import Inputs
-from interp.patching.patch_sites import PatchSite, last_stack
+from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
 from interp.patching.plain import PlainRun
 from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
@@ -39,6 +40,19 @@ class Read:
     positions: Int[Tensor, " read"]
     value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", _tensor("positions", self.positions, "whole numbers, one a read"))
+
+
+def _tensor(name: str, value: Any, expected: str) -> Tensor:
+    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        found = torch.as_tensor(value)
+        fits = (found.dtype == torch.bool) == ("True" in expected) and not found.is_floating_point()
+        if fits and found.ndim == 1 + (" x " in expected):
+            return found
+    raise InputError(f"expected {name} as {expected}; got {value!r}")
+
 
 How = Literal["hide", "exchange", "remove"]
 
@@ -49,10 +63,11 @@ class Claim:
 
     `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
     to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
-    it, "remove" takes its weight times its value out.
+    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
 
     Raises:
-        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys.
+        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys; numbers of
+            another shape or kind.
     """
 
     prompt: int
@@ -63,6 +78,11 @@ class Claim:
     others: Int[Tensor, "row key"] | None = None
 
     def __post_init__(self) -> None:
+        one_of("how", self.how, How)
+        object.__setattr__(self, "queries", _tensor("queries", self.queries, "positions, one a row"))
+        object.__setattr__(self, "keys", _tensor("keys", self.keys, "True or False, row x key"))
+        if self.others is not None:
+            object.__setattr__(self, "others", _tensor("others", self.others, "keys, row x key"))
         if not len(self.queries) or len(self.queries) != len(self.keys):
             raise InputError(
                 f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
@@ -137,8 +157,8 @@ def knock_out(
     output: nn.Linear | None = None,
     *,
     target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
@@ -199,8 +219,8 @@ def knock_out_by_forward(
     output: nn.Linear | None = None,
     *,
     target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
@@ -237,6 +257,7 @@ def _shape(
 
 def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
     """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
+    targets = _tensor("targets", targets, "ids, one a position")
 
     def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
         picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
@@ -252,32 +273,48 @@ def edits_of(patch_site: PatchSite, layer: int, changes: Sequence[tuple[int, Cla
 
     `changes` are rows of the batch, each with a claim on the text there and the heads that the claim is about.
     """
-    scores = patch_site.name(layer)
-    own: dict[str, list[tuple[int, Claim, Sequence[int]]]] = defaultdict(list)
-    for change in changes:
-        own[scores if change[1].how == "hide" else scores.removesuffix("scores") + "pattern"].append(change)
-    return {site: partial(_with_changed_keys, changes=some) for site, some in own.items()}
+    stem, edits = patch_site.name(layer).removesuffix("scores"), {}
+    if hidden := [change for change in changes if change[1].how == "hide"]:
+        edits[f"{stem}scores"] = partial(_with_hidden_keys, changes=hidden)
+    if moved := [change for change in changes if change[1].how != "hide"]:
+        seen: dict[str, Tensor] = {}
+        edits |= {f"{stem}{part}": partial(seen.setdefault, part) for part in ("v", "pattern")}
+        edits[f"{stem}z"] = partial(_with_moved_values, changes=moved, seen=seen)
+    return edits
 
 
-def _with_changed_keys(
-    value: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
+def _with_hidden_keys(
+    scores: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
 ) -> Tensor:
-    """Scores or patterns with the keys of claims changed; rows behind the last query of `value` are passed over."""
-    edited = value.clone()
+    """Scores with the claimed keys masked; rows behind the last query are passed over."""
+    scores = scores.clone()
     for prompt, claim, heads in changes:
-        inside = claim.queries < value.shape[-2]
-        keys = claim.keys[inside, : value.shape[-1]].to(value.device)
+        inside = claim.queries < scores.shape[-2]
+        keys = claim.keys[inside, : scores.shape[-1]].to(scores.device)
         where = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
-        weights = edited[where]  # head row key
-        if claim.how == "hide":
-            edited[where] = weights.masked_fill(keys, -torch.inf)
-            continue
-        rest, moved = weights * ~keys, weights * keys
+        scores[where] = scores[where].masked_fill(keys, -torch.inf)
+    return scores
+
+
+def _with_moved_values(
+    z: Float[Tensor, "prompt query head d_head"],
+    changes: Sequence[tuple[int, Claim, Sequence[int]]],
+    seen: dict[str, Tensor],
+) -> Tensor:
+    """What heads mix, with each claimed key's value exchanged for another's, or taken out."""
+    z, pattern, v = z.clone(), seen.pop("pattern"), seen.pop("v")
+    for prompt, claim, heads in changes:
+        inside = claim.queries < z.shape[1]
+        queries, keys = claim.queries[inside], claim.keys[inside, : pattern.shape[-1]].to(z.device)
+        own = torch.tensor([*heads])
+        weights = pattern[prompt, own[:, None], queries, : keys.shape[1]] * keys  # head row key
+        change = -weights
         if claim.others is not None:
-            others = claim.others[inside, : keys.shape[1]].clamp(min=0).to(value.device)
-            rest = rest.scatter_add(-1, others.expand_as(moved), moved)
-        edited[where] = rest
-    return edited
+            others = claim.others[inside, : keys.shape[1]].clamp(min=0).to(z.device)
+            change = change.scatter_add(-1, others.expand_as(weights), weights)
+        values = v[prompt, : keys.shape[1], own * v.shape[2] // z.shape[2]]  # key head d_head
+        z[prompt, queries[:, None], own] += einsum(change, values, "head row key, key head d_head -> row head d_head")
+    return z
 
 
 def checked(

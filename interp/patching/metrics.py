@@ -9,8 +9,9 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.pairs import Pairs, answers_in
-from interp.tokens import TokenBatch
+from interp.patching.pairs import Pairs, answers_in, differing
+from interp.patching.patch_sites import last_stack
+from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
 _NO_TOKEN = -1  # in the place of padding
@@ -69,10 +70,17 @@ class Metric:
 
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
-    """One or several metrics made ready for some pairs."""
+    """One or several metrics made ready for some pairs.
+
+    Raises:
+        InputError: what is no metric; no output layer; a target or source too many or missing.
+    """
     several = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
     if strange := [each for each in several if not isinstance(each, Metric)]:
         raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
+    if model.config.output == "none":
+        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    differing(model, pairs.target, pairs.source)
     return [metric.prepare(model, pairs) for metric in several if isinstance(metric, Metric)]
 
 
@@ -173,17 +181,19 @@ def next_token_loss() -> Metric:
 def function(
     value: Callable[..., Float[Tensor, "... prompt"]],
     name: str = "metric",
-    positions: Int[Tensor, "prompt read"] | None = None,
+    positions: Positions = None,
     reference: Tensor | None = None,
 ) -> Metric:
-    """Any function of the logits (`... prompt read d_vocab`) at given positions of each prompt, by default its last.
+    """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
+
+    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own.
 
     It is called with some of the prompts at a time and must treat each alone. What it needs to know of each prompt
     comes as `reference`, one entry a prompt, handed to it as its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
-        read = pairs.last[:, None] if positions is None else positions.to(model.device)
+        read = pairs.read_by(last_stack(model)).columns(positions).to(model.device)
         given = (lambda logits, _: value(logits)) if reference is None else value
         return Readout(name, read, None, given, reference)
 
@@ -194,8 +204,7 @@ def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = Non
     """Logits at each prompt's last position; of its target where the model has an encoder and a decoder."""
     with torch.no_grad():
         logits = model(batch, target=target)
-    if logits is None:
-        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    assert logits is not None
     return logits[torch.arange(len(batch.ids), device=logits.device), (target or batch).lengths - 1]
 
 

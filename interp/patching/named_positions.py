@@ -1,5 +1,6 @@
 """Prompts of unequal length align where they say the same: cells that go by the names of positions."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,9 +30,17 @@ def check_names(pairs: Pairs, patch_site: PatchSite, by: Sequence[str]) -> None:
             )
 
 
+def distinct_positions(pairs: Pairs) -> dict[str, Int[Tensor, " prompt"]]:
+    """Named positions, each once: names of one token in every prompt are one cell, `S2=END`."""
+    names: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, at in pairs.positions.items():
+        names[(*at.tolist(),)].append(name)
+    return {"=".join(same): pairs.positions[same[0]] for same in names.values()}
+
+
 def names_of(pairs: Pairs, by: Sequence[str]) -> tuple[str, ...]:
     """The names that a table's position axes count, where they do."""
-    return (*pairs.positions,) if {*POSITIONAL} & {*by} else ()
+    return (*distinct_positions(pairs),) if {*POSITIONAL} & {*by} else ()
 
 
 def labels_of(
@@ -46,7 +55,7 @@ def labels_of(
         for name, (batch, target) in zip(("token", "corrupt_token"), pairs.inputs, strict=True):
             decoded = target is not None and patch_site.counted(axis) == "decoder"
             tokenizer, read = (answers_in(model), target) if decoded and target else (model.tokenizer, batch)
-            places = [*pairs.positions.values()] or range(read.ids.shape[1])
+            places = [*distinct_positions(pairs).values()] or range(read.ids.shape[1])
             labels: list[str | None] = []
             for place in places:
                 if isinstance(place, Tensor):
@@ -61,7 +70,7 @@ def labels_of(
 
 def columns_named(pairs: Pairs) -> Int[Tensor, "name prompt"]:
     """The position of each name in each prompt."""
-    return torch.stack([*pairs.positions.values()])
+    return torch.stack([*distinct_positions(pairs).values()])
 
 
 def wanted(pairs: Pairs, prompts: Int[Tensor, " some"], by: Sequence[str], shape: Sequence[int]) -> np.ndarray:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from interp.bounded_files import whole
 from interp.errors import InputError, InputWarning
@@ -16,7 +17,7 @@ BESIDE = ("target", "source")  # what the decoder, or else the encoder, reads fo
 POSITION = "position:"  # begins the name of a column of named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
 _LARGEST = 1 << 26  # bytes of a file of pairs
-Columns = Mapping[str, Sequence[str]]
+Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 
 def read_columns(file: str | Path) -> dict[str, list[str]]:
@@ -98,8 +99,9 @@ def unmarked(text: str) -> tuple[str, dict[str, Span]]:
     return "".join([*parts, text[end:]]), found
 
 
-def place(text: str) -> int | str:
+def place(cell: Any) -> int | str:
     """What a cell of a column of positions says: a number, or a word of the clean prompt."""
+    text = str(cell)
     try:
         return int(text) if len(text) < 20 else text
     except ValueError:

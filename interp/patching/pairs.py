@@ -198,7 +198,7 @@ class Pairs(Shown):
             InputError: prompts of unequal length or identical, ids outside the vocabulary, not one answer a prompt, a
                 place that a prompt has not.
         """
-        stack = _differing(model, target, source)
+        stack = differing(model, target, source)
         batches = as_batch(model, clean, stack), as_batch(model, corrupt, stack)
         others = {"target": target, "source": source}
         made = {
@@ -250,7 +250,7 @@ class Pairs(Shown):
             )
         if len(model.config.stacks) > 1 and target is None and source is None:
             target = [""] * len(clean)
-        _differing(model, target, source)
+        differing(model, target, source)
         kind, others = ("source", source) if source is not None else ("target", target)
         if others is not None and len(others) != len(clean):
             raise InputError(f"expected one {kind} for each of {len(clean)} pairs, got {len(others)}")
@@ -307,7 +307,7 @@ class Pairs(Shown):
         two = len(model.config.stacks) > 1
         kind = next((name for name in reversed(BESIDE) if name in texts), "target")
         others = texts.get(kind, [""] * len(clean) if two else None)
-        _differing(model, others if kind == "target" else None, others if kind == "source" else None)
+        differing(model, others if kind == "target" else None, others if kind == "source" else None)
         if not as_typed:
             continued = others if kind == "target" and others is not None else clean
             right, wrong = ([*map(with_space, continued, each)] for each in (right, wrong))
@@ -395,7 +395,7 @@ def answers_in(model: Model) -> Tokenizer | None:
     return model.tokenizer if len(model.config.stacks) == 1 else model.target_tokenizer
 
 
-def _differing(model: Model, target: object, source: object) -> str:
+def differing(model: Model, target: object, source: object) -> str:
     """The stack whose texts differ.
 
     Raises:

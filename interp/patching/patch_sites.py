@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, cast
 
 from interp.errors import InputError
 from interp.model import Model
@@ -11,6 +11,7 @@ from interp.patching.pairs import Pairs
 from interp.transformer import Stack, with_parts
 
 Attending = Literal["self", "cross"]
+StackName = Literal["encoder", "decoder"]
 _HEADS = ("q", "k", "v", "z", "scores", "pattern")
 IN_ATTENTION = (*_HEADS, "normalized", "rot_q", "rot_k")
 _IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
@@ -40,7 +41,7 @@ class PatchSite:
     `axes` and `sizes` are those of its activations after `prompt`, a size None where the text decides.
     """
 
-    stack: str
+    stack: StackName
     attention: Attending
     site: str
     axes: tuple[str, ...]
@@ -77,7 +78,7 @@ class PatchSite:
         found = model.sites[site_name(stack, 0, site, kind)]
         axes = tuple(_AXES.get(axis, axis) for axis in found.axes)
         n_layers = 1 if site in _OUTSIDE else config.n_layers
-        patch_site = PatchSite(stack, kind, site, axes, found.sizes, n_layers, config.causal)
+        patch_site = PatchSite(cast(StackName, stack), kind, site, axes, found.sizes, n_layers, config.causal)
         if tuple(by[:1]) != ("layer",) or len({*by}) != len(by) or not {*by[1:]} <= {*patch_site.counting}:
             raise InputError(
                 f"{site} can be swept by layer first, then any of {', '.join(patch_site.counting)}; got {', '.join(by)}"

@@ -21,10 +21,11 @@ from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared, with_answers
 from interp.patching.named_positions import by_name, columns_named, labels_of, names_of
 from interp.patching.pairs import Pairs
+from interp.patching.patch_sites import Attending, StackName
 from interp.patching.plain import PlainRun
-from interp.patching.plain_paths import Moment, Receiver, check_paths, path_name, written
+from interp.patching.plain_paths import Moment, Receiver, Sender, Through, check_paths, path_name, written
 from interp.patching.receivers import Asked, given, read_layer
-from interp.patching.results import Direction, Sweep
+from interp.patching.results import Direction, Sweep, checked_direction
 from interp.patching.senders import Senders
 from interp.patching.sweeps import blank_beyond, check_reach, read_values
 from interp.transformer import with_parts
@@ -36,13 +37,13 @@ def path_patch(
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     receivers: Sequence[Receiver],
-    sender: str = "z",
+    sender: Sender = "z",
     by: Sequence[str] = ("layer", "head"),
-    through: str = "nothing",
+    through: Through = "nothing",
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     budget: int = BUDGET,
 ) -> Sweep:
     """Patch the paths from every sender to the receivers, exactly.
@@ -73,13 +74,13 @@ def path_patch(
         Sweep: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
 
     Raises:
-        InputError: no such stack, sender, axis, receiver or `through`, no receiver, none that a sender could reach, a
-            metric that returns no number a prompt, a budget too small for one cell.
+        InputError: no such stack, sender, axis, direction, receiver or `through`, no receiver, none that a sender could
+            reach, a metric that returns no number a prompt, a budget too small for one cell.
     """
     model = with_parts(model, "path patching")
-    by = tuple(by)
+    by, direction = tuple(by), checked_direction(direction)
     patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
-    check_reach(model, pairs, patch_site)
+    check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
     base, other = PlainRun.of_both(model, *(pairs.inputs[::-1] if direction == "denoise" else pairs.inputs))
     plain = with_answers(model, pairs, readouts)
@@ -89,7 +90,7 @@ def path_patch(
     config = model.config.stacks[patch_site.stack]
     most = most_rows(model, pairs, budget, patch_site, recorded=_recorded(config, receivers))
     lengths = pairs.read_by(patch_site.stack).lengths
-    at = [receiver.columns(pairs, lengths) for receiver in receivers]
+    at = [receiver.columns(pairs, patch_site.stack) for receiver in receivers]
     together = torch.stack([torch.full_like(lengths, -1) if each is None else each for each in at], 1)
     for group in groups(model, pairs, patch_site, most, alike=together):
         own = GroupSweep.of(model, (base, other), group, readouts, by)
@@ -113,7 +114,7 @@ class _Paths:
     sweep: GroupSweep
     receivers: Sequence[Receiver]
     places: Sequence[int | None]  # of each receiver, its position in these prompts
-    through: str
+    through: Through
 
     def fill(self, values: dict[str, Tensor], where: Where, most: int) -> None:
         """Take all senders of one place to the metrics, and put these into the tables."""

@@ -80,7 +80,9 @@ class PlainRun:
             same = all(other is None or torch.equal(batch.ids, other.ids) for other in others)
             ids = batch.ids if same else torch.stack([batch.ids, *(other.ids for other in others if other)])
             stack = model.stack(name)
-            tap = Tap(capture=frozenset(matching(model, [f"{name}.*.{site}" for site in _kept(model, name)])))
+            sites = [f"{name}.*.{site}" for site in _kept(model, name)]
+            sites.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
+            tap = Tap(capture=frozenset(matching(model, sites)))
             residual = stack.embed(ids, batch.positions.expand_as(ids))
             sight = Sight.of(batch, causal=stack.config.causal)
             final = stack.resume(residual, sight, tap=tap.at(name), source=read)
@@ -101,7 +103,7 @@ class PlainRun:
         blocks = model.stack(stack).blocks
         layers = range(len(blocks))
         found = {site: [seen[f"{stack}.{layer}.{site}"] for layer in layers] for site in _kept(model, stack)}
-        resid = [*found.pop("resid_pre"), found.pop("resid_post")[-1]]
+        resid = [*found.pop("resid_pre"), seen[f"{stack}.{len(blocks) - 1}.resid_post"]]
         for name, attns in [("attn", [block.attn for block in blocks]), ("cross_attn", [b.cross_attn for b in blocks])]:
             for part, enter in [("q", Attention.queries), ("k", Attention.keys)]:
                 if (site := f"{name}.{part}") in found:
@@ -140,9 +142,9 @@ class PlainRun:
 
 
 def _kept(model: Transformer, stack: str) -> list[str]:
-    """The sites of a block that are kept."""
+    """The sites of every block that are kept."""
     config, attentions = model.config.stacks[stack], ["attn"]
-    found = ["resid_pre", "resid_post", "attn_out", *([] if config.parallel else ["resid_mid"])]
+    found = ["resid_pre", "attn_out", *([] if config.parallel else ["resid_mid"])]
     if config.cross_attention:
         found += ["resid_cross", "cross_attn_out"]
         attentions.append("cross_attn")

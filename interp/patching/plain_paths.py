@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Int
@@ -16,49 +17,55 @@ from torch import Tensor
 
 from interp.config import StackConfig
 from interp.edits import SelectiveEdit, patch
-from interp.errors import InputError
+from interp.errors import InputError, inside, one_of
+from interp.indices import Index, is_number
 from interp.model import Model
 from interp.patching.changed_rows import AFTER_CROSS, INTO, after
 from interp.patching.metrics import Metric, prepared, with_answers
-from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
+from interp.patching.named_positions import POSITIONAL, check_names, columns_named, labels_of, names_of
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite, last_stack, site_name
+from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack, site_name
 from interp.patching.plain_sweep import patched, run_inputs, within
-from interp.patching.results import Direction, Sweep
+from interp.patching.results import Direction, Sweep, checked_direction
 from interp.running import Run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
 # what is recomputed between sender and receivers, and the sites that are therefore kept as they were
 _ATTENTION = ("attn_out", "cross_attn_out")
-THROUGH = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
-SENDERS = ("z", "mlp_out")
-PARTS = ("q", "k", "v", "mlp", "logits")
+Through = Literal["nothing", "mlps", "everything"]
+THROUGH: dict[str, tuple[str, ...]] = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
+Sender = Literal["z", "mlp_out"]
+Part = Literal["q", "k", "v", "mlp", "logits"]
 Moment = tuple[int, int]  # a layer, and where in it: before it (`INTO`), or after its attentions
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """What a path ends at, everywhere or at one position of each prompt's own tokens (negative: from its end; a name).
+    """What a path ends at, everywhere or at one position of each prompt's own tokens.
 
+    `position` is a number (negative: from its end), a name that the pairs have, or an array with one a prompt.
     `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all heads of a layer, `mlp`: what the
     feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
     """
 
-    part: str
+    part: Part
     layer: int | None = None
     head: int | None = None
-    position: int | str | None = None
+    position: Index | str | None = None
 
     def __str__(self) -> str:
         place = ".".join(str(each) for each in (self.layer, self.head, self.part) if each is not None)
         return place if self.position is None else f"{place}@{self.position}"
 
-    def columns(self, pairs: Pairs, lengths: Int[Tensor, " prompt"]) -> Int[Tensor, " prompt"] | None:
-        """Its position in each prompt; None where it is everywhere."""
-        if self.position is None:
-            return None
-        return pairs.positions[self.position] if isinstance(self.position, str) else self.position % lengths
+    def columns(self, pairs: Pairs, stack: str) -> Int[Tensor, " prompt"] | None:
+        """Its position in each prompt, of what `stack` reads; None where it is everywhere."""
+        if self.position is None or isinstance(self.position, str):
+            return None if self.position is None else pairs.positions[self.position]
+        found = pairs.read_by(stack).columns(self.position)
+        if found.shape[1] > 1:
+            raise InputError(f"expected one position of each prompt, got {self.position!r}")
+        return found[:, 0]
 
     def moment(self, config: StackConfig) -> Moment:
         """When it reads; in parallel blocks feed-forwards read what attention reads."""
@@ -76,9 +83,9 @@ def check_paths(
     model: Transformer,
     pairs: Pairs,
     receivers: Sequence[Receiver],
-    sender: str,
+    sender: Sender,
     by: tuple[str, ...],
-    through: str,
+    through: Through,
     stack: str | None,
     attention: str,
 ) -> PatchSite:
@@ -87,12 +94,10 @@ def check_paths(
     Raises:
         InputError: what does not, and what there is instead.
     """
-    if sender not in SENDERS:
-        raise InputError(f"no sender {sender!r}: expected one of {', '.join(SENDERS)}")
+    one_of("sender", sender, Sender)
+    one_of("through", through, Through)
     patch_site = PatchSite.of(model, sender, by, stack, attention)
     check_names(pairs, patch_site, by)
-    if through not in THROUGH:
-        raise InputError(f"no paths through {through!r}: expected one of {', '.join(THROUGH)}")
     if not receivers:
         raise InputError('expected at least one receiver, such as Receiver("q", layer=9, head=6); got none')
     for receiver in receivers:
@@ -108,14 +113,14 @@ def check_paths(
 def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Receiver) -> None:
     config, part = model.config.stacks[stack], receiver.part
     lacking = {"mlp": model.stack(stack).blocks[0].mlp is None, "logits": stack != last_stack(model)}
-    parts = [part for part in PARTS if not lacking.get(part)]
+    parts = [part for part in get_args(Part) if not lacking.get(part)]
     if part not in parts:
         where = "this model" if len(model.config.stacks) == 1 else f"the {stack}"
         raise InputError(f"no receiver {part!r} in {where}: expected one of {', '.join(parts)}")
     if part == "logits":
         if receiver.layer is not None:
             raise InputError(f"the logits are read after all layers: expected no layer, got layer {receiver.layer}")
-    elif receiver.layer is None or not 0 <= receiver.layer < config.n_layers:
+    elif not is_number(receiver.layer) or not 0 <= receiver.layer < config.n_layers:
         raise InputError(f"no layer {receiver.layer} to receive {part}: expected 0-{config.n_layers - 1}")
     if config.qk_norm == "all" and part in {"q", "k"}:
         raise InputError(
@@ -123,20 +128,17 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
             "by itself: expected a receiver v, mlp or logits"
         )
     heads = {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 0)
-    if receiver.head is not None and not 0 <= receiver.head < heads:
+    if receiver.head is not None and not (is_number(receiver.head) and 0 <= receiver.head < heads):
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
         raise InputError(f"no head {receiver.head} of receiver {part}: {expected}")
-    at, shortest = receiver.position, int(pairs.read_by(stack).lengths.min())
+    at = receiver.position
     if isinstance(at, str) and at not in pairs.positions:
         named = ", ".join(pairs.positions) or "no position"
         raise InputError(f"no position {at!r} for receiver {receiver}: the pairs name {named}")
     if isinstance(at, str) and stack != pairs.differing(stack):
         raise InputError(f"{at} is a position of what the {pairs.differing(stack)} reads: expected a number")
-    if isinstance(at, int) and not -shortest <= at < shortest:
-        raise InputError(
-            f"receiver {receiver} lies beyond the shortest prompt's {shortest} tokens: "
-            f"expected a position in {-shortest} to {shortest - 1}"
-        )
+    with inside(f"receiver {receiver}"):
+        receiver.columns(pairs, stack)
 
 
 def path_name(sender: str, receivers: Sequence[Receiver]) -> str:
@@ -149,20 +151,20 @@ def path_patch_by_forward(
     pairs: Pairs,
     metrics: Metric | Sequence[Metric],
     receivers: Sequence[Receiver],
-    sender: str = "z",
+    sender: Sender = "z",
     by: Sequence[str] = ("layer", "head"),
-    through: str = "nothing",
+    through: Through = "nothing",
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
 ) -> Sweep:
     """Patch the paths from every sender in turn, each with two plain forward passes over all prompts.
 
     Arguments and result are those of `interp.patching.path_patch`.
     """
     model = with_parts(model, "path patching")
-    by = tuple(by)
+    by, direction = tuple(by), checked_direction(direction)
     patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
     readouts = prepared(model, pairs, metrics)
     inputs, theirs = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
@@ -176,7 +178,7 @@ def path_patch_by_forward(
         site = patch_site.name(layer)
         sent: dict[str, Edit | SelectiveEdit] = {site: patched(other[site], model.sites[site], where)}
         if names:
-            each = {axis: pairs.positions[names[at]] if axis in POSITIONAL else at for axis, at in where.items()}
+            each = {axis: columns_named(pairs)[at] if axis in POSITIONAL else at for axis, at in where.items()}
             sent = {site: patch(other[site], **each)}
         first = run_inputs(model, inputs, edit=_frozen(base, patch_site, layer, through) | sent, capture=read)
         second = run_inputs(model, inputs, edit=_received(model, patch_site.stack, first, receivers, pairs))
@@ -191,7 +193,7 @@ def path_patch_by_forward(
     return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
 
 
-def _frozen(base: Run, patch_site: PatchSite, layer: int, through: str) -> dict[str, Edit | SelectiveEdit]:
+def _frozen(base: Run, patch_site: PatchSite, layer: int, through: Through) -> dict[str, Edit | SelectiveEdit]:
     """Everything that the first pass keeps as the base run has it; the sender's own attention is not."""
     own = site_name(
         patch_site.stack,
@@ -219,7 +221,7 @@ def _received(
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
         places[site].append((receiver, value))
-    return {site: _putting(values, pairs, pairs.read_by(stack).lengths) for site, values in places.items()}
+    return {site: _putting(values, pairs, stack) for site, values in places.items()}
 
 
 def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
@@ -231,13 +233,13 @@ def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
     return site_name(stack, receiver.layer, stream if receiver.part == "mlp" else receiver.part)
 
 
-def _putting(values: list[tuple[Receiver, Tensor]], pairs: Pairs, lengths: Int[Tensor, " prompt"]) -> Edit:
+def _putting(values: list[tuple[Receiver, Tensor]], pairs: Pairs, stack: str) -> Edit:
     def edit(plain: Tensor) -> Tensor:
         changed = plain.clone()
         for receiver, value in values:
             head = slice(None) if receiver.head is None else receiver.head
-            columns = receiver.columns(pairs, lengths)
-            for prompt, length in enumerate(lengths.tolist()):
+            columns = receiver.columns(pairs, stack)
+            for prompt, length in enumerate(pairs.read_by(stack).lengths.tolist()):
                 at = slice(length) if columns is None else int(columns[prompt])
                 changed[prompt, at, head] = value[prompt, at, head]
         return changed

@@ -10,10 +10,10 @@ from torch import Tensor
 from interp.edits import patch
 from interp.model import Model, Site
 from interp.patching.metrics import Metric, Readout, prepared, with_answers
-from interp.patching.named_positions import POSITIONAL, check_names, labels_of, names_of
+from interp.patching.named_positions import POSITIONAL, check_names, columns_named, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.patch_sites import PatchSite
-from interp.patching.results import Direction, Sweep
+from interp.patching.patch_sites import Attending, PatchSite, StackName
+from interp.patching.results import Direction, Sweep, checked_direction
 from interp.running import Run, run
 from interp.tap import Edit
 
@@ -26,13 +26,14 @@ def sweep_by_forward(
     by: Sequence[str] = ("layer", "head"),
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
 ) -> Sweep:
     """Patch every cell of `site` in turn, each with one plain forward pass over all prompts.
 
     Arguments and result are those of `interp.patching.sweep`.
     """
+    direction = checked_direction(direction)
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
     readouts = prepared(model, pairs, metrics)
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
@@ -48,7 +49,7 @@ def sweep_by_forward(
         part = {patch_site.own_axis(axis): at for axis, at in where.items()}
         edit = patched(healthy[name], model.sites[name], part)
         if names:
-            each = {axis: pairs.positions[names[at]] if axis in POSITIONAL else at for axis, at in part.items()}
+            each = {axis: columns_named(pairs)[at] if axis in POSITIONAL else at for axis, at in part.items()}
             edit = patch(healthy[name], **each)
         out = run_inputs(model, base, edit={name: edit})
         real = within(pairs, patch_site, {} if names else where)

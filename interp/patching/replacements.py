@@ -2,19 +2,21 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of, whole_number
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.running import Run, Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
+
+Kind = Literal["resample", "mean", "zero"]
 
 
 class Alone(Pairs):
@@ -33,8 +35,6 @@ class Alone(Pairs):
     @staticmethod
     def of(model: Transformer, prompts: Tokens | Pairs, target: Tokens | None = None) -> "Alone":
         """Prompts as a batch on the model's device, with their targets where it reads two; of pairs the clean ones."""
-        if model.output is None:
-            raise InputError("this model has no output layer, so it has no logits for a metric to read")
         if not isinstance(prompts, Pairs):
             batch, decoded = as_batches(model, prompts, target)
             return Alone(batch, batch, target=decoded)
@@ -42,8 +42,6 @@ class Alone(Pairs):
             raise InputError("pairs bring their targets: expected no other")
         pairs = prompts.to(model.device)
         batch, decoded = pairs.inputs[0]
-        if (decoded is None) != (len(model.config.stacks) == 1):
-            raise InputError("expected pairs with a target or source where the model reads two texts, and only there")
         return Alone(batch, batch, pairs.right, pairs.wrong, target=decoded, positions=pairs.positions)
 
 
@@ -53,8 +51,8 @@ def mean_activation(
     texts: Tokens | Iterable[Tokens | tuple[Tokens, Tokens]],
     site: str = "z",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
 ) -> Float[Tensor, "layer ..."]:
     """The mean of a site over all real positions of some texts, one of them in memory at a time.
 
@@ -109,20 +107,19 @@ class Replacement:
     model: Transformer
     patch_site: PatchSite
     prompts: Alone
-    kind: str
+    kind: Kind
     mean: Tensor | None
     donors: Tokens | tuple[Tokens, Tokens] | None
     seed: int
 
     def layers(self) -> list[Tensor]:
         """One tensor a layer that broadcasts to the site's `prompt position ...`."""
-        makers: dict[str, Callable[[], list[Tensor]]] = {
+        makers: dict[Kind, Callable[[], list[Tensor]]] = {
             "zero": lambda: [torch.zeros((), device=self.model.device)] * self.patch_site.n_layers,
             "mean": self._means,
             "resample": self._resampled,
         }
-        if self.kind not in makers:
-            raise InputError(f"no ablation {self.kind!r}: expected one of {', '.join(makers)}")
+        one_of("kind", self.kind, Kind)
         for name, given in [("mean", self.mean), ("donors", self.donors)]:
             if given is not None and self.kind != {"mean": "mean", "donors": "resample"}[name]:
                 raise InputError(f"{name}= is not used by kind={self.kind!r}: leave it out")
@@ -180,5 +177,5 @@ def _draw(
             f"prompt {prompt} has {int(lengths[prompt])} tokens and no other prompt has as many to resample from: "
             "give longer ones as donors=, or ablate by kind='mean'"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_number("seed", seed))
     return torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(lengths.device)

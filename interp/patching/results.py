@@ -10,17 +10,23 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
-from interp.errors import InputError, InputWarning
+from interp.errors import InputError, InputWarning, one_of
 from interp.patching.cell_tables import cell_rows, dust, largest, long_table
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
 from interp.statistics import share
 
-Direction = Literal["denoise", "noise"]
+Direction = Literal["denoise", "noise", "denoising", "noising"]
+Drawing = Literal["map", "top"]
 Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
 ANSWERS = "logit_difference"  # the metric that says whether the model does the task
 _LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
 _ENOUGH, _SURE = 5, 0.05  # prompts that can tell a model from a coin, and the chance that a coin does as well
+
+
+def checked_direction(direction: Direction) -> Direction:
+    """`denoise` or `noise`, which `denoising` and `noising` mean."""
+    return "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +105,7 @@ class Sweep(Shown):
         rows = cell_rows(self.axes, effect, least, whole if shared else None, seed=seed)
         return rows.assign(direction=self.direction, metric=metric)
 
-    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
         """A map of the cells, or the largest effects with their intervals; by layer alone there is no map.
 
         Args:
@@ -140,14 +146,13 @@ def largest_said(axes: tuple[str, ...], effect: Float[Tensor, "*cells prompt"], 
     return ", ".join(f"{name} {signed(value)}" for name, value in largest(axes, effect, positions))
 
 
-def drawn_cells(table: DataFrame, metric: str, kind: str, axes: tuple[str, ...], **how: Any) -> Figure:
+def drawn_cells(table: DataFrame, metric: str, kind: Drawing, axes: tuple[str, ...], **how: Any) -> Figure:
     """A table's cells as a map where they have a head, a position or an entry, else the largest of them.
 
     Raises:
         InputError: no such kind.
     """
-    if kind not in {"map", "top"}:
-        raise InputError(f"no figure {kind!r} of cells: expected map or top")
+    one_of("kind", kind, Drawing)
     if kind == "top" or not {"head", "position", "query"} & {*axes} or {"neuron", "expert"} & {*axes}:
         return drawn("top_cells", table, metric, **how)
     return drawn("entry_maps" if "query" in axes else "cell_map", table, metric, **how)

@@ -128,18 +128,13 @@ def _edits(
         mask, theirs = _mask(patch_site, by, sets, layer, lengths).to(prompts.device), instead(layer)
         if theirs.ndim > len(patch_site.axes):
             theirs = theirs[prompts]
-        edits[layer] = _putting(theirs, mask, unseen=-torch.inf if patch_site.site == "scores" else None)
+        edits[layer] = _putting(theirs, mask)
     return edits
 
 
-def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."], unseen: float | None) -> Edit:
-    """The edit that puts `value` where `mask` is true and there is not what says that a key is `unseen`."""
-
-    def edit(plain: Tensor) -> Tensor:
-        where = mask if unseen is None else mask & (plain != unseen)
-        return torch.where(where, value.to(plain.dtype), plain)
-
-    return edit
+def _putting(value: Tensor, mask: Bool[Tensor, "set 1 ..."]) -> Edit:
+    """The edit that puts `value` where `mask` is true."""
+    return lambda plain: torch.where(mask, value.to(plain.dtype), plain)
 
 
 def _mask(

@@ -26,8 +26,8 @@ from interp.patching.memory import BUDGET
 from interp.patching.metrics import Metric
 from interp.patching.named_positions import by_name, labels_of, names_of, of_names
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite
-from interp.patching.results import Direction, Labels
+from interp.patching.patch_sites import Attending, PatchSite, StackName
+from interp.patching.results import Direction, Labels, checked_direction
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import with_parts
 
@@ -118,8 +118,8 @@ def top_cells(
     by: Sequence[str] = ("layer", "head"),
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     tie: float = 0.02,
     budget: int = BUDGET,
 ) -> TopCells:
@@ -143,7 +143,7 @@ def top_cells(
             a metric without a gradient.
     """
     model = with_parts(model, "the screened search")
-    by = tuple(by)
+    by, direction = tuple(by), checked_direction(direction)
     if not 0 < confidence < 1:
         raise InputError(f"confidence lies between 0 and 1, got {confidence}")
     if tie < 0:

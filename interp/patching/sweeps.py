@@ -18,10 +18,10 @@ from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout, prepared, with_answers
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.patching.plain_sweep import sweep_by_forward, unpatched_by_forward
-from interp.patching.results import Direction, Sweep
+from interp.patching.results import Direction, Sweep, checked_direction
 from interp.patching.resumption import sweep_by_resuming
 from interp.transformer import Transformer
 
@@ -35,8 +35,8 @@ def sweep(
     by: Sequence[str] = ("layer", "head"),
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     budget: int = BUDGET,
 ) -> Sweep:
     """Patch every cell of `site` and measure what each does, exactly.
@@ -51,7 +51,8 @@ def sweep(
             and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count in each prompt's own
             tokens; those of keys and values of cross-attention are the source's. Where the pairs name positions, an
             axis has an entry a name, and nothing else is patched.
-        direction: `denoise` puts clean activations into the corrupted prompt, `noise` corrupted ones into the clean.
+        direction: `denoise` (or `denoising`) puts clean activations into the corrupted prompt, `noise` (or `noising`)
+            corrupted ones into the clean.
         stack: `encoder` or `decoder`; by default that which the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
         budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
@@ -60,13 +61,14 @@ def sweep(
         Sweep: values `*by prompt`, and the metrics of the unpatched prompts.
 
     Raises:
-        InputError: no such site or axis, a site that is the same in both prompts whatever they are, a metric that
-            returns no number a prompt, a budget too small for one cell.
+        InputError: no such site, axis or direction, a site that is the same in both prompts whatever they are, a
+            metric that returns no number a prompt, a budget too small for one cell.
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
+    direction = checked_direction(direction)
     by, patch_site = tuple(by), PatchSite.of(model, site, by, stack, attention)
-    check_reach(model, pairs, patch_site)
+    check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
     plain = with_answers(model, pairs, readouts)
     swept_parts, ends = [], []
@@ -81,7 +83,8 @@ def sweep(
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
     where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-    return Sweep(site, direction, by, _joined(swept_parts), clean, corrupt, *where)
+    values = {name: by_name(table, by, pairs) for name, table in _joined(swept_parts).items()}
+    return Sweep(site, direction, by, values, clean, corrupt, *where)
 
 
 @torch.no_grad()
@@ -127,7 +130,7 @@ def swept(
     """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
 
     The second is another prompt's run, or holds what an ablation puts there. Cells that no change can reach keep the
-    plain run's value.
+    plain run's value. Position axes count columns, also where these have names.
     """
     patch_site = PatchSite.of(model, site, by, stack, attention)
     check_names(pairs, patch_site, by)
@@ -141,22 +144,15 @@ def swept(
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
     blank_beyond(values, by, pairs, patch_site)
-    return {name: by_name(table, by, pairs) for name, table in values.items()}
+    return values
 
 
-def check_reach(model: Transformer, pairs: Pairs, patch_site: PatchSite) -> None:
-    """Whether the pairs fit the model and can differ at a site.
+def check_reach(pairs: Pairs, patch_site: PatchSite) -> None:
+    """Whether the pairs can differ at a site.
 
     Raises:
-        InputError: a target or source too many or missing; prompts whose targets differ, for what is made of sources.
+        InputError: prompts whose targets differ, for what is made of sources.
     """
-    if (pairs.target is None and pairs.source is None) != (len(model.config.stacks) == 1):
-        raise InputError(
-            "this model reads one text: expected pairs without target and source"
-            if len(model.config.stacks) == 1
-            else "this model has an encoder and a decoder: expected pairs with a target, what the decoder reads for "
-            "both prompts, or a source, what the encoder does"
-        )
     if pairs.source is not None and (
         patch_site.stack == "encoder" or (patch_site.attention == "cross" and patch_site.of_keys)
     ):

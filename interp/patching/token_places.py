@@ -7,6 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import InputError
+from interp.indices import is_number
 from interp.tokens import Span
 
 Place = int | str | Span | Callable[[str], int | str | Span]
@@ -25,7 +26,7 @@ def each_place(places: Places, n_prompts: int) -> dict[str, list[Place | None]]:
     found: dict[str, list[Place | None]] = {}
     for name, place in places.items():
         listed: list[Place | None] = []
-        if isinstance(place, int | str | tuple) or callable(place):
+        if isinstance(place, int | str | tuple) or is_number(place) or callable(place):
             listed.extend([cast(Place, place)] * n_prompts)
         else:
             listed.extend(place.tolist() if isinstance(place, Tensor) else place)
@@ -53,7 +54,7 @@ def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span]
         if not pieces:
             raise InputError(f"no token of {text!r} lies in characters {start} to {end}, the place of {name}")
         return before + pieces[-1]
-    if not -length <= place < length:
+    if not is_number(place) or not -length <= place < length:
         raise InputError(f"no position {place} for {name} in {text!r}, which has {length} tokens")
     return place % length
 

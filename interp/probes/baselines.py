@@ -4,6 +4,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+from interp.errors import whole_number
+
 
 def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0) -> dict[str, int]:
     """The control task: for each type one random class, fixed (Hewitt & Liang 2019, section 2).
@@ -18,7 +20,7 @@ def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0
         labels: the classes of the training items.
         seed: of the draw.
     """
-    rng = random.Random(seed)
+    rng = random.Random(whole_number("seed", seed))
     counts = sorted(Counter(labels).items())
     classes, weights = [cls for cls, _ in counts], [count for _, count in counts]
     return dict(zip(names := sorted(set(types)), rng.choices(classes, weights, k=len(names)), strict=True))

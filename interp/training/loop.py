@@ -83,7 +83,8 @@ def train(
     """
     directory = Directory(Path(out), save, {"plan": asdict(plan), **(made_of or {})})
     devices = [model.device] if model.device.type == "cuda" else []
-    with joined(parallel, model) as processes, torch.random.fork_rng(devices):
+    plain = torch.autocast(model.device.type, enabled=False)  # whatever the caller set; so are gradients
+    with joined(parallel, model) as processes, torch.random.fork_rng(devices), plain, torch.inference_mode(False):
         processes.check(plan)
         found = directory.read() if resume else directory.check_new()
         model.files = ()  # it is about to leave the weights that were read

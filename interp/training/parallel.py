@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.training.plan import Plan
 from interp.transformer import Block, Transformer
 
@@ -145,8 +145,7 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
             )
         yield Processes()
         return
-    if parallel not in {"ddp", "fsdp"}:
-        raise InputError(f'processes share the work by "ddp" or "fsdp", got {parallel!r}')
+    one_of("parallel", parallel, Parallel)
     begun = not dist.is_initialized()
     if begun:
         _begin(model)

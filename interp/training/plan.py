@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
-from interp.errors import InputError
+from interp.errors import InputError, one_of, whole_number
 
 Schedule = Literal["cosine", "linear", "inverse-square-root", "constant"]
 Precision = Literal["float32", "bfloat16"]
@@ -79,9 +79,9 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.phases:
             raise InputError("expected at least one phase")
-        for name, known in (("schedule", get_args(Schedule)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        one_of("schedule", self.schedule, Schedule)
+        one_of("precision", self.precision, Precision)
+        whole_number("seed", self.seed)
         for name in ("learning_rate", "weight_decay", "clip"):
             _check_size(name, getattr(self, name))
         for name in ("label_smoothing", "dropout"):

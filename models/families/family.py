@@ -20,7 +20,7 @@ from interp.config import (
     StackConfig,
     TransformerConfig,
 )
-from interp.errors import InputError
+from interp.errors import InputError, one_of
 from interp.transformer import Transformer
 
 # theirs to ours; the other names of these functions are approximations of them
@@ -174,6 +174,9 @@ class Theirs:
 
     names: tuple[str, ...]
     form: Form = "rows"
+
+    def __post_init__(self) -> None:
+        one_of("form", self.form, Form)
 
 
 def rows(*names: str) -> Theirs:

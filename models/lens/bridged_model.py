@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp import InputError, Site, TokenBatch, Tokenizer, TransformerConfig
+from interp.running import counted
+from interp.sight import Sight
 from interp.tap import UNTAPPED, Tap
 from models.lens.hooks import Place
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 Hook = Callable[..., Tensor | None]
+_ROWS = (".scores", ".pattern")
 
 
 class Bridged(nn.Module):
@@ -54,7 +57,8 @@ class Bridged(nn.Module):
                 "from the value before its hook"
             )
         with self._turn:
-            out: Any = self.bridge.run_with_hooks(batch.ids, self._hooks(tap), **self._inputs(batch, target))
+            hooks = self._hooks(tap, batch, target)
+            out: Any = self.bridge.run_with_hooks(batch.ids, hooks, **self._inputs(batch, target))
         return tap("logits", out) if isinstance(out, Tensor) and self.config.output != "none" else None
 
     def _inputs(self, batch: TokenBatch, target: TokenBatch | None) -> dict[str, Any]:
@@ -66,16 +70,29 @@ class Bridged(nn.Module):
                 given[mask] = each.mask.long()
         return given if target is None else {**given, "decoder_input": target.ids}
 
-    def _hooks(self, tap: Tap) -> list[tuple[str | Callable[..., Any], Hook]]:
+    def _hooks(
+        self, tap: Tap, batch: TokenBatch, target: TokenBatch | None
+    ) -> list[tuple[str | Callable[..., Any], Hook]]:
         """What hangs on the bridge during a call: at each hook the sites that are read or changed there."""
         at: dict[str, list[Place]] = {}
+        masks = {name: self._mask(name, batch, target) for name in tap.edit if name.endswith(_ROWS)}
         for name, place in self.places.items():
             if tap.wants(name):
                 if place.stream is not None:
                     at.setdefault(place.stream, [])
                 at.setdefault(place.hook, []).append(place)
         streams: dict[str, Tensor] = {}
-        return [(hook, _passing(places, hook, tap, streams)) for hook, places in at.items()]
+        return [(hook, _passing(places, hook, tap, streams, masks)) for hook, places in at.items()]
+
+    def _mask(self, name: str, batch: TokenBatch, target: TokenBatch | None) -> Bool[Tensor, "prompt 1 query key"]:
+        """Which keys each query sees in the attention of a site."""
+        texts, (stack, layer, *_) = counted(self, name, batch, target), name.split(".")
+        config, keys = self.config.stacks[stack], texts["key"]
+        sight = Sight.of(texts["query"], causal=config.causal).near(config.reach(int(layer)))
+        if ".cross_attn." in name:
+            padding = keys.mask if keys.padded else None
+            sight = replace(sight, n_keys=keys.ids.shape[1], causal=False, padding=padding, reach=None, across=True)
+        return sight.mask()
 
     @property
     def device(self) -> torch.device:
@@ -94,27 +111,33 @@ class Bridged(nn.Module):
         return iter(self._weights.items())
 
 
-def _passing(places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor]) -> Hook:
+def _passing(
+    places: Sequence[Place], hook: str, tap: Tap, streams: dict[str, Tensor], masks: Mapping[str, Tensor]
+) -> Hook:
     """A hook of TransformerLens that passes what it gets through our sites."""
 
     def passing(value: Tensor, **_: Any) -> Tensor | None:
         now = value
         for place in places:
-            now = _pass(place, now, tap, streams)
+            now = _pass(place, now, tap, streams, masks)
         streams[hook] = now
         return None if now is value and not torch.is_grad_enabled() else now
 
     return passing
 
 
-def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor]) -> Tensor:
+def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
     """`value` after one site."""
     whole = value if place.stream is None else streams[place.stream] + value
     lowest = torch.finfo(value.dtype).min
     if place.name.endswith(".scores"):
         whole = whole.masked_fill(whole <= lowest / 2, -torch.inf)
-    graded = torch.is_grad_enabled()
-    edited = tap(place.name, whole if graded else whole.clone())  # what runs there may write over what it has read
+    graded, unseen = torch.is_grad_enabled(), -torch.inf if place.name.endswith(".scores") else 0.0
+    edited = tap(
+        place.name,
+        whole if graded else whole.clone(),  # what runs there may write over what it has read
+        lambda rows: rows.masked_fill(~masks[place.name], unseen) if place.name in masks else rows,
+    )
     if place.name not in tap.edit and not graded:
         return value
     if edited.ndim > value.ndim:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from interp import InputError
+from interp.errors import whole_number
 from models.planted.search_heads import nearest as nearest_of
 from models.planted.slots import GAIN, Head, Plan, Slots, blank
 
@@ -166,6 +167,7 @@ def noise(strength: float, seed: int) -> Plan:
     The score of one word and place for another is normal with standard deviation `strength`, as is the logit that a
     fully attended word adds to any other. It writes nowhere else, so the codes that other heads read stay as they are.
     """
+    whole_number("seed", seed)
 
     def plan(slots: Slots) -> Head:
         head = blank(slots)

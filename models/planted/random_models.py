@@ -8,9 +8,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Literal, get_args
 
 from interp import InputError, Transformer
 from interp.config import LayerNorm, NoNorm, RMSNorm
+from interp.errors import one_of, whole_number
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
@@ -18,7 +20,8 @@ from models.planted.planted_texts import Lexicon
 from models.planted.search_heads import seek
 from models.planted.slots import Plan
 
-FORMS = ("decoder", "encoder", "grouped")  # grouped: a decoder whose heads share keys and values
+Form = Literal["decoder", "encoder", "grouped"]  # grouped: a decoder whose heads share keys and values
+FORMS: tuple[Form, ...] = get_args(Form)
 _SYNTAX, _REFERENCE = "relation:", "antecedent"
 _ANYTHING = ""
 
@@ -157,7 +160,7 @@ BEHAVIOURS: dict[str, Maker] = {
 def compose(
     seed: int,
     *,
-    form: str = "decoder",
+    form: Form = "decoder",
     n_layers: int | None = None,
     n_heads: int | None = None,
     norm: LayerNorm | RMSNorm | NoNorm | None = None,
@@ -182,9 +185,8 @@ def compose(
     Raises:
         InputError: an unknown form or behaviour, one that the form cannot have, or more behaviours than heads.
     """
-    if form not in FORMS:
-        raise InputError(f"unknown form {form!r}: expected one of {', '.join(FORMS)}")
-    rng = random.Random(f"planted-{seed}")
+    one_of("form", form, Form)
+    rng = random.Random(f"planted-{whole_number('seed', seed)}")
     lexicon = Lexicon.draw(rng)
     n_layers = rng.randint(2, 4) if n_layers is None else n_layers
     n_heads = rng.choice((4, 6, 8) if form == "grouped" else (3, 4, 5, 6)) if n_heads is None else n_heads

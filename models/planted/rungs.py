@@ -16,7 +16,7 @@ from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
 from models.planted.linked_texts import CODES, SPELLINGS, Linked
-from models.planted.random_models import Behaviour, Composed, Placed
+from models.planted.random_models import Behaviour, Composed, Form, Placed
 from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
@@ -148,7 +148,7 @@ def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
     )
 
 
-def compose_rungs(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+def compose_rungs(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
     """A planted model of two layers: a head for each rule, a mixture of relation, one of reference, and noise.
 
     Args:
@@ -169,7 +169,7 @@ def compose_rungs(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm
     return _composed(lexicon, layers, form, norm, rng, marks=len(marks))
 
 
-def compose_sinks(seed: int, *, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+def compose_sinks(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
     """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read.
 
     Arguments as for `compose_rungs`.
@@ -199,7 +199,7 @@ def compose_readers(
 def _composed(
     lexicon: Linked,
     layers: Sequence[Sequence[Behaviour]],
-    form: str,
+    form: Form,
     norm: LayerNorm | RMSNorm | NoNorm | None,
     rng: random.Random,
     n_heads: int = _N_HEADS,

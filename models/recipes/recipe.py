@@ -13,6 +13,7 @@ import tomli_w
 import torch
 
 from interp import InputError, Transformer
+from interp.errors import one_of
 from interp.training import Plan, Progress, state, train
 from interp.training.parallel import Parallel
 from interp.training.whole_files import holding, is_draft, replacing
@@ -78,6 +79,8 @@ class Recipe:
             InputError: no text, too little of it, `out` holds another run; and as `interp.train`.
         """
         place = device_of(device)
+        if parallel is not None:
+            one_of("parallel", parallel, Parallel)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file: --out must name a directory")
         first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started, or the only one

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import MappingProxyType
 
 from interp.annotation import AnnotatedText
+from interp.errors import whole_number
 from models.series import series
 from models.stories import adventures, deeds, grammar, plots
 from models.stories.narration import Narrator
@@ -27,7 +28,7 @@ def story(seed: int, index: int) -> AnnotatedText:
 
     Predicate nouns ("Tim was a kind boy") are no mentions; every other noun phrase and personal pronoun is one.
     """
-    name = f"story-{seed}-{index}"
+    name = f"story-{whole_number('seed', seed)}-{index}"
     teller = Teller(random.Random(name))
     hero = teller.cast.person()
     companion = teller.cast.companion(hero)
@@ -47,7 +48,7 @@ def portraits(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 def portrait(seed: int, index: int) -> AnnotatedText:
     """A few sentences about one person, who is the subject of each; the same whenever it is asked for."""
-    name = f"portrait-{seed}-{index}"
+    name = f"portrait-{whole_number('seed', seed)}-{index}"
     teller = Teller(random.Random(name))
     deeds.portray(teller)
     return grammar.text(teller.sentences, name)
@@ -63,7 +64,7 @@ def tale(seed: int, index: int) -> AnnotatedText:
 
     Mentions are those of the stories; who is meant by "everyone" is no mention, nor is a relative pronoun.
     """
-    name = f"tale-{seed}-{index}"
+    name = f"tale-{whole_number('seed', seed)}-{index}"
     teller = Narrator(random.Random(name))
     adventures.tell(teller)
     return grammar.text(teller.sentences, name)

@@ -4,8 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import jaxtyping
 import pandas as pd
 import pytest
+import torch
 from page_code import SENTENCE, blocks, write_treebank
 from pages import page_of
 from worded import worded
@@ -20,10 +22,11 @@ from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_f
 from analyses.reading.collectors import measured
 from analyses.report.behaviour_sentences import attention
 from analyses.sections import plain
-from interp import AnnotatedText, InputError
+from interp import AnnotatedText, InputError, run
+from interp.patching import knock_out_by_forward
 from models.planted import Planted, first_token, noise, offset, uniform
 
-WORDS, IN_REPORT, PLACES = blocks("docs/own_measures.md", "python")
+WORDS, IN_REPORT, HIDDEN, PLACES = blocks("docs/own_measures.md", "python")
 
 
 def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
@@ -50,6 +53,11 @@ def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
     row = table[(table["head"] == 0) & (table["sink"] == "kept")].iloc[0]
     assert (row["value"], row["n"], row["baseline_name"]) == (1.0, 12, "offset -1")
     assert "verb->negation" in set(table["measure"])
+    jaxtyping.config.update("jaxtyping_disable", True)  # as for users, who may give lists
+    exec(HIDDEN, names)
+    claim, lost = names["claim"], names["lost"]
+    assert model.tokenizer.labels(run(model, names["text"]).tokens.ids[0, [4, 3]].tolist()) == ["see", "not"]
+    torch.testing.assert_close(lost, knock_out_by_forward(model, names["text"], [claim]))
     exec(IN_REPORT.replace("mine])", "mine], labels=False, probes=False, experiments=False)"), names)
     heads = pd.read_csv(tmp_path / "negation/tables/heads.csv")
     assert {"verb->negation", "previous-token"} <= set(heads["measure"])

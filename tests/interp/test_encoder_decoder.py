@@ -302,7 +302,7 @@ CROSSING = [
 def test_cells_on_a_leading_axis_equal_separate_runs(name, site, side):
     model, final = build(name), "decoder.resid_final"
     source, target = TokenBatch.from_rows(SOURCES, side=side), TokenBatch.from_rows(TARGETS, side=side)
-    edits = [lambda value: value, lambda value: value.flip(-1), lambda value: value * 0.25]
+    edits = [lambda value: value, lambda value: -value, lambda value: value * 0.25]
     stacked = run(
         model, source, final, {site: lambda value: torch.stack([edit(value) for edit in edits])}, target=target
     )

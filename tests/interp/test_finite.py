@@ -73,5 +73,5 @@ def test_no_command_measures_such_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 1 << 63, 10**30])
 def test_a_seed_is_a_whole_number_of_64_bits(seed: int) -> None:
-    with pytest.raises(InputError, match="expected a seed from 0"):
+    with pytest.raises(InputError, match="expected a whole number as seed"):
         generate(model("gpt2"), token_ids(1, 4), 1, seed=seed)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as draw
-from jaxtyping import config as shapes
 from tiny import BERT, GPT2, randomise
 
 from interp import StackConfig, TokenBatch, Transformer, TransformerConfig, run
@@ -14,17 +13,9 @@ from interp.attribution.direct import head_results
 from interp.config import Alibi, Buckets, Gated, LayerNorm, Learned, NoMLP, NoPositions, Plain, Rotary, Sinusoidal
 from interp.patching import Pairs, logit_difference, sweep
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 _SEEDS = draw.integers(0, 1 << 30)
 few = settings(max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
-
-
-@pytest.fixture(autouse=True)
-def unchecked():
-    """Shapes are checked by other tests: here it would take ten times as long."""
-    before = shapes.jaxtyping_disable
-    shapes.update("jaxtyping_disable", True)
-    yield
-    shapes.update("jaxtyping_disable", before)
 
 
 @draw.composite

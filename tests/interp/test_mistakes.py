@@ -18,7 +18,7 @@ MISTAKES = {
     "run(m, 'a', capture=3)": "expected the name of a site, got 3: interp.sites(model) lists them",
     "run(m, 'a', edit=zero())": "expected edits by site",
     "run(m, 'a', edit={Z: 0})": "expected an edit: zero(), put(value), ..., or a function of the value; got 0",
-    "run(m, 'a', edit={Z: lambda z: 3})": "must return a tensor, or nothing to leave it; got 3",
+    "run(m, 'a', edit={Z: lambda z: 3})": "it must return a tensor of floating-point numbers, or nothing",
     "run(m, 'a', edit={Z: lambda z: z[..., :1]})": "must keep its shape",
     "run(m, 'a', edit={Z: put('x')})": "expected a tensor or a number, got 'x'",
     "run(m, 'a', edit={Z: zero(head='L0.H0')})": "no head L0.H0 at decoder.0.attn.z: it has head 0-7",
@@ -31,7 +31,7 @@ MISTAKES = {
     "m.tokenizer.decode(3)": "expected token ids of one text",
     "m.tokenizer.decode([-1])": "expected token ids of 0 or more, got -1",
     "generate('default', 'a')": "expected a model",
-    "generate(m, 'a', 1.5)": "expected a whole number of max_new_tokens, 0 or more; got 1.5",
+    "generate(m, 'a', 1.5)": "expected a whole number as max_new_tokens, 0 or more and below 2 ** 63; got 1.5",
     "token_losses(m, 3)": "expected a text, a list of texts",
     "Pairs.from_texts('default', ['a'], ['b'], [' c'], [' d'])": "expected a model",
     "Pairs.from_texts(m, ['a'], ['b'], [3], [' d'])": "expected prompts and answers as texts, got 3",
@@ -46,6 +46,7 @@ MISTAKES = {
     "load('default', dtype='float32')": "expected a dtype of torch, as torch.float32; got 'float32'",
 }
 FINE = ["run(m, 'a', edit={Z: zero(head=[numpy.int64(1)])})", "generate(m, 'a', numpy.int64(2))"]
+FINE += ["Pairs.from_texts(m, ['a b'], ['a c'], [' d'], [' e'], positions={'END': numpy.int64(-1)})"]
 ASK = """
 import json, numpy, sys
 from analyses import corpora, report, viewer

@@ -345,8 +345,6 @@ def test_a_notebook_shows_a_run_s_attention_in_a_frame_and_its_lines_alone_where
 
 
 def test_what_is_not_there_cannot_be_drawn(found, model):
-    with pytest.raises(InputError, match="no figure 'maps'"):
-        found.figure(kind="maps")
     with pytest.raises(InputError, match="no metric 'rank'"):
         found.figure("rank")
     out = run(model, tiny.token_ids(2, 4), capture="decoder.0.attn.*")

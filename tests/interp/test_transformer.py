@@ -310,7 +310,7 @@ EDITABLE = [
 def test_cells_on_a_leading_axis_equal_separate_runs(site, name, batch):
     transformer, final = model(name), final_of(model(name))
     place = f"{stack_of(transformer)}.{site}"
-    edits = [lambda value: value, lambda value: value.flip(-1), lambda value: value * 0.25]
+    edits = [lambda value: value, lambda value: -value, lambda value: value * 0.25]
     together = run(transformer, batch, final, {place: lambda value: torch.stack([edit(value) for edit in edits])})
     assert together[final].shape[0] == len(edits)
     for cell, edit in zip(together[final], edits, strict=True):
@@ -389,7 +389,10 @@ def test_a_glob_edits_every_site_that_it_matches():
         ({"edit": {"decoder.0.attn.z": zero(head=3)}}, "no head 3 at decoder.0.attn.z: it has head 0-2"),
         ({"edit": {"decoder.0.attn.z": zero(head=[0, -4])}}, "no head -4"),
         ({"edit": {"decoder.0.attn.z": zero(query=0)}}, "no axis 'query': its axes are position, head, d_head"),
-        ({"edit": {"decoder.0.attn.z": zero(position=9)}}, r"cannot edit decoder.0.attn.z.*\(1, 5, 3, 5\)"),
+        (
+            {"edit": {"decoder.0.attn.z": zero(position=9)}},
+            "decoder.0.attn.z: no position 9 in prompt 0: it has position 0-4",
+        ),
         ({"edit": {"decoder.0.attn.z": put(torch.ones(4))}}, "cannot edit decoder.0.attn.z"),
         ({"edit": {"decoder.0.attn.z": patch(torch.ones(1, 4, 3, 5))}}, "cannot edit decoder.0.attn.z"),
         ({"edit": {"decoder.0.attn.z": lambda z: z[:, 1:]}}, r"must keep its shape \(1, 5, 3, 5\).*got \(1, 4, 3, 5\)"),

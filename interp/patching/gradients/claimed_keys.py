@@ -20,7 +20,7 @@ from interp.model import Model
 from interp.patching.gradients.tape import bytes_a_prompt, passed
 from interp.patching.knockout import Claim, ClaimedTexts, Read, checked
 from interp.patching.pairs import Inputs
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
 from interp.running import Tokens
 from interp.tap import Tap
@@ -50,8 +50,8 @@ def estimated_knock_out(
     output: nn.Linear | None = None,
     *,
     target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     budget: int = BUDGET,
 ) -> Estimated:
     """Estimate what `knock_out` measures: -(change of z at the claimed rows) x (gradient of the claim's value there).

@@ -23,7 +23,7 @@ from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, reco
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, one_stack, site_name
-from interp.patching.results import Direction
+from interp.patching.results import Direction, checked_direction
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
 from interp.transformer import Block, Transformer, with_parts
 
@@ -118,7 +118,7 @@ def edge_attribution(
         InputError: norms after the layers, fewer than one step, no output layer, a metric without a gradient or
             without one number a prompt, a budget too small for one prompt.
     """
-    model = with_parts(model, "edge attribution")
+    model, direction = with_parts(model, "edge attribution"), checked_direction(direction)
     _check(model, steps)
     readouts, base, source = prepare(model, pairs, metric, direction)
     senders, receivers = _senders(model), _receivers(model)

@@ -24,8 +24,8 @@ from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, 
 from interp.patching.metrics import Metric, Readout, with_answers
 from interp.patching.named_positions import by_name, check_names, labels_of, names_of
 from interp.patching.pairs import Inputs, Pairs
-from interp.patching.patch_sites import PatchSite, site_name
-from interp.patching.results import Direction, Sweep, chosen, drawn_cells, largest_said
+from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
+from interp.patching.results import Direction, Drawing, Sweep, checked_direction, chosen, drawn_cells, largest_said
 from interp.patching.sweeps import blank_beyond, check_reach
 from interp.places import sites as sites_of
 from interp.showing import DataFrame, Figure, Shown, so_many
@@ -71,7 +71,7 @@ class Magnitudes(Shown):
         where = {"stack": self.stack, "attention": self.attention, "site": self.site}
         return long_table(where, rows, self.axes, self.positions)
 
-    def figure(self, metric: str | None = None, kind: str = "map", **how: Any) -> Figure:
+    def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
         """A map of the magnitudes, or the largest; arguments as in `Sweep.figure`."""
         name = chosen(self.values, metric, "these magnitudes have")
         return drawn_cells(self.table(), name, kind, self.axes, **how)
@@ -94,8 +94,8 @@ def attribution_patching(
     sites: Sites,
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     qk_fix: bool = False,
     budget: int = BUDGET,
 ) -> SiteEstimates[Sweep]:
@@ -124,7 +124,7 @@ def attribution_patching(
         InputError: no such site or axis, a metric without a gradient or without one number a prompt, a budget too
             small for one prompt.
     """
-    model = with_parts(model, "attribution patching")
+    model, direction = with_parts(model, "attribution patching"), checked_direction(direction)
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
     estimates, own, other = plan.totals(budget)
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
@@ -144,8 +144,8 @@ def atp_star(
     sites: Sites,
     direction: Direction = "denoise",
     *,
-    stack: str | None = None,
-    attention: str = "self",
+    stack: StackName | None = None,
+    attention: Attending = "self",
     budget: int = BUDGET,
 ) -> SiteEstimates[Magnitudes]:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
@@ -163,7 +163,7 @@ def atp_star(
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
     """
-    model = with_parts(model, "AtP*")
+    model, direction = with_parts(model, "AtP*"), checked_direction(direction)
     layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]
     n_layers = len(layers)
     if n_layers < 2:
@@ -210,7 +210,7 @@ class _Plan:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
         patch_sites = {site: PatchSite.of(model, site, tuple(by), *where) for site, by in sites.items()}
         for patch_site in patch_sites.values():
-            check_reach(model, pairs, patch_site)
+            check_reach(pairs, patch_site)
             check_names(pairs, patch_site, sites[patch_site.site])
             if patch_site.site == "logits":
                 raise InputError("the logits are what metrics read: expected sites before them")

@@ -106,13 +106,7 @@ def embedded(stack: Stack, batch: TokenBatch) -> Float[Tensor, "prompt position 
 def prepare(
     model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric], direction: Direction
 ) -> tuple[list[Readout], Inputs, Inputs]:
-    """The metrics made ready, the prompts that are changed, and those that the change comes from.
-
-    Raises:
-        InputError: the model has no output layer.
-    """
-    if model.output is None:
-        raise InputError("this model has no output layer, so it has no logits for a metric to read")
+    """The metrics made ready, the prompts that are changed, and those that the change comes from."""
     base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
     return prepared(model, pairs, metrics), base, source
 

@@ -156,7 +156,7 @@ class TestDirectAttribution:
             ({"right": torch.tensor([1, 2])}, "each of the 3 prompts"),
             ({"right": " he"}, "no tokenizer"),
             ({"direction": torch.ones(18)}, r"shape \(19,\) or \(3, 19\)"),
-            ({"right": 3, "position": 7}, r"no position \[7\] in prompt 1, which has 7 tokens"),
+            ({"right": 3, "position": 7}, "no position 7 in prompt 1: it has position 0-6"),
             ({"right": 3, "position": [1, 2]}, "one position of each prompt"),
         ],
     )
@@ -273,7 +273,7 @@ class TestLogitLens:
     def test_misuse(self):
         with pytest.raises(InputError, match="needs an output layer"):
             logit_lens(model("bert"), ragged())
-        with pytest.raises(InputError, match="no position"):
+        with pytest.raises(InputError, match="expected at least one position"):
             logit_lens(model("gpt2"), ragged(), [])
         with pytest.raises(InputError, match="one position for each of 3"):
             logit_lens(model("gpt2"), ragged(), torch.tensor([1, 2]))

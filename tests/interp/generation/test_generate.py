@@ -9,7 +9,7 @@ from tiny import STACKS, model, randomise, token_ids
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, generate, run
 from interp.attention import CrossAttention
 from interp.config import Writing
-from interp.generation.sampling import choose
+from interp.generation.sampling import choose, streams
 from interp.transformer import Stack
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
@@ -21,10 +21,10 @@ def writes(*given, **settings) -> torch.Tensor:
 
 def by_recomputing(transformer, ids: torch.Tensor, steps: int, temperature: float = 0.0) -> torch.Tensor:
     """The continuation with a whole pass a token over the last n_ctx tokens."""
-    generator = torch.Generator().manual_seed(0)
+    drawn = streams(0, TokenBatch.from_ids(ids))
     for _ in range(steps):
         logits = run(transformer, ids[:, -transformer.config.n_ctx :]).logits[:, -1]
-        new = choose(logits, temperature=temperature, generator=generator)
+        new = choose(logits, temperature=temperature, streams=drawn)
         ids = torch.cat([ids, new[:, None]], 1)
     return ids
 
@@ -84,11 +84,44 @@ def test_a_seed_repeats_its_draws_and_disturbs_no_other():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("two", [False, True], ids=["decoder", "encoder and decoder"])
+def test_a_prompt_is_sampled_in_any_batch_as_alone_and_its_copies_are_not_alike(two):
+    transformer = two_stacks("gpt2") if two else model("gpt2")
+    rows, how = [[5, 6, 7], [8, 9], [5, 6, 7], [3, 4, 5, 6]], {"temperature": 2.0, "top_k": 20, "seed": 4}
+    together = generate(transformer, TokenBatch.from_rows(rows), 6, **how).tokens
+    texts = [ids[real].tolist() for ids, real in zip(together.ids, together.mask, strict=True)]
+    for at in (0, 1, 3):
+        assert generate(transformer, torch.tensor([rows[at]]), 6, **how).ids[0].tolist() == texts[at]
+    assert texts[2] != texts[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"temperature": each} for each in (1e-45, 1e-320, 1e-30)),
+        *({"temperature": 1.0, "top_p": each} for each in (1e-300, 1e-12)),
+    ],
+    ids=str,
+)
+def test_what_is_next_to_nothing_takes_the_likeliest(settings):
+    transformer, prompt = model("gpt2"), token_ids(3, 5)
+    assert torch.equal(writes(transformer, prompt, 6, **settings), writes(transformer, prompt, 6))
+
+
+@pytest.mark.parametrize("penalty", [1e-40, 1e-300, 1e300])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1e300])
+def test_a_penalty_at_the_end_of_numbers_still_writes(penalty, temperature):
+    transformer = model("gpt2", dtype=torch.float32)
+    ids = writes(transformer, token_ids(3, 5), 6, repetition_penalty=penalty, temperature=temperature)
+    said = torch.isin(ids[0, 5:], ids[0, :5]).float().mean()
+    assert ids.shape == (3, 11)
+    assert temperature > 1 or said == (penalty < 1)  # what was said is said again, or never
+
+
 def draws(count: int = 4000, **settings) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
+    drawn = streams(0, TokenBatch.from_ids(torch.zeros(count, 1, dtype=torch.long)))
     logits = PROBABILITIES.log().expand(count, 4)
-    drawn = choose(logits, generator=generator, **settings)
-    return torch.bincount(drawn, minlength=4) / count
+    return torch.bincount(choose(logits, streams=drawn, **settings), minlength=4) / count
 
 
 def test_draws_follow_the_softmax():
@@ -128,7 +161,7 @@ def test_cuts_leave_exactly_the_likeliest(settings, support):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"max_new_tokens": -1}],
+    [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"max_new_tokens": -1}, {"top_k": 1.5}],
 )
 def test_settings_out_of_range(settings):
     with pytest.raises(InputError, match="expected"):

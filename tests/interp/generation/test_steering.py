@@ -231,8 +231,8 @@ def test_an_edited_models_edits_come_first():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"edit": {STREAM: zero(position=9)}}, r"no position \[9\] in prompt 0, which has 8 tokens"),
-        ({"edit": {STREAM: zero(step=5)}}, "no step 5: step 0 reads the prompt, and here 0-4 are read at most"),
+        ({"edit": {STREAM: zero(position=9)}}, "no position 9 in prompt 0: it has position 0-7"),
+        ({"edit": {STREAM: zero(step=5)}}, "no step 5 where step 0 reads the prompt: it has step 0-4"),
         ({"edit": {"decoder.7.resid_post": zero()}}, r"no site 'decoder\.7\.resid_post'"),
         ({"edit": {STREAM: lambda x: torch.stack([x, x])}}, "adds an axis before the prompts"),
         ({"edit": {STREAM: lambda x: x[:, :, :3]}}, "must keep its shape"),

@@ -399,7 +399,6 @@ class TestBadInput:
             ({"site": "pattern", "kind": "mean"}, "cannot ablate 'pattern' by kind='mean'.* expected 'zero'"),
             ({"site": "scores", "kind": "resample"}, "cannot ablate 'scores' by kind='resample'"),
             ({"site": "mlp.post", "by": ("layer", "head")}, "mlp.post can be swept by layer first, then any of pos"),
-            ({"kind": "noise"}, "no ablation 'noise'"),
             ({"kind": "mean", "mean": torch.zeros(3, 24)}, r"shape \(3, 4, 6\), got \(3, 24\)"),
             ({"kind": "zero", "mean": torch.zeros(3, 4, 6)}, "not used by kind='zero'"),
             ({"kind": "resample", "donors": torch.tensor([[1, 2]])}, "give longer ones"),

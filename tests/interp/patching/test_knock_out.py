@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 
@@ -229,6 +231,41 @@ def test_a_copying_head_needs_exactly_the_key_that_it_copies():
 def test_bad_claims_get_one_clear_error(build, message):
     with pytest.raises(InputError, match=message):
         knock_out(tiny_model("gpt2"), TokenBatch.from_rows(ROWS), [build()])
+
+
+@pytest.fixture
+def unchecked():
+    """Annotations are not checked, as for users."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
+def test_lists_and_arrays_are_claims_as_tensors_are(unchecked):
+    model, texts = tiny_model("gpt2"), TokenBatch.from_rows(ROWS)
+    keys = [[key == 1 for key in range(7)], [key in {0, 4} for key in range(7)]]
+    read = Read([5], log_probabilities([3]))
+    for of in (list, np.array):
+        listed = [Claim(0, of([2, 5]), of(keys)), Claim(0, of([2, 5]), of(keys), read)]
+        expected = [CLAIMS[0], replace(CLAIMS[0], read=Read(torch.tensor([5]), log_probabilities(torch.tensor([3]))))]
+        torch.testing.assert_close(knock_out(model, texts, listed), knock_out(model, texts, expected))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "expected"),
+    [
+        ("queries", 2, "positions, one a row"),
+        ("queries", [2.5], "positions, one a row"),
+        ("queries", ["she"], "positions, one a row"),
+        ("keys", [[1]], "True or False, row x key"),
+        ("keys", [True, False], "True or False, row x key"),
+        ("keys", [[True], [True, False]], "True or False, row x key"),
+        ("keys", None, "True or False, row x key"),
+        ("others", [[1.5]], "keys, row x key"),
+    ],
+    ids=str,
+)
+def test_what_is_no_claims_says_what_would_be(part, value, expected, unchecked):
+    with pytest.raises(InputError, match=f"^expected {part} as {expected}; got [^\n]*$"):
+        Claim(**{"prompt": 0, "queries": [2], "keys": [[True]], part: value})
 
 
 def test_positions_outside_the_text_are_refused():

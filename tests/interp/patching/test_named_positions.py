@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -87,6 +88,16 @@ def test_words_spans_and_functions_name_tokens_of_each_prompt():
     }
 
 
+def test_a_column_of_positions_may_hold_numbers():
+    texts = {"clean": COLUMNS[0], "corrupt": COLUMNS[1], "answer": COLUMNS[2], "wrong": COLUMNS[3]}
+    for places in ([0, 3, 1, -3], ["0", "Tim", " 1", "-3"], pd.Series([0, 3, 1, -3]), np.array([0, 3, 1, -3])):
+        pairs = Pairs.from_columns(worded(), {**texts, "position:NAME": places})
+        assert pairs.positions["NAME"].tolist() == [0, 3, 1, 1]
+    for odd in (1.5, float("nan"), None):
+        with pytest.raises(InputError, match=f"'{odd}', the place of NAME, is no word of"):
+            Pairs.from_columns(worded(), {**texts, "position:NAME": [0, 3, 1, odd]})
+
+
 def test_named_cells_are_those_of_a_whole_sweep():
     model, pairs = named()
     whole = Pairs.from_texts(model, *COLUMNS)
@@ -103,6 +114,40 @@ def test_named_cells_are_those_of_a_whole_sweep():
     top = top_cells(model, pairs, logit_difference(), "z", 1, by=AXES)
     effects = sweep(model, pairs, logit_difference(), "z", AXES).effect().mean(-1)
     assert effects[top.cells[0]].abs() == effects.abs().max()
+
+
+def test_names_of_one_token_are_one_cell_and_one_test():
+    (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
+    for by in (("layer", "position"), AXES):
+        site = "resid_pre" if len(by) == 2 else "z"
+        whole, other = (sweep(model, pairs, logit_difference(), site, by) for pairs in (once, twice))
+        assert other.positions == ("NAME=WORD", "END")
+        assert_close(other.values, whole.values)
+        tables = [found.table() for found in (whole, other)]
+        assert [len(table) for table in tables] == [len(tables[0])] * 2
+        pd.testing.assert_series_equal(*(table["q"] for table in tables))
+        assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
+        assert_close(sweep_by_forward(model, twice, logit_difference(), site, by).values, whole.values)
+    query = sweep(model, twice, logit_difference(), "pattern", ("layer", "query", "key")).table()
+    assert len(query) == len(sweep(model, once, logit_difference(), "pattern", ("layer", "query", "key")).table())
+    assert ablate(model, twice, logit_difference(), "z", AXES, "zero").positions == ("NAME=WORD", "END")
+    estimates = attribution_patching(model, twice, logit_difference(), {"z": AXES})
+    assert len(estimates.table()) == len(attribution_patching(model, once, logit_difference(), {"z": AXES}).table())
+    assert top_cells(model, twice, logit_difference(), "z", 1, by=AXES).positions == ("NAME=WORD", "END")
+    for way in (path_patch, path_patch_by_forward):
+        found = way(model, twice, logit_difference(), [Receiver("k", 1, 0, position="WORD")], by=AXES)
+        expected = way(model, once, logit_difference(), [Receiver("k", 1, 0, position="NAME")], by=AXES)
+        assert_close(found.values, expected.values)
+
+
+def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
+    """A sweep takes prompts in parts where memory is short: names may agree in one part and not in another."""
+    model, pairs = named(OTHER=[0, 3, 1, 2])
+    whole = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
+    assert whole.positions == ("NAME", "END", "OTHER")
+    monkeypatch.setattr("interp.patching.sweeps.shares", lambda *given: (1, 1 << 30))
+    parts = sweep(model, pairs, logit_difference(), "resid_pre", ("layer", "position"))
+    assert_close(parts.values, whole.values)
 
 
 def test_paths_lead_to_named_positions():

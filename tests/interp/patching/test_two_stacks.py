@@ -21,12 +21,14 @@ from interp.patching import (
     sweep,
     sweep_by_forward,
     top_cells,
+    unpatched,
 )
 from interp.patching.ablation import ablate, ablate_cells
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from interp.patching.replacements import mean_activation
 from interp.patching.results import Direction
 
+PLAIN = logit_difference()
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
 STREAMS = [(site, PLACES) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")]
@@ -336,7 +338,6 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("asked", "message"),
         [
-            ({"stack": "middle"}, "no stack 'middle' in this model: expected encoder or decoder"),
             ({"stack": "encoder", "attention": "cross"}, "no attention 'cross' in this model's encoder: expected self"),
             (
                 {"site": "resid_pre", "by": ("layer",), "attention": "cross"},
@@ -358,9 +359,9 @@ class TestBadInput:
             Pairs.from_ids(model, ids, ids + 1)
         with pytest.raises(InputError, match="reads one text: expected neither target nor source"):
             Pairs.from_ids(one, ids, ids + 1, target=ids)
-        with pytest.raises(InputError, match="expected pairs with a target"):
+        with pytest.raises(InputError, match="give target=, what the decoder reads for both prompts"):
             sweep(model, ragged_pairs(d_vocab=19), logit_difference())
-        with pytest.raises(InputError, match="expected pairs without target and source"):
+        with pytest.raises(InputError, match="reads one text: expected neither target nor source"):
             sweep(one, pairs_of_two("source"), logit_difference())
         with pytest.raises(InputError, match="expected a target or a source, got both"):
             ragged_pairs(target=rows((2, 2, 2)), source=rows((2, 2, 2)))
@@ -374,3 +375,19 @@ class TestBadInput:
         assert isinstance(pairs.target, TokenBatch)
         assert pairs.last.tolist() == [1, 1]
         assert sweep(model, pairs, logit_difference(), stack="encoder").effect().abs().max() > 1e-4
+
+
+def test_without_a_target_every_way_in_says_what_is_missing():
+    model, source = two_stacks("original"), rows((4, 4, 3), d_vocab=11)
+    alone = Pairs(source, rows((4, 4, 3), d_vocab=11, seed=1), torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6]))
+    one = variant("after")
+    ways = [lambda: model(source), lambda: kl_divergence().prepare(model, alone)]
+    for work in (sweep, sweep_by_forward, unpatched, top_cells, ablate):
+        ways += [lambda work=work: work(model, alone, kl_divergence()), lambda work=work: work(model, alone, PLAIN)]
+    for way in ways:
+        with pytest.raises(InputError, match="has an encoder and a decoder: give target="):
+            way()
+    with pytest.raises(InputError, match="reads one text: expected"):
+        sweep(one, pairs_of_two("source"), PLAIN)
+    with pytest.raises(InputError, match="reads one text: expected no target"):
+        one(source, target=source)

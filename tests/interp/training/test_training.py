@@ -2,6 +2,7 @@
 
 import math
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,26 @@ def test_where_torch_compile_fails_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: losses)
     with pytest.raises(InputError, match=r"torch.compile failed \(.*file too short\): .* compile = false$"):
         train(model(DECODER), sources(), replace(plan(), compile=True), tmp_path / "run", save=save)
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [lambda: torch.autocast("cpu", torch.bfloat16), torch.no_grad, torch.inference_mode],
+    ids=["autocast", "no_grad", "inference_mode"],
+)
+def test_what_the_caller_set_changes_no_training(outer, tmp_path):
+    trained = []
+    for name, context in (("plain", nullcontext), ("inside", outer)):
+        learner = model(DECODER)
+        with context():
+            train(learner, sources(), plan(4), tmp_path / name, save=save)
+        trained.append(weights(learner))
+    torch.testing.assert_close(*trained, rtol=0, atol=0)
+
+
+def test_a_model_of_two_stacks_is_not_trained_on_single_texts(tmp_path):
+    with pytest.raises(InputError, match="has an encoder and a decoder: give target="):
+        train(model(BOTH), sources(), plan(4), tmp_path / "run", save=save)
 
 
 def test_the_schedule_of_the_article_is_its_formula():
@@ -118,8 +139,8 @@ def test_a_plan_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("schedule", "cosin", "schedule must be one of cosine, linear, .* got 'cosin'"),
-        ("precision", "float16", "precision must be one of float32, bfloat16, got 'float16'"),
+        ("schedule", "cosin", "no schedule 'cosin': expected cosine or linear or"),
+        ("precision", "float16", "no precision 'float16': expected float32 or bfloat16"),
     ],
 )
 def test_a_word_that_is_none_of_the_known_is_refused(name, value, message):

@@ -25,7 +25,7 @@ from torch.testing import assert_close
 
 from analyses import coreference, corpora, part_of_speech, position
 from analyses.fingerprints import fingerprint
-from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, run, scale, sites, sweep, zero
+from interp import InputError, Pairs, TokenBatch, generate, logit_difference, patch, put, run, scale, sites, sweep, zero
 from interp.attribution import logit_lens
 from interp.initialisation import untrained
 from interp.patching import sweep_by_forward
@@ -158,6 +158,8 @@ def test_every_edit_has_our_effect(both, name):
             edit = {site: zero(head=1)}
         elif site.endswith(".scores"):
             edit = {site: lambda value: value.masked_fill(torch.arange(value.shape[-1]) == 1, -torch.inf)}
+        elif site.endswith(".pattern"):
+            edit = {site: put(0.2, head=1)}
         else:
             edit = {site: scale(0.3)}
         one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)

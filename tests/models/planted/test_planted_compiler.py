@@ -485,7 +485,6 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"form": "mixture"}, "unknown form 'mixture': expected one of decoder, encoder, grouped"),
             ({"behaviours": ["reads-minds"]}, "unknown behaviour 'reads-minds': expected one of previous-token, "),
             ({"behaviours": ["offset:far"]}, "unknown behaviour 'offset:far'"),
             ({"behaviours": ["offset:1"]}, "no 'offset:1' in a decoder"),

@@ -1,0 +1,64 @@
+"""Which entries of an axis does a selector name? Heads, positions and steps are counted alike in every call."""
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, TypeGuard
+
+import numpy as np
+from torch import Tensor
+
+from interp.errors import InputError
+
+Index = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor
+
+
+def is_number(index: Any) -> TypeGuard[int]:
+    """Whether a selector is a single whole number, which leaves its axis out; True and False are none."""
+    number = index.tolist() if isinstance(index, Tensor | np.ndarray) else index
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def dimensions(index: Any) -> int:
+    """Of an array or a tensor, which gives each text positions of its own; 0 of any other selector."""
+    return index.ndim if isinstance(index, Tensor | np.ndarray) else 0
+
+
+def for_texts(index: Any, n_texts: int, axis: str) -> list[Any]:
+    """The selector of each text: an entry or a row of an array, or else the same for all.
+
+    Raises:
+        InputError: an array without an entry or a row for each text.
+    """
+    if not dimensions(index):
+        return [index] * n_texts
+    if dimensions(index) > 2 or len(index) != n_texts:
+        raise InputError(
+            f"expected one {axis} for each of {n_texts} prompts, got an array of shape {tuple(index.shape)}: "
+            "several for every prompt are a list"
+        )
+    return index.tolist()
+
+
+def entries(index: Any, size: int, axis: str, owner: str, end: int | None = None) -> list[int]:
+    """The entries that a selector names of an axis of some size; negative numbers count back from `end` (the size).
+
+    Errors call the axis `axis` and say where it lies (`owner`: "in prompt 2").
+
+    Raises:
+        InputError: no whole numbers, none at all, or one outside the axis; a slice in steps of 0.
+    """
+    back = size if end is None else end
+    if isinstance(index, slice):
+        try:  # a range counts negative bounds back from its size
+            start, stop = (at if at is None or at >= 0 else at + back - size for at in (index.start, index.stop))
+            return [*range(size)[slice(start, stop, index.step)]]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"no {axis} {index} {owner}: expected whole numbers, in steps other than 0") from error
+    plain = index.tolist() if isinstance(index, Tensor | np.ndarray) else index
+    numbers = [*plain] if isinstance(plain, list | tuple | range) else [plain]
+    if not numbers:
+        raise InputError(f"expected at least one {axis} {owner}, got {index!r}")
+    for number in numbers:
+        if not is_number(number) or not -back <= int(number) < size:
+            raise InputError(f"no {axis} {number} {owner}: it has {axis} 0-{size - 1}")
+    return [int(number) + back * (int(number) < 0) for number in numbers]

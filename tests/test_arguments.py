@@ -1,0 +1,340 @@
+"""What is typed into a public function and is none of what it takes is refused in one line: every word for a `Literal`,
+every keyword, every seed. The functions are found by walking the packages, their arguments by their annotations.
+
+A function that needs an argument of a new name fails here until `VALUES` says what it may be called with.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Union, Unpack, get_args, get_origin, get_type_hints
+
+import jaxtyping
+import pandas as pd
+import pytest
+import torch
+from tiny import GPT2, model, token_ids
+
+import analyses
+import interp
+import models
+from analyses import corpora
+from analyses.figures import Drawn
+from analyses.runs import RunFolder
+from interp import InputError, Pairs, Phase, Plan, generate, logit_difference, run, sweep
+from interp.attribution import direct_logit_attribution, logit_lens
+from interp.config import Experts, Gated, LayerNorm, Local, Plain, RMSNorm, Rotary, Sinusoidal, Transform
+from interp.edits import SelectiveEdit
+from interp.patching import (
+    Claim,
+    Receiver,
+    ablate,
+    atp_star,
+    attribution_patching,
+    edge_attribution,
+    path_patch,
+    path_patch_by_forward,
+    sweep_by_forward,
+    top_cells,
+)
+from interp.showing import Shown
+from interp.training import Windows
+from models import recipes
+from models.stories import story
+
+pytestmark = pytest.mark.filterwarnings("ignore::interp.errors.InputWarning")  # a random model does no task
+ROOT = Path(__file__).resolve().parents[1]
+WRONG = "nois"
+QUESTIONS = ["analyses.position", "analyses.part_of_speech", "analyses.coreference", "analyses.own_measures"]
+
+
+@pytest.fixture(autouse=True)
+def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annotations are not checked, as for users, and what is written is written elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
+# What public functions may be called with.
+
+
+@cache
+def decoder() -> Any:
+    return model("gpt2", dtype=torch.float32)
+
+
+@cache
+def pairs() -> Pairs:
+    return Pairs.from_ids(decoder(), token_ids(3, 5), token_ids(3, 5, seed=1), [3, 4, 5], [6, 7, 8])
+
+
+def ids() -> torch.Tensor:
+    return token_ids(2, 5)
+
+
+def answers() -> Any:
+    return logit_difference(torch.tensor([1, 2]), torch.tensor([3, 4]))
+
+
+def prompts() -> pd.DataFrame:
+    return pd.DataFrame({"clean": ["Tim was"], "corrupt": ["Sue was"], "answer": [" he"], "wrong": [" she"]})
+
+
+SITES = {"z": ("layer", "head")}
+VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
+    "model": decoder,
+    "pairs": pairs,
+    **dict.fromkeys(["tokens", "prompt", "prompts", "texts", "interp.attribution.head_results.out"], ids),
+    "sites": lambda: SITES,
+    **dict.fromkeys(["cells", "order"], lambda: [(0, 0)]),
+    "receivers": lambda: [Receiver("q", 1, 0)],
+    "claims": lambda: [Claim(0, [2], [[True, False, False, False, False]])],
+    "found": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
+    **dict.fromkeys(["metric", "metrics"], logit_difference),
+    **dict.fromkeys([f"interp.patching.ablate{each}.metrics" for each in ("", "_cells", "_in_order")], answers),
+    "layer": lambda: 0,
+    "rows": lambda: [[1, 2], [3]],
+    "value": lambda: torch.zeros(()),
+    "factor": lambda: 1.0,
+    "interp.change.function": lambda: lambda value: value,
+    "interp.stream.model": lambda: models.load("default"),
+    "interp.patching.Sweep.rows.metric": lambda: "logit_difference",
+    "interp.patching.Claim.prompt": lambda: 0,
+    "queries": lambda: [2],
+    "keys": lambda: [[True]],
+    "shared": lambda: False,
+    **dict.fromkeys(["types", "interp.probes.control_labels.labels"], lambda: [0, 1]),
+    **{f"interp.StackConfig.{each.name}": partial(getattr, GPT2, each.name) for each in fields(GPT2)},
+    "phases": lambda: (Phase(1, 2, 8),),
+    "plan": lambda: Plan((Phase(1, 2, 8),), warmup=0),
+    "sources": lambda: {"ids": Windows(torch.arange(29))},
+    "save": lambda: models.save,
+    "out": lambda: Path("out"),
+    # what is returned, whose methods are public
+    "Sweep": lambda: sweep(decoder(), pairs(), logit_difference()),
+    "Ablation": lambda: ablate(decoder(), ids(), answers()),
+    "Magnitudes": lambda: atp_star(decoder(), pairs(), logit_difference(), SITES)["z"],
+    "SiteEstimates": lambda: attribution_patching(decoder(), pairs(), logit_difference(), SITES),
+    "TopCells": lambda: top_cells(decoder(), pairs(), logit_difference(), k=2),
+    "Edges": lambda: edge_attribution(decoder(), pairs(), logit_difference()),
+    "DirectAttribution": lambda: direct_logit_attribution(decoder(), ids(), 1, 2),
+    "LogitLens": lambda: logit_lens(decoder(), ids()),
+    "Run": lambda: run(decoder(), ids()),
+    # of models
+    "models.load.name": lambda: "default",
+    "directory": lambda: ROOT / "models/checkpoints/default",
+    "dtype": lambda: torch.float32,
+    "device": lambda: torch.device("cpu"),
+    "names": lambda: ("weight",),
+    "strength": lambda: 1.0,
+    "count": lambda: 1,
+    **dict.fromkeys(["seed", "index"], lambda: 0),
+    "Recipe": lambda: recipes.read("small"),
+    # of analyses
+    "analyses.model": lambda: models.load("default"),
+    "analyses.prompts": prompts,
+    "analyses.pairs": lambda: Pairs.from_columns(models.load("default"), prompts()),
+    "corpus": lambda: [story(0, 0)],
+    "corpora": lambda: [corpora.read("stories:1")],
+    "analyses.labels.label.corpora": dict,
+    "models": lambda: dict.fromkeys(["one", "other"], models.load("default")),
+    "folders": lambda: [Path("run")],
+    "load": lambda: models.load,
+    "run": lambda: RunFolder(Path("run"), "run", {"files": []}),
+    **dict.fromkeys(["title", "name"], lambda: "measure"),
+    **dict.fromkeys(["measures", "headline"], list),
+    "collector": lambda: None,
+    "analyses.own_measures.measure_pairs.pairs": lambda: lambda text: [],
+    "length": lambda: 3,
+    "Drawn": Drawn,
+    "fname": lambda: "figure.png",
+}
+BESIDE = {"interp.attribution.LogitLens.table": {"right": 1, "wrong": 2}}  # without which a seed is not used
+PARTS = {  # of configurations: their words are refused where they are put together
+    type(part): part
+    for part in (
+        *(RMSNorm(), Sinusoidal(), Rotary(), Plain("gelu"), Gated("silu"), Transform("gelu", LayerNorm())),
+        *(Experts(3, 2, Gated("silu")), Local((0,), 1, Rotary())),
+    )
+}
+
+
+# The walk.
+
+
+class Public(NamedTuple):
+    name: str
+    call: Callable[..., Any]
+    method_of: str = ""
+
+    def hints(self) -> dict[str, Any]:
+        """The annotation of each argument; of keywords that a `TypedDict` lists, each one's."""
+        found = get_type_hints(self.call.__init__ if inspect.isclass(self.call) else self.call)
+        found.pop("return", None)
+        for name, kind in [*found.items()]:
+            if get_origin(kind) is Unpack:
+                del found[name]
+                found |= get_type_hints(get_args(kind)[0])
+        return found
+
+    def takes_any_keyword(self) -> bool:
+        return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(self.call).parameters.values())
+
+    def __call__(self, **given: Any) -> Any:
+        """Call it, with values for what it needs besides, and use what comes out as it is meant to be."""
+        given = {**BESIDE.get(self.name, {}), **given}
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        parameters = [each for each in inspect.signature(self.call).parameters.values() if each.kind not in several]
+        needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
+        values = {name: self.value(name) for name in needed}
+        made = self.call(*([values.pop("self")] if "self" in values else []), **values, **given)
+        if isinstance(made, Receiver):
+            return path_patch(decoder(), pairs(), logit_difference(), [made])
+        if isinstance(made, SelectiveEdit):
+            return run(decoder(), ids(), edit={"decoder.0.attn.z": made})
+        return [*made] if isinstance(made, Iterator) else made
+
+    def value(self, name: str) -> Any:
+        """What it may be called with."""
+        if self.name.startswith("analyses.figures.") and not self.method_of:
+            return None  # words and keywords are checked before anything is drawn
+        name = self.method_of if name == "self" else name
+        places = f"{self.name}.{name}", f"{self.name.split('.')[0]}.{name}", name
+        make = next((VALUES[each] for each in places if each in VALUES), None)
+        assert make is not None, f"VALUES lacks {places[0]}"
+        return make()
+
+
+def inside(package: types.ModuleType) -> Iterator[pkgutil.ModuleInfo]:
+    return pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+
+
+def walked() -> Iterator[types.ModuleType]:
+    """The packages that list what is public, the modules that the pages about the API show, and the questions."""
+    packages = [found.name for root in (interp, models, analyses) for found in inside(root) if found.ispkg]
+    modules = [importlib.import_module(name) for name in packages if name != "models.lens"]  # wants TransformerLens
+    yield from (module for module in (interp, models, analyses, *modules) if hasattr(module, "__all__"))
+    for page in sorted((ROOT / "docs/api").glob("*.md")):
+        yield from map(importlib.import_module, re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE))
+    yield from map(importlib.import_module, QUESTIONS)
+
+
+RETURNED = Shown, dict, pd.DataFrame, Drawn  # classes that calls return, and nobody calls
+
+
+def public() -> Iterator[Public]:
+    """Every public function, class and method."""
+    for module in walked():
+        own = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+        for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
+            each, place = getattr(module, name), f"{module.__name__}.{name}"
+            if inspect.isroutine(each):
+                yield Public(place, each)
+            elif inspect.isclass(each) and not getattr(each, "_is_protocol", False):
+                if not issubclass(each, RETURNED):
+                    yield Public(place, each)
+                for method, function in vars(each).items():
+                    bare = getattr(function, "__func__", function)
+                    if inspect.isfunction(bare) and not method.startswith("_"):
+                        yield Public(f"{place}.{method}", bare, name)
+
+
+PUBLIC = [*{id(each.call): each for each in public()}.values()]
+WITH_KEYWORDS = [each for each in PUBLIC if each.takes_any_keyword()]
+SEEDED = [each for each in PUBLIC if "seed" in each.hints() and (inspect.isroutine(each.call) or each.call is Plan)]
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if isinstance(kind, types.UnionType) or get_origin(kind) is Union else (kind,)
+
+
+def wrong_values(kind: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What makes a value that is none of an annotation's, by where the word stands in a part of a configuration."""
+    for part in alternatives(kind):
+        if get_origin(part) is Literal:
+            yield "", lambda: WRONG
+        elif get_origin(part) in {Sequence, Collection} and get_origin(get_args(part)[0]) is Literal:
+            yield "", lambda: [WRONG]
+        elif inspect.isclass(part) and part in PARTS:
+            for field, own in get_type_hints(part).items():
+                for place, make in wrong_values(own):
+                    yield f" {part.__name__}.{field}{place}", partial(with_field, part, field, make)
+
+
+def with_field(part: type, field: str, make: Callable[[], Any]) -> Any:
+    return replace(PARTS[part], **{field: make()})
+
+
+def literal_arguments() -> Iterator[Any]:
+    for function in PUBLIC:
+        for name, kind in function.hints().items():
+            for place, make in wrong_values(kind):
+                if not place or function.name.startswith("interp."):
+                    yield pytest.param(function, name, make, id=f"{function.name}-{name}{place}")
+
+
+LITERALS = [*literal_arguments()]
+
+
+def test_the_walk_finds_what_is_public():
+    assert len(PUBLIC) > 250
+    assert len(LITERALS) > 60
+    calls = {each.call for each in PUBLIC}
+    assert {sweep, ablate, generate, models.load, analyses.view, corpora.read, Pairs.from_columns} <= calls
+
+
+@pytest.mark.parametrize(("function", "name", "make"), LITERALS)
+def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, make):
+    with pytest.raises(InputError, match=rf"^[^\n]*{WRONG}[^\n]*$"):
+        function(**{name: make()})
+
+
+@pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda each: each.name)
+def test_an_unknown_keyword_is_refused(function):
+    """Python refuses those of all other functions."""
+    with pytest.raises((InputError, TypeError), match="donor"):
+        function(donor=1)
+
+
+@pytest.mark.parametrize("function", SEEDED, ids=lambda each: each.name)
+def test_a_seed_that_is_no_whole_number_is_refused(function):
+    with pytest.raises(InputError, match=r"expected a whole number as seed, 0 or more .*; got 1\.5"):
+        function(seed=1.5)
+
+
+def test_a_name_of_an_argument_takes_words_everywhere_or_nowhere():
+    """So that no `str` is left where a function takes some words alone."""
+    plain: dict[str, list[str]] = {}
+    worded: set[str] = set()
+    for function in PUBLIC:
+        for name, kind in (
+            function.hints().items() if inspect.isroutine(function.call) and not function.method_of else ()
+        ):
+            if any(get_origin(each) is Literal for each in alternatives(kind)):
+                worded.add(name)
+            elif str in alternatives(kind):
+                plain.setdefault(name, []).append(function.name)
+    assert not {name: where for name, where in plain.items() if name in worded}
+
+
+@pytest.mark.parametrize(("said", "meant"), [("denoising", "denoise"), ("noising", "noise")])
+def test_denoising_and_noising_mean_what_they_say(said, meant):
+    given = decoder(), pairs(), logit_difference()
+    receivers = [Receiver("q", 1, 0)]
+    for measure in (
+        lambda way: sweep(*given, direction=way),
+        lambda way: sweep_by_forward(*given, direction=way),
+        lambda way: path_patch(*given, receivers, direction=way),
+        lambda way: path_patch_by_forward(*given, receivers, direction=way),
+        lambda way: attribution_patching(*given, SITES, direction=way),
+        lambda way: atp_star(*given, SITES, direction=way),
+        lambda way: top_cells(*given, k=2, direction=way),
+        lambda way: edge_attribution(*given, direction=way),
+    ):
+        assert measure(said).table().equals(measure(meant).table())
