@@ -312,7 +312,7 @@ def _with_moved_values(
         if claim.others is not None:
             others = claim.others[inside, : keys.shape[1]].clamp(min=0).to(z.device)
             change = change.scatter_add(-1, others.expand_as(weights), weights)
-        values = v[prompt, : keys.shape[1], own * v.shape[2] // z.shape[2]]  # key head d_head
+        values = v[prompt][: keys.shape[1], own * v.shape[2] // z.shape[2]]  # key head d_head
         z[prompt, queries[:, None], own] += einsum(change, values, "head row key, key head d_head -> row head d_head")
     return z
 
