@@ -103,6 +103,7 @@ class Model(Protocol):
     ) -> Float[Tensor, "*batch position d_vocab"] | None:
         """Logits of every position, of `target` where there are two stacks; None where there is no output layer.
 
-        On its way it passes the value of each site through `tap(name, value)`, and goes on with what comes back.
+        On its way it passes the value of each site through `tap(name, value)`, and goes on with what comes back. A
+        third argument, a function of an edited value, restores what no edit may change, such as the mask.
         """
         ...
