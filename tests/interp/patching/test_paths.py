@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from covering import pairwise
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import Gated, NoMLP, NoNorm, RMSNorm, Rotary
@@ -87,22 +88,20 @@ def possible(kind: str, name: str, sender: str) -> bool:
     return kind != "attention only" or (sender == "z" and not name.endswith("mlp"))
 
 
-def cases(n_turns: int) -> list[tuple[Any, ...]]:
-    """Each kind meets each group of receivers; `n_turns` of all senders, ways through and directions take turns."""
-    turns = list(product(SENDERS, THROUGH, ("denoise", "noise")))
-    found = []
-    for (nth, kind), (at, name) in product(enumerate(KINDS), enumerate(ENDS)):
-        for again in range(n_turns):  # six turns of five kinds are all 30
-            (sender, by), through, direction = turns[(7 * at + 6 * nth + again) % len(turns)]
-            if possible(kind, name, sender):
-                found.append((kind, name, sender, by, through, direction))
-    return found
+CASES = pairwise(
+    KINDS,
+    ENDS,
+    SENDERS,
+    THROUGH,
+    ("denoise", "noise"),
+    possible=lambda kind, name, sender, *_: possible(kind, name, sender[0]),
+)
 
 
-def check(kind, name, sender, by, through, direction):
+def check(kind, name, sender, through, direction):
     model, pairs = build(kind), ragged_pairs()
     metrics = [logit_difference(), kl_divergence()]
-    arguments = (model, pairs, metrics, ends(model, name), sender, by, through, direction)
+    arguments = (model, pairs, metrics, ends(model, name), *sender, through, direction)
     fast, plain = path_patch(*arguments), path_patch_by_forward(*arguments)
     assert (fast.site, fast.direction, fast.axes) == (plain.site, plain.direction, plain.axes)
     for table in ("values", "clean", "corrupt"):
@@ -110,29 +109,14 @@ def check(kind, name, sender, by, through, direction):
     assert fast.effect().nan_to_num().abs().max() > 1e-6  # paths that carry nothing would prove nothing
 
 
-ARGUMENTS = ("kind", "name", "sender", "by", "through", "direction")
+@pytest.mark.parametrize(("kind", "name", "sender", "through", "direction"), CASES, ids=str)
+def test_every_cell_equals_two_plain_forward_passes(kind, name, sender, through, direction):
+    check(kind, name, sender, through, direction)
 
 
-def quick() -> list[tuple[Any, ...]]:
-    """One turn each; every position of every head is many runs, so of these every sixth is enough."""
-    found = cases(1)
-    by_place = [case for case in found if case[3] == PLACES]
-    return [case for case in found if case[3] != PLACES or case in by_place[::6]]
-
-
-@pytest.mark.parametrize(ARGUMENTS, quick(), ids=str)
-def test_every_cell_equals_two_plain_forward_passes(kind, name, sender, by, through, direction):
-    check(kind, name, sender, by, through, direction)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(ARGUMENTS, cases(6), ids=str)
-def test_all_paths_of_all_kinds_equal_two_plain_forward_passes(kind, name, sender, by, through, direction):
-    check(kind, name, sender, by, through, direction)
-
-
-@pytest.mark.parametrize("through", THROUGH)
-@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+@pytest.mark.parametrize(
+    ("kind", "through"), [*zip(("pre", "grouped queries", "post-norm encoder"), THROUGH, strict=True)]
+)
 def test_in_float32_cells_agree_to_rounding(kind, through):
     model, pairs = build(kind, torch.float32), ragged_pairs()
     arguments = (model, pairs, logit_difference(), ENDS["several kinds"], "z", HEADS, through)
@@ -141,11 +125,13 @@ def test_in_float32_cells_agree_to_rounding(kind, through):
     )
 
 
-@pytest.mark.parametrize("name", ["several kinds", "positions"])
-@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("pre", "several kinds"), ("grouped queries", "positions"), ("post-norm encoder", "several kinds")],
+)
 def test_the_fused_kernel_for_long_prompts_gives_the_same_cells(kind, name, monkeypatch):
     monkeypatch.setattr(shared_keys, "_SMALL_ROWS", 0)  # every prompt counts as long
-    check(kind, name, "z", HEADS, "everything", "denoise")
+    check(kind, name, ("z", HEADS), "everything", "denoise")
 
 
 @pytest.mark.parametrize("kind", ["pre", "post-norm encoder"])
@@ -184,7 +170,7 @@ class TestIdentities:
 
     @pytest.mark.parametrize(
         ("kind", "sender", "by"),
-        [(kind, *sender) for kind, sender in product(KINDS, SENDERS) if possible(kind, "logits", sender[0])],
+        [(kind, *sender) for kind, sender in zip(KINDS, (*SENDERS[1:], SENDERS[0]), strict=True)],
         ids=str,
     )
     def test_all_paths_to_the_logits_are_the_sender_itself(self, kind, sender, by):
