@@ -7,8 +7,8 @@ A family joins with a test module of its own, called test_families_*.py:
     TestLlama = checked({"llama": Variant("LlamaConfig", "LlamaForCausalLM", {"num_hidden_layers": 2, ...}), ...})
 
 and so gets every test below, once a variant: a tiny random model is made with `transformers`, every weight drawn, and
-written with `save_pretrained`; ours is loaded from there. Of a model's later variants `make test` asks parity and saving
-alone. `python tests/families.py` then writes the family into the table of docs/families.md, which has a row for each
+written with `save_pretrained`; ours is loaded from there. Of a model's later variants `make test` asks only parity and
+saving. `python tests/families.py` then writes the family into the table of docs/families.md, which has a row for each
 registered family.
 """
 
