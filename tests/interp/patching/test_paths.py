@@ -1,20 +1,20 @@
 """Path patching against two plain forwards a cell, and paths whose effect follows on paper."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from covering import pairwise
 
-from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
-from interp.config import Gated, NoMLP, NoNorm, RMSNorm, Rotary
+from interp import InputError, Transformer, run
 from interp.patching import Pairs, function, kl_divergence, logit_difference, shared_keys, sweep
 from interp.patching.path_patching import path_patch
 from interp.patching.plain_paths import Receiver, path_patch_by_forward
 from interp.patching.results import Direction
 from models import planted
 from models.planted import Planted
+from tests.interp.patching import test_sweeps
+from tests.interp.patching.test_sweeps import build
 
 LENGTHS, FIRSTS = (5, 5, 4), (1, 2, 1)
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
@@ -38,43 +38,8 @@ SENDERS = [("z", HEADS), ("z", PLACES), ("z", ("layer",)), ("mlp_out", ("layer",
 THROUGH = ("nothing", "mlps", "everything")
 
 
-def build(kind: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    sizes: dict[str, Any] = {"n_layers": 3, "d_model": 20, "n_heads": 4, "d_head": 6, "d_mlp": 23, "n_ctx": 11}
-    sizes["d_vocab"] = 37
-    match kind:
-        case "post-norm encoder":
-            config = TransformerConfig(encoder=StackConfig(**sizes, causal=False, wiring="post", embedding_norm=True))
-        case "grouped queries":
-            stack = StackConfig(
-                **sizes, causal=True, n_kv_heads=2, positions=Rotary(), norm=RMSNorm(), mlp=Gated("silu")
-            )
-            config = TransformerConfig(decoder=stack, output="tied")
-        case "attention only":
-            config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, mlp=NoMLP()))
-        case "plain sums":
-            stack = StackConfig(**sizes, causal=True, mlp=NoMLP(), norm=NoNorm(), attention_bias=False)
-            config = TransformerConfig(decoder=stack)
-        case _:
-            config = TransformerConfig(
-                decoder=StackConfig(**sizes, causal=True, wiring="post" if kind == "post" else "pre")
-            )
-    torch.manual_seed(0)
-    model = Transformer(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.15 * torch.randn_like(weight))
-    return model.to(dtype)
-
-
-def ragged_pairs(lengths=LENGTHS, firsts=FIRSTS) -> Pairs:
-    generator = torch.Generator().manual_seed(1)
-    clean = [torch.randint(37, (length,), generator=generator).tolist() for length in lengths]
-    corrupt = [list(row) for row in clean]
-    for row, first in zip(corrupt, firsts, strict=True):
-        row[first], row[first + 1] = (row[first] + 1) % 37, (row[first + 1] + 5) % 37
-    batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
-    answers = torch.arange(1, 2 * len(lengths) + 1)
-    return Pairs(*batches, answers[: len(lengths)], answers[len(lengths) :])
+def ragged_pairs() -> Pairs:
+    return test_sweeps.ragged_pairs(LENGTHS, FIRSTS)
 
 
 def ends(model: Transformer, name: str) -> list[Receiver]:
@@ -223,7 +188,7 @@ class TestIdentities:
         assert (found[~torch.tensor(reached)] == 0).all()
 
     def test_direct_paths_stay_at_their_position_and_attention_moves_them_on(self):
-        model, pairs = build("pre"), ragged_pairs((9, 9), (3, 3))
+        model, pairs = build("pre"), test_sweeps.ragged_pairs((9, 9), (3, 3))
         here = [Receiver("q", 2, position=6)]
         reading = function(lambda logits: logits[..., 0, 3], "reading", torch.tensor([[6], [6]]))
         for through, at in zip(THROUGH, [[6], [6], [3, 4, 5, 6]], strict=True):

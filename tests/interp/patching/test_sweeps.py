@@ -5,7 +5,7 @@ import torch
 from covering import pairwise
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig
-from interp.config import Gated, NoMLP, RMSNorm, Rotary
+from interp.config import Gated, NoMLP, NoNorm, RMSNorm, Rotary
 from interp.patching import (
     Metric,
     Pairs,
@@ -42,7 +42,7 @@ CASES = pairwise(
 )
 
 
-def build(kind: str, dtype: torch.dtype) -> Transformer:
+def build(kind: str, dtype: torch.dtype = torch.float64) -> Transformer:
     sizes = {"n_layers": 3, "d_model": 30, "n_heads": 4, "d_head": 10, "d_mlp": 44, "n_ctx": 13, "d_vocab": 37}
     match kind:
         case "post-norm encoder":
@@ -54,6 +54,9 @@ def build(kind: str, dtype: torch.dtype) -> Transformer:
             config = TransformerConfig(decoder=stack, output="tied")
         case "attention only":
             config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, mlp=NoMLP()))
+        case "plain sums":
+            stack = StackConfig(**sizes, causal=True, mlp=NoMLP(), norm=NoNorm(), attention_bias=False)
+            config = TransformerConfig(decoder=stack)
         case _:
             config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, wiring=kind))
     torch.manual_seed(0)
@@ -64,14 +67,15 @@ def build(kind: str, dtype: torch.dtype) -> Transformer:
     return model.to(dtype)
 
 
-def ragged_pairs() -> Pairs:
+def ragged_pairs(lengths=LENGTHS, firsts=FIRSTS) -> Pairs:
     generator = torch.Generator().manual_seed(1)
-    clean = [torch.randint(37, (length,), generator=generator).tolist() for length in LENGTHS]
+    clean = [torch.randint(37, (length,), generator=generator).tolist() for length in lengths]
     corrupt = [list(row) for row in clean]
-    for row, first in zip(corrupt, FIRSTS, strict=True):
+    for row, first in zip(corrupt, firsts, strict=True):
         row[first], row[first + 1] = (row[first] + 1) % 37, (row[first + 1] + 5) % 37
     batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
-    return Pairs(*batches, torch.tensor([1, 2, 3, 4, 5]), torch.tensor([6, 7, 8, 9, 10]))
+    answers = torch.arange(1, 2 * len(lengths) + 1)
+    return Pairs(*batches, answers[: len(lengths)], answers[len(lengths) :])
 
 
 @pytest.mark.parametrize(("kind", "site", "by", "direction"), CASES, ids=str)
