@@ -4,15 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: report test lint types notebooks check-notebooks docs gallery setup clean
+.PHONY: report test test-all lint types notebooks check-notebooks docs gallery setup clean
 
 report: $(READY)  ## the default model's report, in report/
 	$(BIN)/interp report --out report
 
 # one process a core: threads that spin while they wait would take it from the others
-test: export OMP_WAIT_POLICY ?= PASSIVE
-test: $(READY)  ## the test suite; `make test SLOW=1` runs the slow tests too
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(if $(SLOW),,-m "not slow")
+PYTEST := OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-PASSIVE} $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+test: $(READY)  ## the tests that CI runs: all that are quick, and one slow test of each kind
+	$(PYTEST) -m "not slow or smoke"
+
+test-all: $(READY)  ## all tests
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

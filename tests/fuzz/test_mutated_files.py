@@ -32,7 +32,9 @@ def test_fifty_damaged_files_are_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.smoke] * (name == "training pairs")) for name in READERS]
+)
 def test_two_thousand_damaged_files_are_read_or_refused(name: str) -> None:
     assert not faults(name, range(2_000))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import pairwise
 from einops import einsum
 from tiny import randomise, token_ids
 from torch import Tensor
@@ -175,9 +176,9 @@ def test_fused_attention_equals_explicit_attention(name):
 # --- padding, order, one target for many sources
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("source_side", ["left", "right"])
-@pytest.mark.parametrize("target_side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("name", "source_side", "target_side"), pairwise(CONFIGS, ("left", "right"), ("left", "right"))
+)
 def test_a_padded_pair_equals_the_pair_alone(name, source_side, target_side):
     model = build(name)
     source = TokenBatch.from_rows(SOURCES, side=source_side, pad_id=11)
@@ -296,9 +297,7 @@ CROSSING = [
 ]
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("site", CROSSING)
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("name", "site", "side"), pairwise(CONFIGS, CROSSING, ("left", "right")))
 def test_cells_on_a_leading_axis_equal_separate_runs(name, site, side):
     model, final = build(name), "decoder.resid_final"
     source, target = TokenBatch.from_rows(SOURCES, side=side), TokenBatch.from_rows(TARGETS, side=side)

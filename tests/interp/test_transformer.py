@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import pairwise
 from einops import einsum, rearrange
 from tiny import GPT2, LLAMA, STACKS, model, token_ids
 from torch import Tensor
@@ -304,11 +305,9 @@ EDITABLE = [
 ]
 
 
-@pytest.mark.parametrize("site", EDITABLE)
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
-@BATCHED
-def test_cells_on_a_leading_axis_equal_separate_runs(site, name, batch):
-    transformer, final = model(name), final_of(model(name))
+@pytest.mark.parametrize(("site", "name", "padding"), pairwise(EDITABLE, ("gpt2", "llama", "bert"), BATCHES))
+def test_cells_on_a_leading_axis_equal_separate_runs(site, name, padding):
+    transformer, final, batch = model(name), final_of(model(name)), BATCHES[padding]
     place = f"{stack_of(transformer)}.{site}"
     edits = [lambda value: value, lambda value: -value, lambda value: value * 0.25]
     together = run(transformer, batch, final, {place: lambda value: torch.stack([edit(value) for edit in edits])})

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pandas as pd
 import pytest
@@ -18,11 +19,9 @@ from interp import InputError
 
 
 @pytest.fixture(scope="module")
-def position(tmp_path_factory) -> Path:
-    """A report of attention by position, of a model that reads token ids, with one head that a label is given."""
-    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
-    out = tmp_path_factory.mktemp("inspect") / "position"
-    report.build(tiny.model("gpt2"), [], out, name="tiny", **settled)
+def position(position_report, tmp_path_factory) -> Path:
+    """The report of attention by position, with one head that a label is given."""
+    out = copytree(position_report, tmp_path_factory.mktemp("inspect") / "position")
     heads = out / "tables/heads.parquet"
     table = pd.read_parquet(heads)
     chosen = (table["layer"] == 1) & (table["head"] == 2) & (table["measure"] == "previous-token")

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pandas as pd
 import pytest
 import tiny
 import typer
 
-from analyses import report
 from analyses.cli import app as cli
 from analyses.cli.app import app
 from analyses.report.scaffold import write
@@ -33,14 +33,13 @@ def test_every_command_has_both_and_says_what_they_mean(name):
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory) -> dict[str, str]:
+def given(position_report, tmp_path_factory) -> dict[str, str]:
     """A run with a table of heads, and a model that reads token ids."""
     folder = tmp_path_factory.mktemp("given")
     row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "effect": 0.5}
     page = Page("What?", ["short"], [], tables={"rows": pd.DataFrame([row])})
     write(folder / "run", lambda run: page, {"tiny": tiny.model("gpt2")}, seed=0, command="interp x")
-    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
-    report.build(tiny.model("gpt2"), [], folder / "report", name="tiny", **settled)
+    copytree(position_report, folder / "report")
     save(tiny.model("gpt2"), folder / "ids")
     return {each.upper(): str(folder / each) for each in ("run", "report", "ids")}
 

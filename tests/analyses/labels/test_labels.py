@@ -238,7 +238,7 @@ def test_models_that_have_learnt_nothing_carry_no_label(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["decoder", "encoder"])
+@pytest.mark.parametrize("form", [pytest.param("decoder", marks=pytest.mark.smoke), "encoder"])
 def test_composed_heads_are_labelled_and_impostors_are_not(form):
     behaviours = ["previous-token", "offset", "noun-to-adjective", "antecedent", "nearest-noun", "same-form"]
     composed = compose(3, form=form, n_layers=2, n_heads=4, behaviours=behaviours)

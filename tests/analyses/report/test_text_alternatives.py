@@ -11,7 +11,6 @@ from analyses import report
 from analyses.report import text_alternatives as told
 from tests.analyses.headlines.hand_made_tables import at, heads_row, label_row
 from tests.pages import page_of, retold
-from tests.tiny import model
 
 HEADS = pd.DataFrame(
     [
@@ -110,11 +109,9 @@ def test_a_page_that_tells_a_title_or_a_caption_again_is_found(tmp_path):
     assert retold(figure.format("Two of three heads.")) == []
 
 
-def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(tmp_path):
-    settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
-    out = report.build(model("gpt2"), [], tmp_path / "out", **settled)
-    page = (out / "report.html").read_text("utf-8")
-    assert len([tag for tag, _ in page_of(out).tags if tag == "figure"]) >= 4
+def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(position_report):
+    page = (position_report / "report.html").read_text("utf-8")
+    assert len([tag for tag, _ in page_of(position_report).tags if tag == "figure"]) >= 4
     assert retold(page) == []
 
 

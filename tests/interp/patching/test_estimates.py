@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from covering import pairwise
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
 from interp.config import NoMLP, NoNorm, Plain, Rotary
@@ -96,8 +97,9 @@ def test_coarser_cells_are_sums_of_finer_ones_in_the_order_of_the_axes(kind):
         torch.testing.assert_close(coarse.nan_to_num(), summed, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
-@pytest.mark.parametrize(("site", "by"), [(site, by) for site in ("z", "q", "k") for by in BY_HEAD[2:]])
+@pytest.mark.parametrize(
+    ("site", "by", "direction"), pairwise(("z", "q", "k"), BY_HEAD[2:], ("denoise", "noise")), ids=str
+)
 def test_a_table_is_laid_out_as_that_of_the_sweep(site, by, direction):
     model, pairs = build("grouped queries", torch.float64), ragged_pairs()
     metrics = [logit_difference(), log_probability()]
@@ -143,9 +145,9 @@ class TestWhereTheWayIsLinear:
         assert exact.nan_to_num().abs().max() > 0.1
         torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
 
-    @pytest.mark.parametrize("kind", ["plain", "rotary, grouped", "encoder"])
-    @pytest.mark.parametrize("site", ["q", "k"])
-    @pytest.mark.parametrize("by", BY_HEAD, ids="-".join)
+    @pytest.mark.parametrize(
+        ("kind", "site", "by"), pairwise(("plain", "rotary, grouped", "encoder"), ("q", "k"), BY_HEAD), ids=str
+    )
     def test_the_qk_fix_makes_the_last_layers_queries_and_keys_exact(self, kind, site, by):
         model, pairs = linear_tail(kind), ragged_pairs()
         exact = sweep(model, pairs, logit_difference(), site, by).effect()[-1]

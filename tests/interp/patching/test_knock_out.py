@@ -6,6 +6,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from covering import pairwise
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
 from interp.patching import hidden_keys, knockout, memory
@@ -80,11 +81,11 @@ def test_every_head_equals_one_plain_forward_pass(kind):
     torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "entries", [1 << 19, 2000, pytest.param(300, marks=pytest.mark.slow)]
-)  # all claims of a text at once; some; a layer of one alone
-@pytest.mark.parametrize("n_layers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "rotary encoder", "grouped encoder"])
+ENTRIES = (1 << 19, 2000, 300)  # all claims of a text at once; some; a layer of one alone
+KINDS = ("gpt2", "llama", "bert", "rotary encoder", "grouped encoder")
+
+
+@pytest.mark.parametrize(("kind", "n_layers", "entries"), pairwise(KINDS, (1, 2, 4), ENTRIES))
 def test_whatever_is_read_equals_one_plain_forward_pass(kind, n_layers, entries, monkeypatch):
     monkeypatch.setattr(memory, "MOST", 3 * entries)
     grouped = replace(STACKS["rotary encoder"], n_kv_heads=2)

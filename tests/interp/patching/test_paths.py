@@ -1,19 +1,20 @@
 """Path patching against two plain forwards a cell, and paths whose effect follows on paper."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
+from covering import pairwise
 
-from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig, run
-from interp.config import Gated, NoMLP, NoNorm, RMSNorm, Rotary
+from interp import InputError, Transformer, run
 from interp.patching import Pairs, function, kl_divergence, logit_difference, shared_keys, sweep
 from interp.patching.path_patching import path_patch
 from interp.patching.plain_paths import Receiver, path_patch_by_forward
 from interp.patching.results import Direction
 from models import planted
 from models.planted import Planted
+from tests.interp.patching import test_sweeps
+from tests.interp.patching.test_sweeps import build
 
 LENGTHS, FIRSTS = (5, 5, 4), (1, 2, 1)
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
@@ -37,43 +38,8 @@ SENDERS = [("z", HEADS), ("z", PLACES), ("z", ("layer",)), ("mlp_out", ("layer",
 THROUGH = ("nothing", "mlps", "everything")
 
 
-def build(kind: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    sizes: dict[str, Any] = {"n_layers": 3, "d_model": 20, "n_heads": 4, "d_head": 6, "d_mlp": 23, "n_ctx": 11}
-    sizes["d_vocab"] = 37
-    match kind:
-        case "post-norm encoder":
-            config = TransformerConfig(encoder=StackConfig(**sizes, causal=False, wiring="post", embedding_norm=True))
-        case "grouped queries":
-            stack = StackConfig(
-                **sizes, causal=True, n_kv_heads=2, positions=Rotary(), norm=RMSNorm(), mlp=Gated("silu")
-            )
-            config = TransformerConfig(decoder=stack, output="tied")
-        case "attention only":
-            config = TransformerConfig(decoder=StackConfig(**sizes, causal=True, mlp=NoMLP()))
-        case "plain sums":
-            stack = StackConfig(**sizes, causal=True, mlp=NoMLP(), norm=NoNorm(), attention_bias=False)
-            config = TransformerConfig(decoder=stack)
-        case _:
-            config = TransformerConfig(
-                decoder=StackConfig(**sizes, causal=True, wiring="post" if kind == "post" else "pre")
-            )
-    torch.manual_seed(0)
-    model = Transformer(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.15 * torch.randn_like(weight))
-    return model.to(dtype)
-
-
-def ragged_pairs(lengths=LENGTHS, firsts=FIRSTS) -> Pairs:
-    generator = torch.Generator().manual_seed(1)
-    clean = [torch.randint(37, (length,), generator=generator).tolist() for length in lengths]
-    corrupt = [list(row) for row in clean]
-    for row, first in zip(corrupt, firsts, strict=True):
-        row[first], row[first + 1] = (row[first] + 1) % 37, (row[first + 1] + 5) % 37
-    batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
-    answers = torch.arange(1, 2 * len(lengths) + 1)
-    return Pairs(*batches, answers[: len(lengths)], answers[len(lengths) :])
+def ragged_pairs() -> Pairs:
+    return test_sweeps.ragged_pairs(LENGTHS, FIRSTS)
 
 
 def ends(model: Transformer, name: str) -> list[Receiver]:
@@ -87,22 +53,20 @@ def possible(kind: str, name: str, sender: str) -> bool:
     return kind != "attention only" or (sender == "z" and not name.endswith("mlp"))
 
 
-def cases(n_turns: int) -> list[tuple[Any, ...]]:
-    """Each kind meets each group of receivers; `n_turns` of all senders, ways through and directions take turns."""
-    turns = list(product(SENDERS, THROUGH, ("denoise", "noise")))
-    found = []
-    for (nth, kind), (at, name) in product(enumerate(KINDS), enumerate(ENDS)):
-        for again in range(n_turns):  # six turns of five kinds are all 30
-            (sender, by), through, direction = turns[(7 * at + 6 * nth + again) % len(turns)]
-            if possible(kind, name, sender):
-                found.append((kind, name, sender, by, through, direction))
-    return found
+CASES = pairwise(
+    KINDS,
+    ENDS,
+    SENDERS,
+    THROUGH,
+    ("denoise", "noise"),
+    possible=lambda kind, name, sender, *_: possible(kind, name, sender[0]),
+)
 
 
-def check(kind, name, sender, by, through, direction):
+def check(kind, name, sender, through, direction):
     model, pairs = build(kind), ragged_pairs()
     metrics = [logit_difference(), kl_divergence()]
-    arguments = (model, pairs, metrics, ends(model, name), sender, by, through, direction)
+    arguments = (model, pairs, metrics, ends(model, name), *sender, through, direction)
     fast, plain = path_patch(*arguments), path_patch_by_forward(*arguments)
     assert (fast.site, fast.direction, fast.axes) == (plain.site, plain.direction, plain.axes)
     for table in ("values", "clean", "corrupt"):
@@ -110,29 +74,14 @@ def check(kind, name, sender, by, through, direction):
     assert fast.effect().nan_to_num().abs().max() > 1e-6  # paths that carry nothing would prove nothing
 
 
-ARGUMENTS = ("kind", "name", "sender", "by", "through", "direction")
+@pytest.mark.parametrize(("kind", "name", "sender", "through", "direction"), CASES, ids=str)
+def test_every_cell_equals_two_plain_forward_passes(kind, name, sender, through, direction):
+    check(kind, name, sender, through, direction)
 
 
-def quick() -> list[tuple[Any, ...]]:
-    """One turn each; every position of every head is many runs, so of these every sixth is enough."""
-    found = cases(1)
-    by_place = [case for case in found if case[3] == PLACES]
-    return [case for case in found if case[3] != PLACES or case in by_place[::6]]
-
-
-@pytest.mark.parametrize(ARGUMENTS, quick(), ids=str)
-def test_every_cell_equals_two_plain_forward_passes(kind, name, sender, by, through, direction):
-    check(kind, name, sender, by, through, direction)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(ARGUMENTS, cases(6), ids=str)
-def test_all_paths_of_all_kinds_equal_two_plain_forward_passes(kind, name, sender, by, through, direction):
-    check(kind, name, sender, by, through, direction)
-
-
-@pytest.mark.parametrize("through", THROUGH)
-@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+@pytest.mark.parametrize(
+    ("kind", "through"), [*zip(("pre", "grouped queries", "post-norm encoder"), THROUGH, strict=True)]
+)
 def test_in_float32_cells_agree_to_rounding(kind, through):
     model, pairs = build(kind, torch.float32), ragged_pairs()
     arguments = (model, pairs, logit_difference(), ENDS["several kinds"], "z", HEADS, through)
@@ -141,11 +90,13 @@ def test_in_float32_cells_agree_to_rounding(kind, through):
     )
 
 
-@pytest.mark.parametrize("name", ["several kinds", "positions"])
-@pytest.mark.parametrize("kind", ["pre", "grouped queries", "post-norm encoder"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("pre", "several kinds"), ("grouped queries", "positions"), ("post-norm encoder", "several kinds")],
+)
 def test_the_fused_kernel_for_long_prompts_gives_the_same_cells(kind, name, monkeypatch):
     monkeypatch.setattr(shared_keys, "_SMALL_ROWS", 0)  # every prompt counts as long
-    check(kind, name, "z", HEADS, "everything", "denoise")
+    check(kind, name, ("z", HEADS), "everything", "denoise")
 
 
 @pytest.mark.parametrize("kind", ["pre", "post-norm encoder"])
@@ -184,7 +135,7 @@ class TestIdentities:
 
     @pytest.mark.parametrize(
         ("kind", "sender", "by"),
-        [(kind, *sender) for kind, sender in product(KINDS, SENDERS) if possible(kind, "logits", sender[0])],
+        [(kind, *sender) for kind, sender in zip(KINDS, (*SENDERS[1:], SENDERS[0]), strict=True)],
         ids=str,
     )
     def test_all_paths_to_the_logits_are_the_sender_itself(self, kind, sender, by):
@@ -237,7 +188,7 @@ class TestIdentities:
         assert (found[~torch.tensor(reached)] == 0).all()
 
     def test_direct_paths_stay_at_their_position_and_attention_moves_them_on(self):
-        model, pairs = build("pre"), ragged_pairs((9, 9), (3, 3))
+        model, pairs = build("pre"), test_sweeps.ragged_pairs((9, 9), (3, 3))
         here = [Receiver("q", 2, position=6)]
         reading = function(lambda logits: logits[..., 0, 3], "reading", torch.tensor([[6], [6]]))
         for through, at in zip(THROUGH, [[6], [6], [3, 4, 5, 6]], strict=True):

@@ -63,7 +63,7 @@ def check(model: Transformer, pairs: Pairs) -> tuple[bool, float, float]:
     return right, found.paid / found.total, found.paid / (effect.numel() * len(pairs))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(range(1, 5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.smoke), range(1, 5)])
 @pytest.mark.slow
 def test_finds_the_top_five_of_random_prompts_on_a_random_model_for_a_twentieth(seed):
     for one in [seed] if isinstance(seed, int) else seed:

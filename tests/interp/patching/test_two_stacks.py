@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from covering import pairwise
 from tiny import TWO_STACKS, pairs_of_two, ragged_pairs, rows, two_stacks, variant
 
 from interp import InputError, TokenBatch, put, run, zero
@@ -26,76 +27,66 @@ from interp.patching import (
 from interp.patching.ablation import ablate, ablate_cells
 from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
 from interp.patching.replacements import mean_activation
-from interp.patching.results import Direction
 
 PLAIN = logit_difference()
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
-STREAMS = [(site, PLACES) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")]
-INSIDE = [
-    *((site, HEADS) for site in ("z", "q", "k", "v")),
-    *((site, PLACES) for site in ("z", "q", "k", "v")),
-    ("pattern", ("layer", "query")),
-    ("pattern", ("layer", "query", "key")),
-    ("scores", ("layer", "key")),
-]
-CROSS = [("resid_cross", PLACES), ("cross_attn_out", PLACES), ("cross_attn_out", ("layer",))]
+STREAMS = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+BESIDE = ("mlp.pre", "mlp.post", "embed", "resid_final", "logits")
+AXES = {
+    **{site: [PLACES] for site in (*STREAMS, "embed", "resid_final", "logits", "resid_cross")},
+    **{site: [PLACES, ("layer", "neuron")] for site in ("mlp.pre", "mlp.post")},
+    **{site: [PLACES, HEADS] for site in ("z", "q", "k", "v")},
+    "cross_attn_out": [PLACES, ("layer",)],
+    "pattern": [("layer", "query"), ("layer", "query", "key")],
+    "scores": [("layer", "key")],
+}
 PLACED = [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")]
-LATER = [name for name in TWO_STACKS if name not in {"original", "modern"}]
-SLOW = pytest.mark.slow
-ONE = pytest.mark.parametrize("name", ["modern", *(pytest.param(each, marks=SLOW) for each in ["original", *LATER])])
-EVERY = pytest.mark.parametrize("name", ["original", "modern", *(pytest.param(each, marks=SLOW) for each in LATER)])
+DIFFERING = ("source", "target")
 
 
-@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
-@pytest.mark.parametrize(("stack", "attention"), PLACED)
-@EVERY
-def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, stack, attention, differing):
-    model, pairs = two_stacks(name), pairs_of_two(differing)
-    directions: tuple[Direction, ...] = ("denoise", "noise")
-    where = {"stack": stack, "attention": attention}
-    cells = [*(STREAMS if attention == "self" else CROSS), *INSIDE]
-    if differing == "target":
-        if stack == "encoder":
-            with pytest.raises(InputError, match=r"encoder\.0\.attn\.z is made of the source, which these pairs share"):
-                sweep(model, pairs, logit_difference(), **where)
-            return
-        cells = [(site, by) for site, by in cells if attention == "self" or site not in {"k", "v"}]
-    measured, cells = 0, cells[[*TWO_STACKS].index(name) % 2 :: 2]  # every other one: its neighbour in the next model
-    for turn, (site, by) in enumerate(cells):
-        if (name, stack, site) in {("mixed", "encoder", "resid_mid"), ("buckets", "decoder", "mlp_out")}:
-            continue
-        arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, directions[turn % 2])
+def possible(name: str, place: tuple[str, str], differing: str, site: str, by: tuple[str, ...], _: str) -> bool:
+    """Whether the model has the site there, and it is made of what differs."""
+    (stack, attention), crossing = place, site in {"resid_cross", "cross_attn_out"}
+    lacking = {("mixed", "encoder"): "resid_mid", ("buckets", "decoder"): "mlp"}.get((name, stack), "nothing")
+    return (
+        by in AXES[site]
+        and differs(place, differing)
+        and not site.startswith(lacking)
+        and (attention == "cross" if crossing else attention == "self" or site not in (*STREAMS, *BESIDE))
+        and (site != "logits" or stack == "decoder")
+        and ((attention, differing) != ("cross", "target") or site not in {"k", "v"})
+    )
+
+
+def differs(place: tuple[str, str], differing: str, *_: object) -> bool:
+    return (place[0], differing) != ("encoder", "target")
+
+
+ALL_AXES = dict.fromkeys(by for axes in AXES.values() for by in axes)
+CASES = pairwise(TWO_STACKS, PLACED, DIFFERING, AXES, ALL_AXES, ("denoise", "noise"), possible=possible)
+
+
+@pytest.mark.parametrize("place", PLACED, ids=str)
+@pytest.mark.parametrize("name", TWO_STACKS)
+def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, place):
+    model, where = two_stacks(name), dict(zip(("stack", "attention"), place, strict=True))
+    moved = []
+    for differing, site, by, direction in (case[2:] for case in CASES if case[:2] == (name, place)):
+        arguments = (model, pairs_of_two(differing), [logit_difference(), kl_divergence()], site, by, direction)
         fast, plain = sweep(*arguments, **where), sweep_by_forward(*arguments, **where)
         torch.testing.assert_close(fast.values, plain.values, **CLOSE)
         torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
         assert (fast.stack, fast.attention) == (plain.stack, plain.attention)
-        measured += int(fast.effect().nan_to_num().abs().max() > 1e-5)
-    assert measured > len(cells) // 2
+        moved.append(bool(fast.effect().nan_to_num().abs().max() > 1e-5))
+        if site in BESIDE:  # a decoder's own text is the same where sources differ
+            assert moved[-1] == ((site, place[0], differing) != ("embed", "decoder", "source"))
+    assert sum(moved) > len(moved) // 2
 
 
-OTHERS = [
-    *((site, PLACES) for site in ("mlp.pre", "mlp.post", "embed", "resid_final")),
-    *((site, ("layer", "neuron")) for site in ("mlp.pre", "mlp.post")),
-]
-
-
-@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-@ONE
-def test_every_other_site_that_run_can_edit_is_swept(name, stack, differing):
-    if (stack, differing) == ("encoder", "target"):
-        pytest.skip("nothing differs there")
-    model, pairs = two_stacks(name), pairs_of_two(differing)
-    for site, by in OTHERS if stack == "encoder" else [*OTHERS, ("logits", PLACES)]:
-        if name == "buckets" and stack == "decoder" and site.startswith("mlp."):
-            continue
-        for direction in ("denoise", "noise"):
-            arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, direction)
-            fast, plain = (each(*arguments, stack=stack) for each in (sweep, sweep_by_forward))
-            torch.testing.assert_close(fast.values, plain.values, **CLOSE)
-            expected = (site, stack, differing) != ("embed", "decoder", "source")  # there the target is the same
-            assert (fast.effect().nan_to_num().abs().max() > 1e-5) == expected
+def test_what_is_made_of_the_source_is_refused_where_pairs_share_it():
+    with pytest.raises(InputError, match=r"encoder\.0\.attn\.z is made of the source, which these pairs share"):
+        sweep(two_stacks("original"), pairs_of_two("target"), logit_difference(), stack="encoder")
 
 
 ENDS = {
@@ -109,29 +100,42 @@ ENDS = {
 SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", (*HEADS, "position")), ("z", ("layer",))]
 
 
-@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
-@pytest.mark.parametrize(("stack", "attention"), PLACED)
-@ONE
-def test_paths_equal_two_plain_forward_passes(name, stack, attention, differing):
-    if (stack, differing) == ("encoder", "target"):
-        pytest.skip("nothing differs there")
-    model, pairs, measured = two_stacks(name), pairs_of_two(differing), []
-    config = model.config.stacks[stack]
-    feeds = model.stack(stack).blocks[0].mlp is not None
-    lacking = {"mlp": not feeds, "logits": stack == "encoder"} | dict.fromkeys("qk", config.qk_norm == "all")
-    senders = [each for each in SENDERS if each[0] == "z" or (feeds and attention == "self")]
-    ends = [[end for end in some if not lacking.get(end.part)] for some in ENDS.values()]
-    cases = [case for case in product(filter(None, ends), senders)][::2]
-    for turn, (receivers, (sender, by)) in enumerate(cases):
-        through, direction = ("nothing", "mlps", "everything")[turn % 3], ("denoise", "noise")[turn % 2]
-        arguments = (model, pairs, [logit_difference(), kl_divergence()], receivers, sender, by, through, direction)
-        both = (each(*arguments, stack=stack, attention=attention) for each in (path_patch, path_patch_by_forward))
-        fast, plain = both
+def receivers(name: str, place: tuple[str, str], ends: str) -> list[Receiver]:
+    """The receivers that a stack has."""
+    stack, norm = place[0], TWO_STACKS[name][place[0] == "decoder"].qk_norm
+    lacking = {"mlp": (name, stack) == ("buckets", "decoder"), "logits": stack == "encoder"}
+    lacking |= dict.fromkeys("qk", norm == "all")
+    return [end for end in ENDS[ends] if not lacking.get(end.part)]
+
+
+PATHS = pairwise(
+    TWO_STACKS,
+    PLACED,
+    DIFFERING,
+    ENDS,
+    SENDERS,
+    ("nothing", "mlps", "everything"),
+    ("denoise", "noise"),
+    possible=lambda name, place, differing, ends, sender, *_: (
+        differs(place, differing)
+        and receivers(name, place, ends)
+        and (sender[0] == "z" or (place[1] == "self" and (name, place[0]) != ("buckets", "decoder")))
+    ),
+)
+
+
+@pytest.mark.parametrize("name", TWO_STACKS)
+def test_paths_equal_two_plain_forward_passes(name):
+    model, moved = two_stacks(name), 0
+    for place, differing, ends, sender, through, direction in (case[1:] for case in PATHS if case[0] == name):
+        where, metrics = dict(zip(("stack", "attention"), place, strict=True)), [logit_difference(), kl_divergence()]
+        arguments = (model, pairs_of_two(differing), metrics, receivers(name, place, ends), *sender, through, direction)
+        fast, plain = (each(*arguments, **where) for each in (path_patch, path_patch_by_forward))
         torch.testing.assert_close(fast.values, plain.values, **CLOSE)
         torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
-        assert (fast.stack, fast.attention) == (plain.stack, plain.attention) == (stack, attention)
-        measured.append(float(fast.effect().nan_to_num().abs().max()))
-    assert sum(effect > 1e-6 for effect in measured) >= 3  # before the second layer a decoder knows no source
+        assert (fast.stack, fast.attention) == (plain.stack, plain.attention) == place
+        moved += bool(fast.effect().nan_to_num().abs().max() > 1e-6)
+    assert moved >= 3  # before the second layer a decoder knows no source
 
 
 @pytest.mark.parametrize(("stack", "attention"), [("decoder", "self"), ("decoder", "cross")])
@@ -205,12 +209,13 @@ def test_the_budget_changes_no_number(budget):
     torch.testing.assert_close(part.values, whole.values, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
-@pytest.mark.parametrize("differing", ["source", pytest.param("target", marks=SLOW)])
-@pytest.mark.parametrize(("stack", "attention"), PLACED)
-@pytest.mark.parametrize("name", ["original", "mixed"])
-def test_estimates_have_the_slope_of_small_patches(name, stack, attention, differing):
-    if (stack, differing) == ("encoder", "target"):
-        pytest.skip("nothing differs there")
+@pytest.mark.parametrize(
+    ("place", "differing", "name"),
+    pairwise(PLACED, DIFFERING, ("original", "mixed"), possible=differs),
+    ids=str,
+)
+def test_estimates_have_the_slope_of_small_patches(name, place, differing):
+    stack, attention = place
     model, pairs, step = two_stacks(name), pairs_of_two(differing), 1e-4
     where, inside = {"stack": stack, "attention": attention}, "attn" if attention == "self" else "cross_attn"
     sites = {"z": (*HEADS, "position"), "pattern": (*HEADS, "query"), "q": (*HEADS, "position")}
@@ -242,10 +247,9 @@ def test_other_estimates_and_the_search_reach_every_attention():
         assert best.cells[0] == tuple(int(at) for at in torch.unravel_index(exact.abs().argmax(), exact.shape))
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean"])
-@pytest.mark.parametrize(("stack", "attention"), PLACED)
-@pytest.mark.parametrize("name", ["original", "mixed"])
-def test_ablations_equal_plain_edited_forwards(name, stack, attention, kind):
+@pytest.mark.parametrize(("place", "name", "kind"), pairwise(PLACED, ("original", "mixed"), ("zero", "mean")), ids=str)
+def test_ablations_equal_plain_edited_forwards(name, place, kind):
+    stack, attention = place
     model, pairs = two_stacks(name), pairs_of_two("source")
     source, target = pairs.inputs[0]
     where, inside = {"stack": stack, "attention": attention}, "attn" if attention == "self" else "cross_attn"
@@ -309,10 +313,9 @@ def test_a_single_pair_is_ablated_with_its_corrupted_texts():
         torch.testing.assert_close(found, noised, **CLOSE)
 
 
-@pytest.mark.parametrize("entries", [1 << 21, 3000])
-@pytest.mark.parametrize(("stack", "attention"), PLACED)
-@pytest.mark.parametrize("name", ["modern", "mixed"])
-def test_keys_hidden_in_any_attention_equal_one_plain_forward_pass(name, stack, attention, entries, monkeypatch):
+@pytest.mark.parametrize(("place", "name", "entries"), pairwise(PLACED, ("modern", "mixed"), (1 << 21, 3000)), ids=str)
+def test_keys_hidden_in_any_attention_equal_one_plain_forward_pass(name, place, entries, monkeypatch):
+    stack, attention = place
     monkeypatch.setattr(memory, "MOST", entries)
     model, sources, targets = two_stacks(name), rows((5, 4, 5), d_vocab=19), rows((4, 5, 3))
     own = sources if stack == "encoder" else targets

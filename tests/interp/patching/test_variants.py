@@ -1,10 +1,13 @@
 """Every way to build a stack is patched exactly: sweeps, paths, knock-outs, attribution against plain forwards."""
 
+import re
+
 import pytest
 import torch
+from covering import pairwise
 from tiny import VARIANTS, pairs_of_two, ragged_pairs, two_stacks, variant
 
-from interp import InputError, Transformer, run, sites
+from interp import InputError, run, sites
 from interp.attribution import attribution_by_source, direct_logit_attribution, logit_lens
 from interp.composition import composition_scores
 from interp.patching import (
@@ -26,62 +29,49 @@ from interp.patching.patch_sites import PatchSite
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 PLACES, HEADS = ("layer", "position"), ("layer", "head")
-CELLS = [
-    *((site, PLACES) for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")),
-    *((site, HEADS) for site in ("z", "q", "k", "v")),
-    ("k", (*HEADS, "position")),
-    *((site, PLACES) for site in ("z", "q", "v")),
-    ("pattern", ("layer", "query")),
-    ("scores", ("layer", "key")),
-]
+AXES = {
+    **{site: [PLACES] for site in ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")},
+    **{site: [PLACES] for site in ("embed", "resid_final", "logits")},
+    **{site: [HEADS, PLACES] for site in ("z", "q", "v")},
+    **{site: [PLACES, ("layer", "neuron")] for site in ("mlp.pre", "mlp.post")},
+    **{site: [PLACES, ("layer", "position", "expert")] for site in ("mlp.router", "mlp.experts")},
+    "k": [HEADS, (*HEADS, "position")],
+    "pattern": [("layer", "query")],
+    "scores": [("layer", "key")],
+}
 ENCODER = pytest.param(False, marks=pytest.mark.slow, id="encoder")
 EVERY_KIND = pytest.mark.parametrize("causal", [pytest.param(True, id="decoder"), ENCODER])
 EVERY = pytest.mark.parametrize("name", VARIANTS)
-HALF = [pytest.param(name, marks=[pytest.mark.slow] * (at % 2)) for at, name in enumerate(VARIANTS)]
-BY_TURNS = pytest.mark.parametrize("name", HALF)
+SITES = {name: {re.sub(r"^decoder\.(0\.(attn\.)?)?", "", site) for site in sites(variant(name))} for name in VARIANTS}
+CASES = pairwise(
+    VARIANTS,
+    (True, False),
+    AXES,
+    dict.fromkeys(by for axes in AXES.values() for by in axes),
+    ("denoise", "noise"),
+    possible=lambda name, _, site, by, __: site in SITES[name] and by in AXES[site],
+)
 
 
-def has(model: Transformer, site: str) -> bool:
-    block = model.last.blocks[0]
-    return not (site == "resid_mid" and block.attn.config.parallel) and not (site == "mlp_out" and block.mlp is None)
-
-
-@EVERY_KIND
-@BY_TURNS
-def test_every_cell_of_every_site_equals_one_plain_forward_pass(name, causal):
-    model, pairs = variant(name, causal=causal), ragged_pairs()
-    for turn, (site, by) in enumerate(CELLS):
-        if not has(model, site):
-            with pytest.raises(InputError, match="no patchable site"):
-                sweep(model, pairs, logit_difference(), site, by)
-            continue
-        arguments = (model, pairs, logit_difference(), site, by, ("denoise", "noise")[turn % 2])
+@EVERY
+def test_every_cell_of_every_site_equals_one_plain_forward_pass(name):
+    pairs = ragged_pairs()
+    for causal, site, by, direction in (rest for each, *rest in CASES if each == name):
+        model = variant(name, causal=causal)
+        arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, direction)
         fast, plain = sweep(*arguments), sweep_by_forward(*arguments)
         torch.testing.assert_close(fast.values, plain.values, **CLOSE)
         torch.testing.assert_close((fast.clean, fast.corrupt), (plain.clean, plain.corrupt), **CLOSE)
         assert fast.effect().nan_to_num().abs().max() > 1e-4
 
 
-OTHERS = [
-    *((site, by) for site in ("mlp.pre", "mlp.post") for by in (PLACES, ("layer", "neuron"))),
-    *((site, by) for site in ("mlp.router", "mlp.experts") for by in (PLACES, ("layer", "position", "expert"))),
-    *((site, PLACES) for site in ("embed", "resid_final", "logits")),
-]
-
-
-@EVERY_KIND
-@BY_TURNS
-def test_every_other_site_that_run_can_edit_is_swept(name, causal):
-    model, pairs, measured = variant(name, causal=causal), ragged_pairs(), 0
-    for site, by in OTHERS:
-        if site.startswith("mlp.") and f"{'decoder' if causal else 'encoder'}.0.{site}" not in sites(model):
-            continue
-        arguments = (model, pairs, [logit_difference(), kl_divergence()], site, by, ("denoise", "noise")[measured % 2])
-        fast, plain = sweep(*arguments), sweep_by_forward(*arguments)
-        torch.testing.assert_close(fast.values, plain.values, **CLOSE)
-        assert fast.effect().nan_to_num().abs().max() > 1e-4
-        measured += 1
-    assert measured >= 3
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [("parallel", "resid_mid"), ("parallel, attention alone", "mlp_out"), ("parallel, attention alone", "mlp.post")],
+)
+def test_a_site_that_a_model_lacks_is_refused(name, site):
+    with pytest.raises(InputError, match="no patchable site"):
+        sweep(variant(name), ragged_pairs(), logit_difference(), site, PLACES)
 
 
 @pytest.mark.parametrize("site", ["mlp.pre", "mlp.post"])
@@ -161,24 +151,29 @@ ENDS = {
 SENDERS = [("z", HEADS), ("mlp_out", ("layer",)), ("z", PLACES)]
 
 
-@EVERY_KIND
-@BY_TURNS
-def test_paths_equal_two_plain_forward_passes(name, causal):
-    model, pairs, turn = variant(name, causal=causal), ragged_pairs(), 0
-    for number, ends in enumerate(ENDS.values()):
-        receivers = [end for end in ends if end.part != "mlp" or has(model, "mlp_out")]
-        if name == "norm over all heads":
-            receivers = [end for end in receivers if end.part not in {"q", "k"}]
-        in_turn = [SENDERS[(number + number // 3) % 3]]
-        senders = SENDERS[: 2 + number % 2] if causal else in_turn  # all of them costs more than it tells
-        for sender, by in senders if receivers else ():
-            turn += 1
-            if sender == "mlp_out" and (not has(model, sender) or receivers == [Receiver("mlp", 0)]):
-                continue  # nothing is written before it reads
-            through = ("nothing", "mlps", "everything")[turn % 3]
-            arguments = (model, pairs, logit_difference(), receivers, sender, by, through)
-            fast, plain = path_patch(*arguments), path_patch_by_forward(*arguments)
-            torch.testing.assert_close(fast.values, plain.values, **CLOSE)
+def receivers(name: str, ends: str) -> list[Receiver]:
+    """The receivers that a variant has."""
+    parts = {"v", "logits"} | ({"mlp"} & {site.removesuffix("_out") for site in SITES[name]})
+    parts |= {"q", "k"} if name != "norm over all heads" else set()
+    return [end for end in ENDS[ends] if end.part in parts]
+
+
+PATHS = pairwise(
+    VARIANTS,
+    (True, False),
+    ENDS,
+    SENDERS,
+    ("nothing", "mlps", "everything"),
+    possible=lambda name, _, ends, sender, __: receivers(name, ends) and sender[0] in SITES[name],
+)
+
+
+@EVERY
+def test_paths_equal_two_plain_forward_passes(name):
+    for causal, ends, sender, through in (rest for each, *rest in PATHS if each == name):
+        arguments = (variant(name, causal=causal), ragged_pairs(), logit_difference(), receivers(name, ends))
+        fast, plain = (way(*arguments, *sender, through) for way in (path_patch, path_patch_by_forward))
+        torch.testing.assert_close(fast.values, plain.values, **CLOSE)
 
 
 def test_no_head_receives_queries_that_are_normalised_as_one():

@@ -57,7 +57,7 @@ def close(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", [pytest.param("ddp", marks=pytest.mark.smoke), "fsdp"])
 def test_two_processes_take_the_steps_of_one(tmp_path, how):
     held = {"text": Windows(torch.arange(2, 31).repeat(3), [0]).every(9)}
     close(
