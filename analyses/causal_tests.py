@@ -121,7 +121,7 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
     if reason := guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain):
         return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
-    reports = _reporting(task.pairs)
+    reports = _reporting(task.pairs, seed)
     return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps]
 
 
@@ -141,12 +141,13 @@ def guessed(clean: Tensor, answers: Sequence[str] = (), clusters: Sequence[Seque
     return None
 
 
-def _reporting(pairs: Pairs) -> Bool[np.ndarray, " pair"]:
-    """The half that reports: of all different pairs, either way round, the later ones."""
+def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
+    """The half that reports, drawn at random among all different pairs, either way round."""
     both = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
     names = [frozenset(map(tuple, pair)) for pair in both]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return np.array([2 * order[name] >= len(order) for name in names])
+    rank = np.random.default_rng(seed).permutation(len(order))
+    return np.array([2 * rank[order[name]] >= len(order) for name in names])
 
 
 def _neutral_difference(model: Model, task: Task) -> Tensor:

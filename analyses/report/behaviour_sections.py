@@ -52,7 +52,8 @@ _FOLLOWED = (
 )
 _TESTS = (
     "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
-    "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove?"
+    "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove? "
+    "One half of the pairs chooses heads; shares, and how many answers change, are of the other."
 )
 
 

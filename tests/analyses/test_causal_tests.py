@@ -57,7 +57,7 @@ def test_every_subject_comes_in_both_numbers_so_no_answer_belongs_to_a_noun(mode
 def test_no_prompt_is_in_both_halves_either_way_round(model):
     task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "", part_of_speech._ADJACENT)
     assert task.pairs is not None
-    reports = _reporting(task.pairs)
+    reports = _reporting(task.pairs, 0)
     rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
     one, other = (
         {str(text) for pair, own in zip(rows, half, strict=True) if own for text in pair}
