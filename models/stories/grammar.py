@@ -60,17 +60,13 @@ def join(*parts: Part) -> Phrase:
     words: list[Word] = []
     mentions: list[Mention] = []
     for start, (relation, phrase) in zip(starts, parts, strict=True):
-        for each in phrase.words:
-            if each.head != ROOT:
-                words.append(each._replace(head=each.head + start))
+        for form, tag, above, label in phrase.words:
+            if above != ROOT:
+                words.append(Word(form, tag, above + start, label))
             else:
-                words.append(each if relation == HEAD else each._replace(head=root, relation=relation))
-        mentions.extend(_moved(phrase.mentions, start))
+                words.append(Word(form, tag, ROOT, label) if relation == HEAD else Word(form, tag, root, relation))
+        mentions.extend(mention.moved(start) for mention in phrase.mentions)
     return Phrase(tuple(words), tuple(mentions), plural=parts[head][1].plural)
-
-
-def _moved(mentions: Iterable[Mention], by: int) -> Iterable[Mention]:
-    return (replace(m, start=m.start + by, end=m.end + by, head=m.head + by) for m in mentions)
 
 
 def refer(phrase: Phrase, chain: str) -> Phrase:
@@ -233,7 +229,7 @@ def text(sentences: Iterable[Phrase], document: str) -> AnnotatedText:
         starts.append(at)
         words.extend(each if each.head == ROOT else each._replace(head=each.head + at) for each in whole.words)
         words[at] = words[at]._replace(form=words[at].form[0].upper() + words[at].form[1:])
-        mentions.extend(_moved(whole.mentions, at))
+        mentions.extend(mention.moved(at) for mention in whole.mentions)
     forms, tags, heads, relations = zip(*words, strict=True)
     return AnnotatedText(
         words=forms,

@@ -45,6 +45,9 @@ THINGS = _nouns(
     Noun("brush", "brushes"),
 )
 TOYS = tuple(noun for noun in THINGS if noun.singular in {"ball", "kite", "boat", "drum", "toy", "box"})
+CARRIED = (*TOYS, *(noun for noun in THINGS if noun.singular in {"hat", "book", "cup", "coat", "stone", "brush"}))
+FOOD = tuple(noun for noun in THINGS if noun.singular in {"apple", "cake"})
+KEPT = tuple(noun for noun in ANIMALS if noun.singular != "dog")
 BODY = _nouns("nose hand leg head")
 PLACES = _nouns("park garden house school river road wood shop farm hill tree")
 
@@ -65,6 +68,8 @@ COLOURS = ("red", "blue", "green", "black", "white", "brown", "yellow")
 LOOKS = ("new", "old", "pretty", "clean", "shiny", "round")
 CHARACTERS = ("kind", "brave", "clever", "funny", "shy", "young", "quiet")
 MOODS = ("happy", "sad", "tired", "hungry", "angry", "sleepy", "proud", "cold")
+FINE = ("kind", "clever", "brave", "cheerful", "quiet", "shy")
+LENGTHS = ("long", "lovely", "nice", "great")
 QUALITIES = ("good", "nice", "long", "strange", "hard", "great", "sweet", "lovely")
 ADJECTIVES = tuple(dict.fromkeys((*SIZES, *COLOURS, *LOOKS, *CHARACTERS, *MOODS, *QUALITIES)))
 

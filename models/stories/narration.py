@@ -48,6 +48,18 @@ class Narrator(Describer):
         self.fair = False  # whether the weather was spoken of
         self._deep = False  # whether a dependent clause is being told, which has nothing between commas
 
+    def one_of(self, *ways: Callable[[], Phrase], front: float = 0.45) -> None:
+        """Say one of several sentences, at times with a word or a time in front of it."""
+        main = self.rng.choice(ways)
+        if not self.maybe(front):
+            self.say(main())
+        elif not self.fair and self.maybe(0.25):
+            self.say(self.after_rain(main))
+        elif self.maybe(0.5):
+            self.say(self.then(self.choose("then", "soon", "now"), main))
+        else:
+            self.say(self.one_day(main))
+
     # Clauses.
 
     def tell(self, who: Subject, verb: str, *specs: Spec, mode: Mode = "plain") -> Phrase:
@@ -136,12 +148,16 @@ class Narrator(Describer):
 
         return phrase
 
-    def friends(self) -> Phrase:
+    def friends(self) -> Callable[[], Phrase]:
         """What two are, as a predicate: "very good friends"."""
-        good = word(self.choose("good", "close", "dear"), "ADJ")
-        if self.maybe():
-            good = grammar.degree("very", good)
-        return nominal(None, [("amod", good)], FRIEND, plural=True)
+
+        def phrase() -> Phrase:
+            good = word(self.choose("good", "close", "dear"), "ADJ")
+            if self.maybe():
+                good = grammar.degree("very", good)
+            return nominal(None, [("amod", good)], FRIEND, plural=True)
+
+        return phrase
 
     def _group(self, verb: str, mode: Mode, plural: bool) -> tuple[list[Part], str]:
         """What stands before a verb, and the verb's form."""
