@@ -120,31 +120,6 @@ def verb_form(verb: Verb, tense: Tense, *, plural: bool) -> str:
     return verb.base if plural else verb.third
 
 
-def clause(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, finite verb and the rest."""
-    finite = word(verb_form(verb, tense, plural=subject.plural), "VERB")
-    return join(("nsubj", subject), (HEAD, finite), *rest)
-
-
-def could(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, "could" or "can", verb and the rest."""
-    modal = word("could" if tense == "past" else "can", "AUX")
-    return join(("nsubj", subject), ("aux", modal), (HEAD, word(verb.base, "VERB")), *rest)
-
-
-def negated(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, "did not" or "does not", verb and the rest."""
-    do = "did" if tense == "past" else "do" if subject.plural else "does"
-    verbal = (HEAD, word(verb.base, "VERB"))
-    return join(("nsubj", subject), ("aux", word(do, "AUX")), ("advmod", word("not", "PART")), verbal, *rest)
-
-
-def being(tense: Tense, subject: Phrase, predicate: Phrase, *rest: Part) -> Phrase:
-    """Subject, a form of "be" that agrees with it, and the predicate, which is the head."""
-    copula = word(_BE[tense, subject.plural], "AUX")
-    return join(("nsubj", subject), ("cop", copula), (HEAD, predicate), *rest)
-
-
 def existing(tense: Tense, subject: Phrase, *rest: Part) -> Phrase:
     """There is or was something: here "be" is a verb of its own."""
     there = ("expl", word("there", "PRON"))
@@ -169,17 +144,6 @@ def be(tense: Tense, *, plural: bool) -> Phrase:
 def infinitive(verb: Verb, *rest: Part) -> Phrase:
     """A verb with its "to"."""
     return join(("mark", word("to", "PART")), (HEAD, word(verb.base, "VERB")), *rest)
-
-
-def relative(tense: Tense, verb: Verb, *rest: Part, plural: bool) -> Part:
-    """A clause about the noun before it, which is its subject: "that chased the cats"."""
-    pronoun = replace(word("that", "PRON"), plural=plural)
-    return "acl:relcl", clause(tense, pronoun, verb, *rest)
-
-
-def relative_object(tense: Tense, subject: Phrase, verb: Verb) -> Part:
-    """A clause about the noun before it, which is its object: "that Tim found"."""
-    return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause(tense, subject, verb)))
 
 
 def conjunct(conjunction: str, second: Phrase) -> Part:

@@ -5,16 +5,14 @@ The verbs of a `Narrator` stand apart from their subjects and auxiliaries; somet
 
 import random
 from collections.abc import Callable
-from typing import Literal
 
 from models.stories import grammar, lexicon
 from models.stories.cast import Entity
 from models.stories.description import Describer, Spec, Told
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FRIEND, NEUTER, Noun
-from models.stories.references import Lazy
+from models.stories.references import Lazy, Mode
 
-Mode = Literal["plain", "not", "cannot", "will", "perfect", "progressive", "long"]  # "long": "had been looking"
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
 _SEEN = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
@@ -172,21 +170,6 @@ class Narrator(Describer):
             group.append(("aux", word("been", "AUX")))
         inflected = {"perfect": lexicon.participle, "progressive": lexicon.gerund, "long": lexicon.gerund}
         return group, inflected[mode](forms) if mode in inflected else forms.base
-
-    def _auxiliary(self, mode: Mode, plural: bool) -> list[Part]:
-        """The first auxiliary, with its "not"."""
-        past = self.tense == "past"
-        have = "had" if past else "have" if plural else "has"
-        forms = {
-            "perfect": have,
-            "long": have,
-            "progressive": grammar.be(self.tense, plural=plural).words[0].form,
-            "cannot": "could" if past else "can",
-            "will": "would" if past else "will",
-            "not": "did" if past else "do" if plural else "does",
-        }
-        negative: list[Part] = [("advmod", word("not", "PART"))] if mode in ("not", "cannot") else []
-        return [("aux", word(forms[mode], "AUX")), *negative]
 
     def manner(self) -> Part:
         """An adverb of manner: "very quietly"."""

@@ -203,4 +203,6 @@ def _owner(teller: type[Teller], head: str) -> tuple[type, str]:
     """The class that has a method called `head`, with hyphens and without the underscore that Python asks for."""
     name = head.replace("-", "_")
     owners = ((owner, f"{name}{end}") for owner in (Script, teller, Cast) for end in ("", "_"))
-    return next(each for each in owners if hasattr(*each))
+    if (method := next((each for each in owners if hasattr(*each)), None)) is None:
+        raise LookupError(f"a script says ({head} ...), and nothing is called so")
+    return method
