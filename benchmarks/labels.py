@@ -5,15 +5,16 @@
 
 Ten questions, one JSON line each, after a line for every planted model that was mislabelled:
 
-    planted     models composed at random (`models.planted.compose`: decoders, encoders, grouped queries; with and
+    planted     models composed at random (`benchmarks.planted.compose`: decoders, encoders, grouped queries; with and
                 without a norm), labelled through `analyses.labels.label` on texts over their words.
                 found       share of planted heads that carry their label or a synonym (target .99); not of those that
                             rest on the first token, as shuffled heads of the same sharpness do
                 false       share of all labels that are neither (target at most .05), by planted behaviour in `wrong`
                 impostors   labels that an impostor must never have: coreference or syntax for a head at a fixed offset,
                             for the nearest noun, for the last pronoun of the same form (target 0)
-    rungs       planted models with a head for every rule that a head may follow, and mixtures (`models.planted.rungs`),
-                on texts in which only a hidden code tells what belongs to what; a quarter of the count.
+    rungs       planted models with a head for every rule that a head may follow, and mixtures
+                (`benchmarks.planted.rungs`), on texts in which only a hidden code tells what belongs to what; a quarter
+                of the count.
                 right       share of heads of which `analyses.rivals.rules` says the rule that they follow, and which
                             carry no label of a higher rung and, where that is not what the rule is called, their own
                             label (target .97); `missed` and `higher` say which do not
@@ -70,6 +71,10 @@ from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from benchmarks.planted import FORMS, Composed, compose, linked_texts
+from benchmarks.planted import planted_texts as texts
+from benchmarks.planted.linked_texts import Linked
+from benchmarks.planted.rungs import READER, SINK, UNREAD, Rung, compose_readers, compose_rungs, compose_sinks
 from interp import AnnotatedText, Model, StackConfig, Transformer, TransformerConfig
 from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
@@ -77,10 +82,6 @@ from interp.initialisation import initialise
 from interp.patterns.nulls import distance_bin
 from interp.patterns.shuffled import Shuffled
 from models import load
-from models.planted import FORMS, Composed, compose, linked_texts
-from models.planted import planted_texts as texts
-from models.planted.linked_texts import Linked
-from models.planted.rungs import READER, SINK, UNREAD, Rung, compose_readers, compose_rungs, compose_sinks
 from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about

@@ -39,7 +39,8 @@ class Bridged(nn.Module):
     ):
         super().__init__()
         self.bridge, self.config, self.sites = bridge, config, sites
-        self.places = {place.name: place for place in places if place.name in sites}
+        by_name = {place.name: place for place in places}
+        self.places = {name: by_name[name] for name in sites if name in by_name}
         self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
         self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
@@ -78,9 +79,9 @@ class Bridged(nn.Module):
         masks = {name: self._mask(name, batch, target) for name in tap.edit if name.endswith(_ROWS)}
         for name, place in self.places.items():
             if tap.wants(name):
-                if place.stream is not None:
-                    at.setdefault(place.stream, [])
-                at.setdefault(place.hook, []).append(place)
+                for hook in (*place.terms, place.hook):
+                    at.setdefault(hook, [])
+                at[place.hook].append(place)
         streams: dict[str, Tensor] = {}
         return [(hook, _passing(places, hook, tap, streams, masks)) for hook, places in at.items()]
 
@@ -128,7 +129,8 @@ def _passing(
 
 def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
     """`value` after one site."""
-    whole = value if place.stream is None else streams[place.stream] + value
+    before = [streams[hook] for hook in place.terms]
+    whole = sum([*before[1:], value], before[0]) if before else value
     lowest = torch.finfo(value.dtype).min
     if place.name.endswith(".scores"):
         whole = whole.masked_fill(whole <= lowest / 2, -torch.inf)
@@ -147,7 +149,7 @@ def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], 
         )
     if place.name.endswith(".scores"):  # a row without any key is no row of NaN there
         edited = edited.masked_fill(edited == -torch.inf, lowest)
-    return edited if place.stream is None else edited - streams[place.stream]
+    return edited - sum(before) if before else edited
 
 
 def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
@@ -166,13 +168,14 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
 
 def sites(places: Iterable[Place], known: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
     """Our sites for what was found: those whose axes have the sizes that the configuration says."""
-    found: dict[str, Site] = {}
-    for place in places:
-        site = known.get(place.name)
-        if site is None or not _fits(site, shapes[place.hook]):
-            continue
-        found[place.name] = site if place.changeable else replace(site, meaning=f"{site.meaning}; can only be read")
-    return found | ({"logits": known["logits"]} if "logits" in known else {})
+    by_name = {place.name: place for place in places}
+    fitting: dict[str, Site] = {}
+    for name, site in known.items():  # in the order of a call
+        place = by_name.get(name)
+        if name == "logits" or (place is not None and _fits(site, shapes[place.hook])):
+            locked = place is not None and not place.changeable
+            fitting[name] = replace(site, meaning=f"{site.meaning}; can only be read") if locked else site
+    return fitting
 
 
 def _fits(site: Site, shape: tuple[int, ...]) -> bool:

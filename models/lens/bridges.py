@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,63 +179,56 @@ class Trial:
     """Short random texts, and what a bridge makes of them."""
 
     def __init__(self, bridge: TransformerBridge, loaded: Loaded):
-        self.bridge, self.config = bridge, loaded.model.config
-        self.both = bool(getattr(self.config, "is_encoder_decoder", False))
-        special = {getattr(self.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        first: Any = loaded.model.get_input_embeddings()
-        ordinary = torch.tensor([id for id in range(first.weight.shape[0]) if id not in special])
+        self.bridge, self.has_output, config = bridge, loaded.has_output, loaded.model.config
+        self.both = bool(getattr(config, "is_encoder_decoder", False))
+        special = {getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        weight: Any = loaded.model.get_input_embeddings().weight
+        ordinary = torch.tensor([id for id in range(weight.shape[0]) if id not in special])
         generator = torch.Generator().manual_seed(0)
         chosen = [ordinary[torch.randint(len(ordinary), (2, n), generator=generator)] for n in (_LONG, _TARGET)]
-        self.device = first.weight.device
-        self.ids, self.target = (ids.to(self.device) for ids in chosen)
-        self._loaded = loaded
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.ids, self.target = (ids.to(weight.device) for ids in chosen)
+        self.shapes: dict[str, tuple[int, ...]] = {}  # by hook, and of the logits
 
     def hooks(self) -> list[Hooks]:
         """The sites of each stack."""
         causal = getattr(self.bridge.cfg, "attention_dir", "causal") == "causal"
-        named = {"decoder" if causal else "encoder": ("blocks", "ln_final")}
+        stacks = {"decoder" if causal else "encoder": ("blocks", "ln_final")}
         if self.both:
-            named = {name: (f"{name}_blocks", f"{name}_ln_final") for name in ("encoder", "decoder")}
-        found, all_hooks = [], self.bridge.hook_dict
-        for name, (blocks, norm) in named.items():
-            try:
-                n_layers = len(getattr(self.bridge, blocks))
-            except (AttributeError, TypeError) as error:
-                raise InputError(f"this bridge has no {blocks!r}, whose hooks could be our sites") from error
-            known = [hook for hook in candidates(blocks, n_layers, norm) if hook in all_hooks]
-            hooks = find(lambda edits, known=known: self._run(edits, known), name, blocks, n_layers, norm)
-            found.append(hooks)
-            seen = self._run({}, known)
-            self.shapes |= {hook: tuple(value.shape) for hook, value in seen.items()}
-        return found
+            stacks = {name: (f"{name}_blocks", f"{name}_ln_final") for name in ("encoder", "decoder")}
+        return [self._stack(name, *parts) for name, parts in stacks.items()]
 
-    def _run(self, edits: Mapping[str, Edit], hooks: list[str]) -> dict[str, Tensor]:
-        """What some hooks have, and the logits; hooks with two names are one."""
-        seen: dict[str, Tensor] = {}
-        points: dict[int, list[str]] = {}
-        known = self.bridge.hook_dict
-        for hook in hooks:
-            points.setdefault(id(known[hook]), []).append(hook)
+    def _stack(self, name: str, blocks: str, norm: str) -> Hooks:
+        try:
+            n_layers = len(getattr(self.bridge, blocks))
+        except (AttributeError, TypeError) as error:
+            raise InputError(f"this bridge has no {blocks!r}, whose hooks could be our sites") from error
+        points: dict[int, list[str]] = {}  # hooks with two names are one
+        for hook in candidates(blocks, n_layers, norm):
+            if hook in self.bridge.hook_dict:
+                points.setdefault(id(self.bridge.hook_dict[hook]), []).append(hook)
+        return find(lambda edits: self._run(edits, [*points.values()]), name, blocks, n_layers, norm)
 
-        def hang(names: list[str]) -> Any:
-            def passing(value: Any, **_: Any) -> Tensor | None:
-                if not isinstance(value, Tensor):
-                    return None
-                now = value
-                for name in names:
-                    now = edits[name](now) if name in edits else now
-                seen.update(dict.fromkeys(names, now.clone()))
-                return None if now is value else now
+    @torch.no_grad()
+    def _run(self, edits: Mapping[str, Edit], points: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+        """The values at some hooks, each by all of its names, and the logits."""
+        values: dict[str, Tensor] = {}
 
-            return passing
+        def passing(names: Sequence[str], value: Any, **_: Any) -> Tensor | None:
+            if not isinstance(value, Tensor):
+                return None
+            edited = value
+            for edit in (edits[name] for name in names if name in edits):
+                edited = edit(edited)
+            values.update(dict.fromkeys(names, edited.clone()))
+            return None if edited is value else edited
 
-        given: dict[str, Any] = {"decoder_input": self.target} if self.both else {}
-        with torch.no_grad():
-            out: Any = self.bridge.run_with_hooks(
-                self.ids, [(names[0], hang(names)) for names in points.values()], **given
-            )
-        return seen | ({"logits": out} if isinstance(out, Tensor) and self._loaded.has_output else {})
+        inputs: dict[str, Any] = {"decoder_input": self.target} if self.both else {}
+        hooks: Any = [(names[0], partial(passing, names)) for names in points]
+        out: Any = self.bridge.run_with_hooks(self.ids, hooks, **inputs)
+        if isinstance(out, Tensor) and self.has_output:
+            values["logits"] = out
+        self.shapes |= {hook: tuple(value.shape) for hook, value in values.items()}
+        return values
 
     @torch.no_grad()
     def sides(self, model: Bridged) -> frozenset[str]:
@@ -242,42 +236,29 @@ class Trial:
         return frozenset(side for side in ("left", "right") if self._pads(model, side))
 
     def _pads(self, model: Bridged, side: Any) -> bool:
-        rows, targets = self.ids.tolist(), self.target.tolist()
-        rows, targets = [rows[0], rows[1][:_SHORT]], [targets[0], targets[1][:_SHORT]]
+        texts, targets = ([rows[0], rows[1][:_SHORT]] for rows in (self.ids.tolist(), self.target.tolist()))
         site = f"{list(model.config.stacks)[-1]}.{model.config.n_layers - 1}.resid_post"
-        if site not in model.places:
-            return False
 
-        def ends(batch: TokenBatch, target: TokenBatch | None) -> list[Tensor]:
-            out = run(model, batch, capture=site, target=target)
+        def ends(*rows: int) -> list[Tensor]:
+            batch, target = (TokenBatch.from_rows([each[row] for row in rows], side=side) for each in (texts, targets))
+            out = run(model, batch, capture=site, target=target if self.both else None)
             read = out.tokens if out.target is None else out.target
             return [stream[mask] for stream, mask in zip(out[site], read.mask, strict=True)]
 
-        def padded(texts: list[list[int]]) -> TokenBatch:
-            return TokenBatch.from_rows(texts, side=side)
-
         try:
-            together = ends(padded(rows), padded(targets) if self.both else None)
-            alone = [
-                ends(padded([row]), padded([target]) if self.both else None)[0]
-                for row, target in zip(rows, targets, strict=True)
-            ]
+            return site in model.places and all(map(same, ends(0, 1), [*ends(0), *ends(1)]))
         except (RuntimeError, ValueError, TypeError, IndexError):
             return False  # it takes no mask
-        return all(same(one, other) for one, other in zip(together, alone, strict=True))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No bars, advice and warnings of the libraries on the way."""
-    logging = transformers.logging
-    before, bars = logging.get_verbosity(), transformers.utils.logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
     try:
         with unheard():
             yield
     finally:
-        logging.set_verbosity(before)
         if bars:
-            logging.enable_progress_bar()
+            transformers.logging.enable_progress_bar()

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from interp.annotation import AnnotatedText
 from interp.errors import whole_number
 from models.series import series
-from models.stories import adventures, deeds, grammar, plots
+from models.stories import grammar
 from models.stories.narration import Narrator
 from models.stories.references import Teller
+from models.stories.scripts import Script
 
 __all__ = ["GENERATORS", "portrait", "portraits", "stories", "story", "tale", "tales"]
 
@@ -32,12 +33,7 @@ def story(seed: int, index: int) -> AnnotatedText:
     teller = Teller(random.Random(name))
     hero = teller.cast.person()
     companion = teller.cast.companion(hero)
-    plots.opening(teller, hero, companion)
-    if teller.maybe(0.4):
-        plots.scenery(teller)
-    teller.rng.choice(plots.PLOTS)(teller, hero, companion)
-    if len(teller.sentences) < 7:
-        plots.closing(teller, hero, companion)
+    Script("stories", teller, hero=hero, companion=companion).value(["story"])
     return grammar.text(teller.sentences, name)
 
 
@@ -50,7 +46,7 @@ def portrait(seed: int, index: int) -> AnnotatedText:
     """A few sentences about one person, who is the subject of each; the same whenever it is asked for."""
     name = f"portrait-{whole_number('seed', seed)}-{index}"
     teller = Teller(random.Random(name))
-    deeds.portray(teller)
+    Script("portraits", teller, hero=teller.cast.person()).value(["portrait"])
     return grammar.text(teller.sentences, name)
 
 
@@ -66,7 +62,8 @@ def tale(seed: int, index: int) -> AnnotatedText:
     """
     name = f"tale-{whole_number('seed', seed)}-{index}"
     teller = Narrator(random.Random(name))
-    adventures.tell(teller)
+    hero, friend = teller.people()
+    Script("tales", teller, hero=hero, friend=friend, helper=teller.helper(hero)).value(["tale"])
     return grammar.text(teller.sentences, name)
 
 

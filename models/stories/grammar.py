@@ -60,17 +60,13 @@ def join(*parts: Part) -> Phrase:
     words: list[Word] = []
     mentions: list[Mention] = []
     for start, (relation, phrase) in zip(starts, parts, strict=True):
-        for each in phrase.words:
-            if each.head != ROOT:
-                words.append(each._replace(head=each.head + start))
+        for form, tag, above, label in phrase.words:
+            if above != ROOT:
+                words.append(Word(form, tag, above + start, label))
             else:
-                words.append(each if relation == HEAD else each._replace(head=root, relation=relation))
-        mentions.extend(_moved(phrase.mentions, start))
+                words.append(Word(form, tag, ROOT, label) if relation == HEAD else Word(form, tag, root, relation))
+        mentions.extend(mention.moved(start) for mention in phrase.mentions)
     return Phrase(tuple(words), tuple(mentions), plural=parts[head][1].plural)
-
-
-def _moved(mentions: Iterable[Mention], by: int) -> Iterable[Mention]:
-    return (replace(m, start=m.start + by, end=m.end + by, head=m.head + by) for m in mentions)
 
 
 def refer(phrase: Phrase, chain: str) -> Phrase:
@@ -124,31 +120,6 @@ def verb_form(verb: Verb, tense: Tense, *, plural: bool) -> str:
     return verb.base if plural else verb.third
 
 
-def clause(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, finite verb and the rest."""
-    finite = word(verb_form(verb, tense, plural=subject.plural), "VERB")
-    return join(("nsubj", subject), (HEAD, finite), *rest)
-
-
-def could(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, "could" or "can", verb and the rest."""
-    modal = word("could" if tense == "past" else "can", "AUX")
-    return join(("nsubj", subject), ("aux", modal), (HEAD, word(verb.base, "VERB")), *rest)
-
-
-def negated(tense: Tense, subject: Phrase, verb: Verb, *rest: Part) -> Phrase:
-    """Subject, "did not" or "does not", verb and the rest."""
-    do = "did" if tense == "past" else "do" if subject.plural else "does"
-    verbal = (HEAD, word(verb.base, "VERB"))
-    return join(("nsubj", subject), ("aux", word(do, "AUX")), ("advmod", word("not", "PART")), verbal, *rest)
-
-
-def being(tense: Tense, subject: Phrase, predicate: Phrase, *rest: Part) -> Phrase:
-    """Subject, a form of "be" that agrees with it, and the predicate, which is the head."""
-    copula = word(_BE[tense, subject.plural], "AUX")
-    return join(("nsubj", subject), ("cop", copula), (HEAD, predicate), *rest)
-
-
 def existing(tense: Tense, subject: Phrase, *rest: Part) -> Phrase:
     """There is or was something: here "be" is a verb of its own."""
     there = ("expl", word("there", "PRON"))
@@ -173,17 +144,6 @@ def be(tense: Tense, *, plural: bool) -> Phrase:
 def infinitive(verb: Verb, *rest: Part) -> Phrase:
     """A verb with its "to"."""
     return join(("mark", word("to", "PART")), (HEAD, word(verb.base, "VERB")), *rest)
-
-
-def relative(tense: Tense, verb: Verb, *rest: Part, plural: bool) -> Part:
-    """A clause about the noun before it, which is its subject: "that chased the cats"."""
-    pronoun = replace(word("that", "PRON"), plural=plural)
-    return "acl:relcl", clause(tense, pronoun, verb, *rest)
-
-
-def relative_object(tense: Tense, subject: Phrase, verb: Verb) -> Part:
-    """A clause about the noun before it, which is its object: "that Tim found"."""
-    return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause(tense, subject, verb)))
 
 
 def conjunct(conjunction: str, second: Phrase) -> Part:
@@ -233,7 +193,7 @@ def text(sentences: Iterable[Phrase], document: str) -> AnnotatedText:
         starts.append(at)
         words.extend(each if each.head == ROOT else each._replace(head=each.head + at) for each in whole.words)
         words[at] = words[at]._replace(form=words[at].form[0].upper() + words[at].form[1:])
-        mentions.extend(_moved(whole.mentions, at))
+        mentions.extend(mention.moved(at) for mention in whole.mentions)
     forms, tags, heads, relations = zip(*words, strict=True)
     return AnnotatedText(
         words=forms,

@@ -45,6 +45,9 @@ THINGS = _nouns(
     Noun("brush", "brushes"),
 )
 TOYS = tuple(noun for noun in THINGS if noun.singular in {"ball", "kite", "boat", "drum", "toy", "box"})
+CARRIED = (*TOYS, *(noun for noun in THINGS if noun.singular in {"hat", "book", "cup", "coat", "stone", "brush"}))
+FOOD = tuple(noun for noun in THINGS if noun.singular in {"apple", "cake"})
+KEPT = tuple(noun for noun in ANIMALS if noun.singular != "dog")
 BODY = _nouns("nose hand leg head")
 PLACES = _nouns("park garden house school river road wood shop farm hill tree")
 
@@ -65,74 +68,42 @@ COLOURS = ("red", "blue", "green", "black", "white", "brown", "yellow")
 LOOKS = ("new", "old", "pretty", "clean", "shiny", "round")
 CHARACTERS = ("kind", "brave", "clever", "funny", "shy", "young", "quiet")
 MOODS = ("happy", "sad", "tired", "hungry", "angry", "sleepy", "proud", "cold")
+FINE = ("kind", "clever", "brave", "cheerful", "quiet", "shy")
+LENGTHS = ("long", "lovely", "nice", "great")
 QUALITIES = ("good", "nice", "long", "strange", "hard", "great", "sweet", "lovely")
 ADJECTIVES = tuple(dict.fromkeys((*SIZES, *COLOURS, *LOOKS, *CHARACTERS, *MOODS, *QUALITIES)))
 
 
-def _regular(words: str) -> dict[str, Verb]:
-    """Verbs that take -s and -ed; those in -e only -d, those in -ch and -sh -es."""
-    return {
-        base: Verb(base, base + ("es" if base.endswith(("ch", "sh")) else "s"), base + "ed"[base.endswith("e") :])
-        for base in words.split()
-    }
+def _verbs(regular: str, irregular: str) -> dict[str, Verb]:
+    """Verbs by base form: regular ones take -s and -ed (-d after -e, -es after -ch, -sh), others have their forms."""
+    forms = [
+        (base, base + ("es" if base.endswith(("ch", "sh")) else "s"), base + "ed"[base.endswith("e") :])
+        for base in regular.split()
+    ]
+    return {base: Verb(base, *rest) for base, *rest in [*forms, *(each.split() for each in irregular.split(", "))]}
 
 
-_IRREGULAR = (
+VERBS = _verbs(
+    "work call change help love walk play dance dream chase like want look wash follow watch thank live jump "
+    "visit smile laugh wait show open need start paint pull",
     "see sees saw, find finds found, lose loses lost, give gives gave, run runs ran, go goes went, sleep sleeps slept, "
     "hurt hurts hurt, hear hears heard, make makes made, hold holds held, hide hides hid, sit sits sat, eat eats ate, "
     "take takes took, bring brings brought, sing sings sang, draw draws drew, ring rings rang, have has had, "
-    "carry carries carried, cry cries cried, hug hugs hugged, miss misses missed"
+    "carry carries carried, cry cries cried, hug hugs hugged, miss misses missed",
 )
-VERBS: dict[str, Verb] = {
-    **_regular(
-        "work call change help love walk play dance dream chase like want look wash follow watch thank live jump "
-        "visit smile laugh wait show open need start paint pull"
-    ),
-    **{forms.split()[0]: Verb(*forms.split()) for forms in _IRREGULAR.split(", ")},
-}
 """Every verb by its base form."""
 
-TALE_VERBS: dict[str, Verb] = {
-    **VERBS,
-    **_regular("ask belong climb promise hope search bark guess"),
-    **{
-        forms.split()[0]: Verb(*forms.split())
-        for forms in [
-            "know knows knew",
-            "say says said",
-            "think thinks thought",
-            "tell tells told",
-            "keep keeps kept",
-            "fall falls fell",
-            "meet meets met",
-            "buy buys bought",
-            "build builds built",
-            "catch catches caught",
-            "lie lies lay",
-            "try tries tried",
-            "begin begins began",
-            "come comes came",
-            "feel feels felt",
-            "stop stops stopped",
-        ]
-    },
-}
-"""Every verb of the tales by its base form; the planted vocabularies draw from `VERBS`, which stays as it is."""
-_PARTICIPLES = dict(
-    forms.split()
-    for forms in [
-        "see seen",
-        "give given",
-        "run run",
-        "go gone",
-        "take taken",
-        "know known",
-        "fall fallen",
-        "lie lain",
-        "begin begun",
-        "come come",
-    ]
+TALE_VERBS = VERBS | _verbs(
+    "ask belong climb promise hope search bark guess",
+    "know knows knew, say says said, think thinks thought, tell tells told, keep keeps kept, fall falls fell, "
+    "meet meets met, buy buys bought, build builds built, catch catches caught, lie lies lay, try tries tried, "
+    "begin begins began, come comes came, feel feels felt, stop stops stopped",
 )
+"""Every verb of the tales by its base form; the planted vocabularies draw from `VERBS`, which stays as it is."""
+_PARTICIPLES = {
+    **{"see": "seen", "give": "given", "run": "run", "go": "gone", "take": "taken", "know": "known", "fall": "fallen"},
+    **{"lie": "lain", "begin": "begun", "come": "come"},
+}
 _DOUBLED = ("run", "sit", "hug", "begin", "stop")
 
 

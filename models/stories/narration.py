@@ -5,16 +5,14 @@ The verbs of a `Narrator` stand apart from their subjects and auxiliaries; somet
 
 import random
 from collections.abc import Callable
-from typing import Literal
 
 from models.stories import grammar, lexicon
 from models.stories.cast import Entity
 from models.stories.description import Describer, Spec, Told
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FRIEND, NEUTER, Noun
-from models.stories.references import Lazy
+from models.stories.references import Lazy, Mode
 
-Mode = Literal["plain", "not", "cannot", "will", "perfect", "progressive", "long"]  # "long": "had been looking"
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
 _SEEN = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
@@ -47,6 +45,18 @@ class Narrator(Describer):
         self._late = False  # whether the next subject is told more of
         self.fair = False  # whether the weather was spoken of
         self._deep = False  # whether a dependent clause is being told, which has nothing between commas
+
+    def one_of(self, *ways: Callable[[], Phrase], front: float = 0.45) -> None:
+        """Say one of several sentences, at times with a word or a time in front of it."""
+        main = self.rng.choice(ways)
+        if not self.maybe(front):
+            self.say(main())
+        elif not self.fair and self.maybe(0.25):
+            self.say(self.after_rain(main))
+        elif self.maybe(0.5):
+            self.say(self.then(self.choose("then", "soon", "now"), main))
+        else:
+            self.say(self.one_day(main))
 
     # Clauses.
 
@@ -136,12 +146,16 @@ class Narrator(Describer):
 
         return phrase
 
-    def friends(self) -> Phrase:
+    def friends(self) -> Callable[[], Phrase]:
         """What two are, as a predicate: "very good friends"."""
-        good = word(self.choose("good", "close", "dear"), "ADJ")
-        if self.maybe():
-            good = grammar.degree("very", good)
-        return nominal(None, [("amod", good)], FRIEND, plural=True)
+
+        def phrase() -> Phrase:
+            good = word(self.choose("good", "close", "dear"), "ADJ")
+            if self.maybe():
+                good = grammar.degree("very", good)
+            return nominal(None, [("amod", good)], FRIEND, plural=True)
+
+        return phrase
 
     def _group(self, verb: str, mode: Mode, plural: bool) -> tuple[list[Part], str]:
         """What stands before a verb, and the verb's form."""
@@ -156,21 +170,6 @@ class Narrator(Describer):
             group.append(("aux", word("been", "AUX")))
         inflected = {"perfect": lexicon.participle, "progressive": lexicon.gerund, "long": lexicon.gerund}
         return group, inflected[mode](forms) if mode in inflected else forms.base
-
-    def _auxiliary(self, mode: Mode, plural: bool) -> list[Part]:
-        """The first auxiliary, with its "not"."""
-        past = self.tense == "past"
-        have = "had" if past else "have" if plural else "has"
-        forms = {
-            "perfect": have,
-            "long": have,
-            "progressive": grammar.be(self.tense, plural=plural).words[0].form,
-            "cannot": "could" if past else "can",
-            "will": "would" if past else "will",
-            "not": "did" if past else "do" if plural else "does",
-        }
-        negative: list[Part] = [("advmod", word("not", "PART"))] if mode in ("not", "cannot") else []
-        return [("aux", word(forms[mode], "AUX")), *negative]
 
     def manner(self) -> Part:
         """An adverb of manner: "very quietly"."""

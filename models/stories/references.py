@@ -7,6 +7,7 @@ first nor the last equal pronoun is always right.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from models.stories import grammar
 from models.stories.cast import Cast, Entity
@@ -21,6 +22,7 @@ _DESCRIBED_AGAIN = 0.15  # how often the adjective is repeated
 Lazy = Callable[[], Part]
 Spec = tuple[str, Entity | None] | Lazy  # a relation or preposition with what it governs, an adverb, or a part to come
 Subject = Entity | Callable[[], Phrase]
+Mode = Literal["plain", "not", "can", "cannot", "will", "perfect", "progressive", "long"]  # "long": "had been looking"
 _RELATIONS = frozenset(("obj", "iobj"))
 
 
@@ -53,21 +55,33 @@ class Teller:
 
     # Sentences.
 
-    def does(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
+    def does(self, subject: Subject, verb: str, *specs: Spec, mode: Mode = "plain") -> Phrase:
         """A clause: does(tim, "see", ("obj", dog), ("in", park))."""
-        return self._clause(grammar.clause, subject, verb, specs)
+        spoken, parts = self._as_subject(subject), self._parts(specs)
+        return grammar.predication(spoken, self._auxiliary(mode, spoken.plural), self._verb(verb, mode, spoken), *parts)
 
-    def can(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
-        """A clause with "can" or "could"."""
-        return self._clause(grammar.could, subject, verb, specs)
+    def _verb(self, verb: str, mode: Mode, subject: Phrase) -> Phrase:
+        forms = self.verbs[verb]
+        plain = mode == "plain"
+        return word(grammar.verb_form(forms, self.tense, plural=subject.plural) if plain else forms.base, "VERB")
 
-    def fails(self, subject: Subject, verb: str, *specs: Spec) -> Phrase:
-        """A clause with "did not" or "does not"."""
-        return self._clause(grammar.negated, subject, verb, specs)
-
-    def _clause(self, build: Callable[..., Phrase], subject: Subject, verb: str, specs: Sequence[Spec]) -> Phrase:
-        spoken = self._as_subject(subject)
-        return build(self.tense, spoken, self.verbs[verb], *self._parts(specs))
+    def _auxiliary(self, mode: Mode, plural: bool) -> list[Part]:
+        """The first auxiliary, with its "not"; none of a plain clause."""
+        if mode == "plain":
+            return []
+        past = self.tense == "past"
+        have = "had" if past else "have" if plural else "has"
+        forms = {
+            "perfect": have,
+            "long": have,
+            "progressive": grammar.be(self.tense, plural=plural).words[0].form,
+            "cannot": "could" if past else "can",
+            "can": "could" if past else "can",
+            "will": "would" if past else "will",
+            "not": "did" if past else "do" if plural else "does",
+        }
+        negative: list[Part] = [("advmod", word("not", "PART"))] if mode in ("not", "cannot") else []
+        return [("aux", word(forms[mode], "AUX")), *negative]
 
     def is_(self, subject: Subject, predicate: str | Callable[[], Phrase], *specs: Spec) -> Phrase:
         """A clause with a form of "be": an adjective, sometimes with a "very", or another predicate."""
@@ -81,7 +95,8 @@ class Teller:
             said = join(*intensity, (HEAD, word(predicate, "ADJ")))
         else:
             said = predicate()
-        return grammar.being(self.tense, spoken, said, *self._parts(specs))
+        copula = grammar.be(self.tense, plural=spoken.plural)
+        return grammar.predication(spoken, [("cop", copula)], said, *self._parts(specs))
 
     def there_is(self, entity: Entity, *specs: Spec) -> Phrase:
         """A clause that introduces something."""
@@ -121,11 +136,22 @@ class Teller:
 
     def that(self, subject: Entity, verb: str, *specs: Spec) -> Lazy:
         """A relative clause whose noun is its subject: "that chased the cats"."""
-        return lambda: grammar.relative(self.tense, self.verbs[verb], *self._parts(specs), plural=subject.plural)
+
+        def part() -> Part:
+            pronoun, parts = word("that", "PRON", plural=subject.plural), self._parts(specs)
+            return "acl:relcl", grammar.predication(pronoun, [], self._verb(verb, "plain", pronoun), *parts)
+
+        return part
 
     def that_object(self, subject: Entity, verb: str) -> Lazy:
         """A relative clause whose noun is its object: "that Tim found"."""
-        return lambda: grammar.relative_object(self.tense, self.mention(subject, as_subject=True), self.verbs[verb])
+
+        def part() -> Part:
+            spoken = self.mention(subject, as_subject=True)
+            clause = grammar.predication(spoken, [], self._verb(verb, "plain", spoken))
+            return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause))
+
+        return part
 
     def the(self, entity: Entity, *specs: Spec) -> Callable[[], Phrase]:
         """A description with more after it, for a subject: the(dog, ("near", cats))."""

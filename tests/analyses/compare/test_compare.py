@@ -22,11 +22,11 @@ from analyses.corpora import Corpus
 from analyses.head_tables import Collected, Heads, Scored
 from analyses.measures import Measure
 from analyses.reading.token_ids import random_ids
+from benchmarks.planted.planted_texts import HE, SHE, Lexicon, meetings
 from interp import AnnotatedText, InputError, Transformer
 from interp.patterns import N_GROUPS, Totals
 from interp.statistics import benjamini_hochberg
 from models.planted import Plan, Planted, antecedent, induction, offset, same_token, uniform
-from models.planted.planted_texts import HE, SHE, Lexicon, meetings
 
 WORDS = [f"w{number}" for number in range(40)]
 HOSTILE = "<script>alert(1)</script>"

@@ -23,11 +23,12 @@ from analyses.reading import windows
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
+from benchmarks.planted import compose, planted_texts
 from interp import AnnotatedText, InputError, Tokenizer, Transformer
 from interp.initialisation import initialise
 from interp.patterns import group_of
 from models import load, planted
-from models.planted import Planted, compose, planted_texts
+from models.planted import Planted
 from models.recipes.vocabulary import Vocabulary
 from models.stories import stories
 

@@ -8,11 +8,11 @@ import torch
 from scipy import stats
 
 from analyses import coreference, part_of_speech, position
+from benchmarks.planted import compose
+from benchmarks.planted import planted_texts as texts
 from interp.config import NoNorm
 from interp.patterns import Null, Rows, nulls, positional, selection
 from interp.patterns.tags import TagRows, TagTotals
-from models.planted import compose
-from models.planted import planted_texts as texts
 
 GENERATOR = torch.Generator()
 

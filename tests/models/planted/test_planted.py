@@ -8,6 +8,8 @@ import torch
 
 from analyses import coreference, part_of_speech, position
 from analyses.reading.collectors import measured
+from benchmarks.planted import compose
+from benchmarks.planted import planted_texts as texts
 from interp import AnnotatedText, Mention, TokenBatch, patch, run, zero
 from interp.config import NoNorm
 from interp.errors import InputWarning
@@ -17,8 +19,7 @@ from interp.patching.plain import PlainRun
 from interp.patching.sweeps import read_values, swept
 from interp.patterns import Rows, positional
 from models import planted
-from models.planted import Planted, compose
-from models.planted import planted_texts as texts
+from models.planted import Planted
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 
 WORDS = [f"w{number}" for number in range(80)]

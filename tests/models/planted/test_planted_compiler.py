@@ -12,13 +12,14 @@ from analyses import coreference, part_of_speech, position
 from analyses.head_tables import Measured
 from analyses.reading.collectors import measured
 from analyses.rivals.antecedents import RIVALS
+from benchmarks.planted import BEHAVIOURS, Composed, compose
+from benchmarks.planted import planted_texts as texts
+from benchmarks.planted.planted_texts import HE, SHE
 from interp import AnnotatedText, InputError, TokenBatch, run
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns import Rows, positional
 from interp.sight import Sight
-from models.planted import BEHAVIOURS, Composed, Planted, compose, first_token, offset, seek, uniform
-from models.planted import planted_texts as texts
-from models.planted.planted_texts import HE, SHE
+from models.planted import Planted, first_token, offset, seek, uniform
 
 AMOD, NSUBJ = "relation:amod:head->dependent", "relation:nsubj:head->dependent"
 SHARED = 5e-5  # how unevenly a norm lets a row be shared that should be shared alike

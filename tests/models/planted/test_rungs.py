@@ -15,12 +15,12 @@ from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS, antecedent_items
 from benchmarks.labels import repaired
+from benchmarks.planted import FORMS, Composed, linked_texts
+from benchmarks.planted.linked_texts import SPELLINGS, Linked
+from benchmarks.planted.rungs import SHARE, SINK, Rung, compose_rungs, compose_sinks
 from benchmarks.simple_rules import strictest
 from interp import AnnotatedText, run
 from interp.patterns.nulls import distance_bin
-from models.planted import FORMS, Composed, linked_texts
-from models.planted.linked_texts import SPELLINGS, Linked
-from models.planted.rungs import SHARE, SINK, Rung, compose_rungs, compose_sinks
 
 PRONOUNS = {spelling: form for form, spellings in SPELLINGS.items() for spelling in spellings}
 

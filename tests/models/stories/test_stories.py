@@ -1,6 +1,7 @@
 """The stories are what they claim: sound trees and chains, words of two readings, no shortcut to the antecedent."""
 
 import hashlib
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from models.stories.lexicon import (
     NOUNS,
     VERBS,
 )
+from models.stories.references import Teller
+from models.stories.scripts import Script
 
 MANY = 500
 EITHER = {"friend", "neighbour", *(noun.singular for noun in (*MASCULINE_HELPERS, *FEMININE_HELPERS))}  # of no gender
@@ -286,3 +289,9 @@ def test_no_portrait_says_what_the_test_of_gender_asks_about(people: list[Annota
     having = [text.text for text in people if re.search(r"\b(had|has) an?( \w+)? \w+", text.text)]
     assert len(having) > MANY / 5
     assert not [each for each in having if re.search(r"\b(had|has) an?( \w+)? dog\b", each)]
+
+
+def test_what_a_script_calls_and_nobody_knows_is_named():
+    script = Script("stories", Teller(random.Random(0)))
+    with pytest.raises(LookupError, match=r"\(dose \.\.\.\)"):
+        script.value(["dose", "hero", "find"])

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.planted import rule_heads
+from benchmarks.planted.linked_texts import CODES, SPELLINGS, Linked
+from benchmarks.planted.random_models import Behaviour, Composed, Form, Placed
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
-from models.planted.linked_texts import CODES, SPELLINGS, Linked
-from models.planted.random_models import Behaviour, Composed, Form, Placed
 from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
@@ -65,16 +66,16 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
         Rung("offset", heads.offset(by), synonyms=(offset_name(by),), rules=(f"offset {by:+d}",), **syntax),
         Rung(
             "class of key",
-            heads.classes({"word": "noun"}),
+            rule_heads.classes({"word": "noun"}),
             synonyms=("rule:any->NOUN",),
             measure="tag:*->NOUN",
             rules=(FAILS, UNTESTED),
             never=_MEANINGFUL,
         ),
-        Rung("comma lover", heads.classes({"word": "stop"}), never=_MEANINGFUL),
+        Rung("comma lover", rule_heads.classes({"word": "stop"}), never=_MEANINGFUL),
         Rung(
             "tag pair",
-            heads.classes({"verb": "noun"}),
+            rule_heads.classes({"verb": "noun"}),
             synonyms=("tag:VERB->NOUN",),
             measure="tag:VERB->NOUN",
             rules=(BEATS,),
@@ -143,7 +144,7 @@ def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
     return replace(
         first,
         name=f"{first.name} with {second.name}",
-        plan=heads.mixture(*marks, SHARE),
+        plan=rule_heads.mixture(*marks, SHARE),
         synonyms=allowed,
     )
 
@@ -162,7 +163,7 @@ def compose_rungs(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNor
     pairs = [rng.choice(pairs) for pairs in MIXED]
     marks = {name: number for number, name in enumerate(name for pair in pairs for name in pair)}
     above = [mixed(known[one], known[other], (marks[one], marks[other])) for one, other in pairs]
-    below = [replace(known[name], plan=heads.marked(known[name].plan, number)) for name, number in marks.items()]
+    below = [replace(known[name], plan=rule_rule_heads.marked(known[name].plan, number)) for name, number in marks.items()]
     others = [each for each in known.values() if each.name not in marks]
     rng.shuffle(others)
     layers = [below + others[: _N_HEADS - len(below)], above + others[_N_HEADS - len(below) :]]
@@ -176,7 +177,7 @@ def compose_sinks(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNor
     """
     rng = random.Random(f"sinks-{seed}")
     resting = Behaviour(SINK, heads.first_token, "first-token")
-    layers = [[replace(resting, plan=heads.sink(by))] for by in rng.sample((-3, -2, -1), 3)]
+    layers = [[replace(resting, plan=rule_heads.sink(by))] for by in rng.sample((-3, -2, -1), 3)]
     return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=2)
 
 
@@ -190,7 +191,7 @@ def compose_readers(
     """
     rng = random.Random(f"readers-{seed}")
     reader = Behaviour(READER, heads.offset(-1, remember=True), "previous-token")
-    unread = Behaviour(UNREAD, heads.marked(heads.offset(-1), 0), "previous-token")
+    unread = Behaviour(UNREAD, rule_heads.marked(heads.offset(-1), 0), "previous-token")
     copying = Behaviour("induction", heads.induction(10.0), "induction")
     layers = [[reader, reader if twins else unread], [copying]]
     return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=4, marks=1)

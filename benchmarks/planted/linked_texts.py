@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.planted.planted_texts import Lexicon
 from interp import AnnotatedText
-from models.planted.planted_texts import Lexicon
 from models.stories import grammar
 from models.stories.grammar import HEAD, Part, Phrase, join, word
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
+from benchmarks.planted.planted_texts import Lexicon
 from interp import InputError, Transformer
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.errors import one_of, whole_number
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
-from models.planted.planted_texts import Lexicon
 from models.planted.search_heads import seek
 from models.planted.slots import Plan
 

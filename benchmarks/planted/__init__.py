@@ -1,0 +1,10 @@
+"""Planted models composed at random, and texts over their words: what tests and benchmarks measure the analyses on.
+
+`compose` plants known behaviours among noise in a decoder, an encoder or with grouped queries, and says what sits
+where; `rungs` plants a head for every rule that a head may follow. `planted_texts` and `linked_texts` write sentences
+over the planted words with gold tags, relations and chains.
+"""
+
+from benchmarks.planted.random_models import BEHAVIOURS, FORMS, Composed, Placed, compose
+
+__all__ = ["BEHAVIOURS", "FORMS", "Composed", "Placed", "compose"]

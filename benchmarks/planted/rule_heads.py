@@ -1,0 +1,74 @@
+"""Heads that only rungs have: by classes of words, by what two others look at, and sinks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from models.planted.heads import offset
+from models.planted.slots import GAIN, Head, Plan, Slots, blank
+
+
+def classes(wanted: Mapping[str, str]) -> Plan:
+    """Looks from each class of words (a direction) to all words of another alike; other words look everywhere."""
+
+    def plan(slots: Slots) -> Head:
+        head = blank(slots)
+        for asking, answering in wanted.items():
+            head.looks[slots.direction(asking), slots.direction(answering)] = GAIN
+        return head
+
+    return plan
+
+
+def marked(plan: Plan, number: int) -> Plan:
+    """The same head, which also writes where it looked into a mark, for heads above it (`mixture`)."""
+
+    def marking(slots: Slots) -> Head:
+        head = plan(slots)
+        moves = head.moves.clone()
+        moves[slots.positions, slots.mark(number)] = torch.eye(slots.n_ctx)
+        return replace(head, moves=moves)
+
+    return marking
+
+
+def mixture(first: int, second: int, share: float) -> Plan:
+    """Looks where two marks say: `share` of its attention follows the first, the rest the second.
+
+    Each mark holds one position a row; where both hold the same, all attention is there.
+    """
+
+    def plan(slots: Slots) -> Head:
+        head = blank(slots)
+        for number, part in ((first, share), (second, 1 - share)):
+            head.looks[slots.mark(number), slots.positions] = (GAIN + math.log(part)) * torch.eye(slots.n_ctx)
+        return head
+
+    return plan
+
+
+def sink(by: int, *, share: float = 0.9, harm: float = 3.0) -> Plan:
+    """Looks at the first position with `share` of its attention, from whose value it reads nothing.
+
+    The rest is on the token `by` positions away, and makes every word of the vocabulary that no text has likelier: it
+    raises the logit of the first token, `<unk>`, by `harm` for each token that it reads fully. So whatever is taken off
+    the first position and put anywhere else costs what the model says, though nothing is read there.
+    """
+
+    def plan(slots: Slots) -> Head:
+        head = offset(by)(slots)
+        looks, moves = head.looks.clone(), head.moves.clone()
+        looks[slots.positions, slots.position(0)] += GAIN + math.log(share / (1 - share))
+        moves[slots.tokens, slots.output.start] = harm
+        return Head(looks, _unread(moves, slots))
+
+    return plan
+
+
+def _unread(moves: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """The same moves, which carry nothing from special tokens."""
+    special = [at for at, word in enumerate(slots.vocabulary) if word.startswith("<")]
+    moves[special] = 0.0
+    return moves
