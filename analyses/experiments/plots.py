@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analyses.figures.attention_lines import literal
-from analyses.figures.style import GREY, INK, SIGNED, SOFT, colour_bar, heat_map, legend, panels, signed_scale, styled
+from analyses.figures.style import GREY, INK, SIGNED, SOFT, colour_bar, draw_map, legend, panels, signed_scale, styled
 
 _SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
 _TEXTS = "panel", "label", "name", "tick"
@@ -138,10 +138,9 @@ class Map(Plot):
         ticks = rows.drop_duplicates("x").set_index("x")["tick"].sort_index().map(literal)
         grid = rows.pivot(index="layer", columns="x", values="value")
         scale = _scale(marks, rows["label"].iloc[0])
-        heat_map(ax, grid, scale, xticklabels=ticks.tolist(), yticklabels=-(-len(grid) // _LAYER_TICKS))
+        names = [str(layer) for layer in grid.index], ticks.tolist()
+        draw_map(ax, grid, scale, names=names, most=(_LAYER_TICKS, len(ticks)))
         ax.invert_yaxis()
-        ax.tick_params("y", rotation=0)
-        ax.tick_params("x", rotation=90 if ticks.str.len().max() > 3 else 0)
 
     def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
         labels = marks.drop_duplicates("panel")["label"].tolist()
