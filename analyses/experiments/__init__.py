@@ -1,23 +1,36 @@
 """The small experiments that the source articles name, for any causal model; for encoders where no text stops midway.
 
-Each is a value, an `Experiment`, in its file. Prompts are the articles' own, and beside them ones in the words of the
-generated stories, which small models can read too. What a model cannot use is counted in what is measured.
+Texts, plots and prompts are data (`prompts.toml`). Prompts are the articles' own, and beside them ones in the words of
+the generated stories, which small models can read too. What a model cannot use is counted in what is measured.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from analyses.experiments.adjectives import ADJECTIVES
-from analyses.experiments.companions import COMPANIONS
-from analyses.experiments.cost import COST
-from analyses.experiments.distance import DISTANCE
+from analyses.experiments import adjectives, distance, parts, swaps, words
 from analyses.experiments.experiment import Experiment, Outcome
-from analyses.experiments.knight import KNIGHT
-from analyses.experiments.profession import PROFESSION
-from analyses.experiments.shares import SHARES
-from analyses.experiments.word_sense import WORD_SENSE
+from analyses.experiments.plots import plot_from
+from analyses.experiments.prompts import experiment_data
 
-EXPERIMENTS: dict[str, Experiment[Any]] = {
-    each.name: each for each in (PROFESSION, KNIGHT, ADJECTIVES, WORD_SENSE, COMPANIONS, DISTANCE, COST, SHARES)
+_TEXTS = "title", "question", "command", "caption"
+_MEASURES: dict[str, tuple[Callable[..., Any], Callable[[Any], str]]] = {
+    "profession": (swaps.measure_profession, swaps.profession_sentence),
+    "knight": (swaps.measure_knight, swaps.knight_sentence),
+    "adjectives": (adjectives.measure, adjectives.sentence),
+    "word-sense": (words.measure_word_sense, words.word_sense_sentence),
+    "companions": (words.measure_companions, words.companions_sentence),
+    "distance": (distance.measure, distance.sentence),
+    "cost": (parts.measure_cost, parts.cost_sentence),
+    "shares": (parts.measure_shares, parts.shares_sentence),
 }
+
+
+def _experiment(name: str) -> Experiment[Any]:
+    data, (measure, sentence) = experiment_data(name), _MEASURES[name]
+    texts = {field: data[field] for field in _TEXTS}
+    return Experiment(name=name, **texts, measure=measure, sentence=sentence, plot=plot_from(**data["plot"]))
+
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {name: _experiment(name) for name in _MEASURES}
 
 __all__ = ["EXPERIMENTS", "Experiment", "Outcome"]

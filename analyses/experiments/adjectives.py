@@ -12,35 +12,20 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from matplotlib.cm import ScalarMappable
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from analyses.experiments.experiment import (
-    ARTICLES,
-    STORIES,
-    Experiment,
-    Outcome,
-    bounded,
-    each_source,
-    joined,
-    largest,
-    panelled,
-    said,
-    strongest,
-)
-from analyses.experiments.prompts import batch_of, readable, tokenizer_of
+from analyses.experiments.experiment import Outcome, bounded, by_source, with_interval
+from analyses.experiments.plots import largest
+from analyses.experiments.prompts import batch_of, experiment_data, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
-from analyses.figures.experiment_plots import layer_map, reaching, under
-from analyses.figures.style import SIGNED, colour_bar, panels, styled
 from analyses.head_names import head_name
 from interp import Model, run
 from interp.attribution import head_results
 from interp.statistics import estimate
 from interp.tokens import align
 
-_COUNT = 24  # sentences in the stories' words
 _NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
+_ADJECTIVES = (1, 2, 6)
 _CARRIED = "carried", "carried_low", "carried_high"
 _TRIES = 100  # other adjectives that are tried until they have as many pieces
 
@@ -50,48 +35,32 @@ class Scene:
     """A sentence of the article's form: two adjectives and a noun, a verb, one adjective and a noun."""
 
     source: str
-    first: tuple[str, str, str]
-    verb: str
-    second: tuple[str, str]
-
-    @property
-    def words(self) -> list[str]:
-        """Of the sentence."""
-        return ["A", *self.first, self.verb, "the", *self.second]
+    words: list[str]
 
     @property
     def text(self) -> str:
         """The sentence."""
         return " ".join(self.words)
 
-    def other(self, adjectives: tuple[str, str, str]) -> "Scene":
+    def with_adjectives(self, adjectives: list[str]) -> "Scene":
         """The same with other adjectives."""
-        one, two, three = adjectives
-        return Scene(self.source, (one, two, self.first[2]), self.verb, (three, self.second[1]))
-
-
-_ADJECTIVES = {
-    ARTICLES: ["fluffy", "blue", "verdant", "tiny", "red", "frozen", "hairy", "green", "ancient", "gentle", "dark"],
-    STORIES: ["little", "old", "young", "brown", "black", "white", "blue", "red", "green", "yellow", "happy", "sad"],
-}
-_ANIMALS, _PLACES = ("dog", "bird", "fox", "frog", "bear", "pig", "mole"), ("house", "tree", "hill", "park", "school")
+        other: dict[int, str] = dict(zip(_ADJECTIVES, adjectives, strict=True))
+        return Scene(self.source, [other.get(place, word) for place, word in enumerate(self.words)])
 
 
 def scenes(seed: int) -> list[Scene]:
     """The article's sentence and some of its form, and as many in the stories' words."""
-    rng = random.Random(seed)
-    first = Scene(ARTICLES, ("fluffy", "blue", "creature"), "roamed", ("verdant", "forest"))
-    made = [first]
-    for _ in range(_COUNT // 2):
-        one, two, three = rng.sample(_ADJECTIVES[ARTICLES], 3)
-        noun = rng.choice(("creature", "monster", "dragon", "rabbit"))
-        place = rng.choice(("forest", "valley", "island"))
-        made.append(Scene(ARTICLES, (one, two, noun), rng.choice(("roamed", "crossed", "left")), (three, place)))
-    for _ in range(_COUNT):
-        one, two, three = rng.sample(_ADJECTIVES[STORIES], 3)
-        verb = rng.choice(("saw", "found", "liked"))
-        made.append(Scene(STORIES, (one, two, rng.choice(_ANIMALS)), verb, (three, rng.choice(_PLACES))))
-    return made
+    rng, drawn = random.Random(seed), []
+    for group in experiment_data("adjectives")["prompts"]:
+        if first := group.get("first"):
+            drawn.append(Scene(group["source"], first))
+        for _ in range(group["count"]):
+            one, two, three = rng.sample(group["adjectives"], 3)
+            word = {slot: rng.choice(words) for slot, words in group["slots"].items()}
+            drawn.append(
+                Scene(group["source"], ["A", one, two, word["noun"], word["verb"], "the", three, word["place"]])
+            )
+    return drawn
 
 
 def measure(model: Model, *, seed: int = 0) -> Outcome:
@@ -104,28 +73,32 @@ def measure(model: Model, *, seed: int = 0) -> Outcome:
     Raises:
         InputError: no sentence can be used, or no tokenizer.
     """
-    left_out, used, tables = Counter[str](), {}, []
-    for source in (ARTICLES, STORIES):
+    left_out, used, tables = Counter[str](), {}, [pd.DataFrame()]
+    for group in experiment_data("adjectives")["prompts"]:
+        source = group["source"]
         offered = [scene for scene in scenes(seed) if scene.source == source]
-        kept = readable(model, offered, source, left_out, lambda scene: [scene.text], "sentences")
-        if kept:
-            used[source] = len(kept)
-            tables.append(_rows(model, kept, left_out, seed).assign(source=source))
-    return Outcome(joined(tables), used, left_out)
+        usable = readable(model, offered, source, left_out, lambda scene: [scene.text], "sentences")
+        if usable:
+            used[source] = len(usable)
+            tables.append(_rows(model, usable, group["adjectives"], left_out, seed).assign(source=source))
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out)
 
 
-def _rows(model: Model, kept: list[Scene], left_out: Counter[str], seed: int) -> pd.DataFrame:
-    looks = np.stack([_attention(model, scene) for scene in kept])  # sentence, head or uniform, cell
-    carried = [_carried(model, scene, seed) for scene in kept]
-    left_out["sentences without other adjectives of as many pieces"] += sum(each is None for each in carried)
-    wrote = np.stack([np.full(looks.shape[-1], np.nan) if each is None else each for each in carried])
-    ones = np.ones_like(looks[:, 0])
-    attention = estimate(looks[:, 0], ones, looks[:, 1], ones, seed=seed)
-    written = shares_of(wrote.T, np.ones(len(wrote)), seed)
-    layer, head = np.unravel_index(np.arange(looks.shape[-1]), (model.config.n_layers, model.config.n_heads))
-    columns = {"layer": layer, "head": head, "attention": attention.value, "uniform": attention.baseline}
-    columns |= {"gain": attention.gain, "ci_low": attention.low, "ci_high": attention.high}
-    return pd.DataFrame({**columns, **bounded(written, *_CARRIED), "n": len(kept), "n_carried": written.n})
+def _rows(model: Model, usable: list[Scene], adjectives: list[str], left_out: Counter[str], seed: int) -> pd.DataFrame:
+    attention = np.stack([_attention(model, scene) for scene in usable])  # sentence, head or uniform, cell
+    others = [_with_others(model, scene, adjectives, seed) for scene in usable]
+    left_out["sentences without other adjectives of as many pieces"] += others.count(None)
+    carried = np.full((len(usable), attention.shape[-1]), np.nan)
+    for row, scene, other in zip(carried, usable, others, strict=True):
+        if other is not None:
+            row[:] = _carried(model, scene, other)
+    ones = np.ones_like(attention[:, 0])
+    gain = estimate(attention[:, 0], ones, attention[:, 1], ones, seed=seed)
+    share = shares_of(carried.T, np.ones(len(carried)), seed)
+    layer, head = np.unravel_index(np.arange(attention.shape[-1]), (model.config.n_layers, model.config.n_heads))
+    columns = {"layer": layer, "head": head, "attention": gain.value, "uniform": gain.baseline}
+    columns |= {"gain": gain.gain, "ci_low": gain.low, "ci_high": gain.high}
+    return pd.DataFrame({**columns, **bounded(share, *_CARRIED), "n": len(usable), "n_carried": share.n})
 
 
 def _places(model: Model, scene: Scene) -> list[list[int]]:
@@ -135,7 +108,7 @@ def _places(model: Model, scene: Scene) -> list[list[int]]:
     spans = [(int(end) - len(word), int(end)) for end, word in zip(ends, scene.words, strict=True)]
     owners = align(tokenizer.pieces(text).spans, spans, text)
     shift = len(tokenizer.prefix)
-    return [[shift + at for at, owner in enumerate(owners) if owner == word] for word in range(len(scene.words))]
+    return [[shift + token for token, owner in enumerate(owners) if owner == word] for word in range(len(scene.words))]
 
 
 def _attention(model: Model, scene: Scene) -> np.ndarray:
@@ -146,29 +119,38 @@ def _attention(model: Model, scene: Scene) -> np.ndarray:
     (stack,) = model.config.stacks
     places = _places(model, scene)
     out = run(model, batch_of(model, [scene.text]), capture=f"{stack}.*.attn.pattern")
-    pattern = torch.cat([each[0] for each in out.activations.values()]).double().cpu()  # cell query key
-    found = []
+    pattern = torch.cat([value[0] for value in out.activations.values()]).double().cpu()  # cell query key
+    by_noun = []
     for noun, adjectives in _NOUNS.items():
         queries = torch.tensor(places[noun])
-        keys = torch.tensor([at for word in adjectives for at in places[word]])
+        keys = torch.tensor([token for word in adjectives for token in places[word]])
         share = pattern[:, queries][:, :, keys].sum(-1).mean(-1)
-        found.append(torch.stack([share, (len(keys) / (queries + 1.0)).mean().expand_as(share)]))
-    return torch.stack(found).mean(0).numpy()
+        by_noun.append(torch.stack([share, (len(keys) / (queries + 1.0)).mean().expand_as(share)]))
+    return torch.stack(by_noun).mean(0).numpy()
 
 
-def _carried(model: Model, scene: Scene, seed: int) -> np.ndarray | None:
-    """Mean over nouns of the share of the change that each head writes; None where no other adjectives fit."""
-    if (other := _other(model, scene, seed)) is None:
-        return None
+def _with_others(model: Model, scene: Scene, adjectives: list[str], seed: int) -> Scene | None:
+    """The scene with other adjectives, every word of which has as many pieces; None if there are none."""
+    rng = random.Random(f"{seed} {scene.words}")
+    choices = [word for word in adjectives if word not in scene.words]
+    for _ in range(_TRIES):
+        other = scene.with_adjectives(rng.sample(choices, 3))
+        if _places(model, other) == _places(model, scene):
+            return other
+    return None
+
+
+def _carried(model: Model, scene: Scene, other: Scene) -> np.ndarray:
+    """Mean over nouns of the share of the change between two scenes that each head writes."""
     (stack,) = model.config.stacks
     layers = range(model.config.n_layers)
-    batch = batch_of(model, [each.text for each in (scene, other)])
     last = f"{stack}.{layers[-1]}.resid_post"
-    out = run(model, batch, capture=[last, *(f"{stack}.{layer}.attn.z" for layer in layers)])
+    sites = [last, *(f"{stack}.{layer}.attn.z" for layer in layers)]
+    out = run(model, batch_of(model, [scene.text, other.text]), capture=sites)
     nouns = [_places(model, scene)[noun][-1] for noun in _NOUNS]
     change = _change(out[last])[nouns]  # noun d_model
-    wrote = torch.cat([_change(head_results(model, out, layer))[nouns] for layer in layers], 1)  # noun cell d_model
-    share = (wrote * change[:, None]).sum(-1) / change.square().sum(-1, keepdim=True)
+    written = torch.cat([_change(head_results(model, out, layer))[nouns] for layer in layers], 1)  # noun cell d_model
+    share = (written * change[:, None]).sum(-1) / change.square().sum(-1, keepdim=True)
     return share.mean(0).detach().cpu().numpy()
 
 
@@ -176,74 +158,18 @@ def _change(site: Float[Tensor, "2 position ..."]) -> Float[Tensor, "position ..
     return site[0].double() - site[1].double()
 
 
-def _other(model: Model, scene: Scene, seed: int) -> Scene | None:
-    """The scene with other adjectives, every word of which has as many pieces."""
-    rng = random.Random(f"{seed} {scene.words}")
-    own = {*scene.first, *scene.second}
-    for _ in range(_TRIES):
-        one, two, three = rng.sample([word for word in _ADJECTIVES[scene.source] if word not in own], 3)
-        other = scene.other((one, two, three))
-        if _places(model, other) == _places(model, scene):
-            return other
-    return None
-
-
-@each_source
+@by_source
 def sentence(where: str, rows: pd.DataFrame) -> str:
     """The head that looks most, and the head that carries most."""
     looks = largest(rows, "gain")
     text = (
         f"{where} ({looks['n']} sentences), nouns look at their adjectives most through "
-        f"{head_name(looks['layer'], looks['head'])}: {said(looks, 'gain')} more than uniform attention"
+        f"{head_name(looks['layer'], looks['head'])}: {with_interval(looks, 'gain')} more than uniform attention"
     )
     if np.isnan(rows["carried"].to_numpy()).all():
         return text
     best = largest(rows, "carried")
     return (
         f"{text}; of what other adjectives change in the noun, {head_name(best['layer'], best['head'])} writes the "
-        f"largest share, {said(best, *_CARRIED)}"
+        f"largest share, {with_interval(best, *_CARRIED)}"
     )
-
-
-@styled
-def draw(table: pd.DataFrame, title: str) -> Figure:
-    """Layer x head: attention from a noun to its adjectives beyond uniform, and the share of their change it writes."""
-    quantities = {"gain": "looks at its adjectives", "carried": "writes what they change"}
-    groups = [(str(source), group, column) for source, group in table.groupby("source") for column in quantities]
-    figure, axes = panels(title, len(groups), height=0.9 + 0.24 * len(set(table["layer"])), columns=2)
-    for at, (ax, (source, group, column)) in enumerate(zip(axes, groups, strict=True)):
-        scale = reaching(table[column].to_numpy(), at_least=0.02)
-        grid = group.pivot(index="layer", columns="head", values=column)
-        layer_map(ax, grid, scale, [str(head) for head in grid.columns])
-        ax.tick_params("x", rotation=0)
-        ax.set_title(under(quantities[column], source, set(table["source"])))
-        ax.set(xlabel="head", ylabel="layer" if at % 2 == 0 else "")
-        label = "attention beyond\nuniform" if column == "gain" else "share of the change\nin the noun's stream"
-        colour_bar(figure, [ax], ScalarMappable(scale, SIGNED), label)
-    return figure
-
-
-def seen(table: pd.DataFrame) -> str:
-    """The strongest cells of each map of heads."""
-    quantities = {"gain": "looks at its adjectives", "carried": "writes what they change"}
-    return panelled(
-        (f"{quantities[column]}, {source}", strongest(own, column, lambda row: head_name(row["layer"], row["head"])))
-        for source, own in table.groupby("source")
-        for column in quantities
-    )
-
-
-ADJECTIVES = Experiment(
-    name="adjectives",
-    title="A fluffy blue creature",
-    question="Which heads carry the adjectives to their noun?",
-    command="next-word",
-    caption=(
-        "A cell is a head. Left, attention from a noun to its adjectives beyond uniform attention; right, the share "
-        "that the head itself writes of the change in the noun’s last stream."
-    ),
-    measure=measure,
-    sentence=sentence,
-    draw=draw,
-    seen=seen,
-)

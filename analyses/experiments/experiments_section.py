@@ -42,7 +42,7 @@ def section(
         tables[name] = found.table
         sentence, anchor = each.sentence(found), f"experiment-{name}"
         said = [sentence, " ", soft(found.remark)] if found.remark else sentence
-        figure = Figure(name, each.draw(found.table, each.question), each.caption, each.seen(found.table))
+        figure = Figure(name, each.plot.draw(found.table, each.question), each.caption, each.plot.describe(found.table))
         sections.append(Section(each.title, [said, figure], anchor))
         short.append((link(each.title, anchor), briefly(sentence)))
     none = "None of the articles’ experiments can be asked of this model: "

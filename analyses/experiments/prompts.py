@@ -1,8 +1,11 @@
 """Which of an experiment's prompts can a model use, and what does it hold where they end?"""
 
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,6 +18,12 @@ from interp import InputError, Model, TokenBatch, Tokenizer, run
 # vocabulary spells even the words that its model knows best.
 _MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
 Item = TypeVar("Item")
+
+
+@cache
+def experiment_data(name: str) -> Any:
+    """The texts, the plot and the prompts of an experiment, of `prompts.toml`."""
+    return tomllib.loads(files("analyses.experiments").joinpath("prompts.toml").read_text(encoding="utf-8"))[name]
 
 
 def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
@@ -33,7 +42,7 @@ def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
 
 
 def _unreadable(model: Model, text: str, source: str) -> str | None:
-    """Why the model cannot use a text; None where it can."""
+    """Why the model cannot use a text; None if it can."""
     tokenizer = tokenizer_of(model)
     ids = tokenizer.pieces(text).ids
     if tokenizer.unknown_id is not None and tokenizer.unknown_id in ids:
@@ -53,7 +62,7 @@ def readable(
     texts: Callable[[Item], Iterable[str]],
     what: str = "prompts",
 ) -> list[Item]:
-    """The items of which the model can use every text; the others are counted by reason.
+    """The items of which the model can use every text; the others are counted in `left_out` by reason.
 
     Args:
         model: whose tokenizer and context decide.
@@ -63,14 +72,14 @@ def readable(
         texts: those of an item.
         what: the items are called.
     """
-    kept = []
+    usable = []
     for item in items:
         reasons = (_unreadable(model, text, source) for text in texts(item))
         if reason := next(filter(None, reasons), None):
             left_out[f"{what} with {reason}"] += 1
         else:
-            kept.append(item)
-    return kept
+            usable.append(item)
+    return usable
 
 
 def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:

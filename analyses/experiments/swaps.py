@@ -1,9 +1,16 @@
-"""Pairs of prompts that differ in one noun, patched both ways: which cells carry the noun to the answer?"""
+"""Pairs of prompts that differ in one noun, patched both ways: which cells carry the noun to the answer?
+
+The knight in shining: which head brings the knight to the last token, so that armor follows? Every head's `z` is
+swapped; beside it stands what each head writes towards the answer directly.
+
+The soccer player, or the musician, walked out onto the: which positions carry the profession to the last token? One
+layer and position is swapped at a time. In the stories' words the subject's gender is what has to arrive.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,14 +18,21 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.causal_tests import NO_OUTPUT
-from analyses.experiments.experiment import Outcome, joined
-from analyses.experiments.prompts import readable, tokenizer_of
+from analyses.experiments.experiment import Outcome, bounded, by_source, with_interval
+from analyses.experiments.plots import largest
+from analyses.experiments.prompts import experiment_data, readable, tokenizer_of
+from analyses.head_names import head_name
 from interp import InputError, Model, Pairs, logit_difference, sweep
+from interp.attribution import direct_logit_attribution
 from interp.patching import unreliable
 from interp.statistics import Shares, shares
 
 Cells = NDArray[np.floating]
 CHANCE = 0.5  # of one of two answers
+SUBJECT = "(subject)"  # the token of a place where prompts differ
+_DIRECT = "direct", "direct_low", "direct_high"
+_KNIGHT_COLUMNS = "source layer head share ci_low ci_high direct direct_low direct_high n accuracy accuracy_low example"
+_PROFESSION_COLUMNS = "layer place share ci_low ci_high n accuracy accuracy_low token source site example"
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,19 @@ class Swap:
     corrupt: str
     right: str
     wrong: str
+
+
+def swaps_of(experiment: str) -> list[Swap]:
+    """The pairs of an experiment: its templates, filled with each combination of the words of their slots."""
+    swaps = []
+    for template in experiment_data(experiment)["prompts"]:
+        slots, texts = template["slots"], {name: text for name, text in template.items() if name != "slots"}
+        for words in product(*slots.values()):
+            filling = {}
+            for names, word in zip(slots, words, strict=True):
+                filling |= zip(names.split(), [word] if isinstance(word, str) else word, strict=True)
+            swaps.append(Swap(**{name: text.format_map(filling) for name, text in texts.items()}))
+    return swaps
 
 
 @dataclass(frozen=True)
@@ -49,16 +76,16 @@ def by_swapping(
     model: Model,
     swaps: Sequence[Swap],
     sites: Mapping[str, tuple[str, ...]],
-    rows: Callable[[Pairs, Mapping[str, BothWays]], pd.DataFrame],
-    columns: Sequence[str],
+    tabulate: Callable[[Pairs, Mapping[str, BothWays]], pd.DataFrame],
+    columns: str,
 ) -> Outcome:
-    """Patches the pairs of every source that a model can use, and puts together what `rows` makes of each.
+    """Patches the pairs of every source that a model can use, and joins what `tabulate` makes of each.
 
     Args:
         model: a causal model with an output layer and a tokenizer.
         swaps: the pairs.
-        sites: what is patched, each by its axes.
-        rows: makes a table of a source's pairs and of the effects of each site.
+        sites: what is patched, by its axes.
+        tabulate: makes a table of a source's pairs and of the effects of each site.
         columns: of the table, in order; `source`, `accuracy` (of all prompts, with the lower end of its 95% interval as
             `accuracy_low`) and `example` are added to its rows.
 
@@ -68,23 +95,23 @@ def by_swapping(
     tokenizer_of(model)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
-    left_out, used, refused, tables = Counter[str](), {}, {}, []
+    left_out, used, refused, tables = Counter[str](), {}, {}, [pd.DataFrame()]
     for source in dict.fromkeys(swap.source for swap in swaps):
         try:
             pairs, example = _paired(model, source, [swap for swap in swaps if swap.source == source], left_out)
         except InputError as error:
             refused[source] = str(error)
             continue
-        both = {site: _patched(model, pairs, site, by) for site, by in sites.items()}
+        both = {site: _patched(model, pairs, site, axes) for site, axes in sites.items()}
         first = next(iter(both.values()))
         if reason := unreliable(torch.from_numpy(first.whole)):
             refused[source] = reason
             continue
         used[source] = len(pairs)
         answered = {"accuracy": first.accuracy, "accuracy_low": first.least}
-        found = rows(pairs, both).assign(source=source, **answered, example=example)
-        tables.append(found[[*columns]])
-    return Outcome(joined(tables), used, left_out, refused)
+        table = tabulate(pairs, both).assign(source=source, **answered, example=example)
+        tables.append(table.filter(columns.split()))
+    return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out, refused)
 
 
 def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[str]) -> tuple[Pairs, str]:
@@ -99,9 +126,9 @@ def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[
     return pairs, f"{first.clean}{first.right} / {first.corrupt}{first.wrong}"
 
 
-def _patched(model: Model, pairs: Pairs, site: str, by: tuple[str, ...]) -> BothWays:
+def _patched(model: Model, pairs: Pairs, site: str, axes: tuple[str, ...]) -> BothWays:
     """Put each prompt's activations into the other, cell by cell, and read the difference between their answers."""
-    ways = [sweep(model, way, logit_difference(), site, by) for way in (pairs, pairs.swapped())]
+    ways = [sweep(model, way, logit_difference(), site, axes) for way in (pairs, pairs.swapped())]
     effects = np.stack([way.effect().double().cpu().numpy() for way in ways]).mean(0)
     answered = torch.cat([way.clean["logit_difference"] for way in ways]) > 0
     accuracy = float(answered.double().mean())
@@ -114,16 +141,123 @@ def _least(share: float, n: int) -> float:
     return (share + 1.96**2 / (2 * n) - spread) / (1 + 1.96**2 / n)
 
 
-def undone(row: Mapping[str, Any], where: str) -> str:
-    """That the model does not do the task, of a row whose accuracy is not shown to be above a coin's; else nothing."""
-    if row["accuracy_low"] > CHANCE:
-        return ""
-    return (
-        f"{where} the model does not do the task: of the prompts of {row['n']} pairs such as “{row['example']}” it "
-        f"answers {row['accuracy']:.0%} rightly, and a coin 50%; so no share of the difference is quoted"
-    )
-
-
 def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
     """Sum of effects over sum of wholes, cell by cell (cells in one row), over pairs; missing cells are left out."""
     return shares(effects.reshape(-1, effects.shape[-1]).T, whole, seed=seed)
+
+
+def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
+    """Each head's share of the difference between the two answers, patched, and written directly.
+
+    Columns: source, layer, head, share, ci_low, ci_high (patched; over pairs), direct, direct_low, direct_high (the
+    change of its direct logit attribution, over the same whole; missing where norms follow sums), n, accuracy,
+    accuracy_low (the lower end of its 95% interval), example.
+
+    Raises:
+        InputError: no pair can be used, no output layer, no tokenizer.
+    """
+
+    def tabulate(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
+        effects, whole = both["z"].effects, both["z"].whole
+        share = shares_of(effects, whole, seed)
+        direct = shares_of(_direct(model, pairs), whole, seed)
+        layer, head = np.unravel_index(np.arange(len(share.n)), effects.shape[:2])
+        return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": share.n})
+
+    return by_swapping(model, swaps_of("knight"), {"z": ("layer", "head")}, tabulate, _KNIGHT_COLUMNS)
+
+
+def _direct(model: Model, pairs: Pairs) -> np.ndarray:
+    """Each head's direct attribution in the clean prompts less that in the corrupted ones: layer head pair."""
+    batches = pairs.clean, pairs.corrupt
+    try:
+        sides = [direct_logit_attribution(model, batch, pairs.right, pairs.wrong) for batch in batches]
+    except InputError:  # norms after sums
+        return np.full((model.config.n_layers, model.config.n_heads, len(pairs)), np.nan)
+    return (sides[0].by_head() - sides[1].by_head()).double().cpu().numpy()
+
+
+def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
+    """Share of the difference between the two answers that each layer and position carries.
+
+    Columns: source, site (`resid_pre`, or `z` of all heads), layer, place (0 is the last token, -1 the one before),
+    token, share, ci_low, ci_high (over pairs), n, accuracy (of all prompts), accuracy_low (the lower
+    end of its 95% interval), example.
+
+    Raises:
+        InputError: no pair can be used, no output layer, no tokenizer.
+    """
+
+    def tabulate(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
+        tokens = _tokens(model, pairs)
+        return pd.concat([_by_place(way, pairs, tokens, seed).assign(site=site) for site, way in both.items()])
+
+    sites = {"resid_pre": ("layer", "position"), "z": ("layer", "position")}
+    return by_swapping(model, swaps_of("profession"), sites, tabulate, _PROFESSION_COLUMNS)
+
+
+def _by_place(both: BothWays, pairs: Pairs, tokens: dict[int, str], seed: int) -> pd.DataFrame:
+    from_end = np.full(both.effects.shape, np.nan)  # layer, tokens before the last, pair
+    for pair, last in enumerate(pairs.last.cpu().numpy()):
+        from_end[:, : last + 1, pair] = both.effects[:, last::-1, pair]
+    share = shares_of(from_end, both.whole, seed)
+    layer, before = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
+    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n})
+    table["token"] = [tokens[-place] for place in before]
+    first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
+    return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
+
+
+def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
+    """What stands at each place: its token if all prompts have the same, else that it is the subject."""
+    assert model.tokenizer is not None
+    names = {}
+    for before in range(int(pairs.last.max()) + 1):
+        column = pairs.last - before
+        there = column >= 0
+        ids = {int(id) for batch in (pairs.clean, pairs.corrupt) for id in batch.ids[there, column[there]]}
+        names[-before] = model.tokenizer.label(ids.pop()).strip() if len(ids) == 1 else SUBJECT
+    return names
+
+
+def _answered(where: str, rows: pd.DataFrame) -> tuple[str, bool]:
+    """How well the model does the task, and whether its accuracy is shown to be above a coin's."""
+    row = rows.to_dict("records")[0]
+    if row["accuracy_low"] > CHANCE:
+        such = f"{row['n']} pairs such as “{row['example']}”, {row['accuracy']:.0%} of prompts answered rightly"
+        return f"{where} ({such}), ", True
+    return (
+        f"{where} the model does not do the task: of the prompts of {row['n']} pairs such as “{row['example']}” it "
+        f"answers {row['accuracy']:.0%} rightly, and a coin 50%; so no share of the difference is quoted"
+    ), False
+
+
+@by_source
+def knight_sentence(where: str, rows: pd.DataFrame) -> str:
+    """The head with the largest share, and what it writes directly."""
+    text, does_task = _answered(where, rows)
+    if not does_task:
+        return text
+    best = largest(rows, "share")
+    return (
+        f"{text}head {head_name(best['layer'], best['head'])} carries the largest share of the difference, "
+        f"{with_interval(best)}, and writes {with_interval(best, *_DIRECT)} directly"
+    )
+
+
+@by_source
+def profession_sentence(where: str, rows: pd.DataFrame) -> str:
+    """Where the subject is carried before the first and into the last layer."""
+    text, does_task = _answered(where, rows)
+    if not does_task:
+        return text
+    stream, heads = (rows.loc[rows["site"] == site] for site in ("resid_pre", "z"))
+    last = stream.loc[stream["layer"] == stream["layer"].max()]
+    best, end = largest(last, "share"), largest(last.loc[last["place"] == 0], "share")
+    moves = largest(heads.loc[heads["place"] == 0], "share")
+    token = "the subject" if best["token"] == SUBJECT else f"“{best['token']}”"
+    return (
+        f"{text}the stream that enters the last layer carries {with_interval(end)} of the difference at the last token "
+        f"and {with_interval(best)} at {token}; heads of layer {moves['layer']} bring {with_interval(moves)} to the "
+        "last token"
+    )

@@ -19,7 +19,7 @@ from analyses.figures.style import (
     Page,
     caption,
     colour_bar,
-    heat_map,
+    draw_map,
     leftmost,
     measure_name,
     panels,
@@ -32,8 +32,7 @@ from interp.errors import InputError
 Pattern = Float[NDArray[np.floating], "query key"]
 FAINTEST = 0.05  # a smaller share of a word's attention is not drawn
 _ACROSS = 3  # panels side by side
-_EVERY = 4  # positions from one label to the next
-_NAMES = 24  # names along an axis
+_NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
 
 
 @styled
@@ -64,15 +63,11 @@ def best_heads(
     figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
     scale = Normalize(0, max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values()))
     for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        heat_map(ax, pattern, scale, shades(), xticklabels=not keys and _EVERY, yticklabels=not queries and _EVERY)
-        for set_ticks, names in ((ax.set_xticks, keys), (ax.set_yticks, queries)):
-            if names:
-                at = range(0, len(names), -(-len(names) // _NAMES))
-                set_ticks([each + 0.5 for each in at], [literal(names[each]) for each in at])
-        ax.set_title(measure_name(name))
-        ax.set_xlabel(axes_labels[1])
-        ax.tick_params("x", rotation=90 if keys else 0)
-        ax.tick_params("y", rotation=0)
+        sides = zip((queries, keys), np.shape(pattern), strict=True)
+        names = [[literal(name) for name in side or map(str, range(length))] for side, length in sides]
+        most = (_NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS)
+        draw_map(ax, pattern, scale, shades(), names=(names[0], names[1]), most=most)
+        ax.set(title=measure_name(name), xlabel=axes_labels[1])
     for ax in axes:
         if leftmost(figure, ax):
             ax.set_ylabel(axes_labels[0])

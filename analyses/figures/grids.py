@@ -20,7 +20,7 @@ from analyses.figures.style import (
     caption,
     colour_bar,
     colour_of,
-    heat_map,
+    draw_map,
     is_ours,
     measure_name,
     panels,
@@ -186,9 +186,6 @@ def _heat_map(ax: Axes, group: pd.DataFrame, column: str, colours: str | Colorma
     """One cell a head."""
     table = group.pivot_table(index="layer", columns="head", values=column, aggfunc="first", dropna=False)
     table = table.reindex(index=range(size(group, "layer")), columns=range(size(group, "head")))
-    every = [max(1, -(-length // _TICKS)) for length in reversed(table.shape)]
-    heat_map(ax, table.astype(float), scale, colours, xticklabels=every[0], yticklabels=every[1])
+    names = [str(layer) for layer in table.index], [str(head) for head in table.columns]
+    draw_map(ax, table.astype(float), scale, colours, names=names, most=(_TICKS, _TICKS))
     ax.invert_yaxis()  # layer 0 at the bottom, where the text enters
-    ax.tick_params(rotation=0, length=2)
-    ax.set(xlabel="", ylabel="")
-    ax.spines[["left", "bottom"]].set_visible(False)

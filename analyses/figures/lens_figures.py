@@ -19,7 +19,7 @@ from analyses.figures.style import (
     Page,
     caption,
     colour_bar,
-    heat_map,
+    draw_map,
     is_ours,
     legend,
     shades,
@@ -56,7 +56,10 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
     question = "What would the model say after each layer?"
     figure, ax = single(question, 1.3 + 0.26 * len(layers), max(width, 4.5), page)
     chances = rows.pivot(index="layer", columns=across, values="probability").reindex(columns=places)
-    heat_map(ax, chances, Normalize(0, 1), shades(), yticklabels=False, xticklabels=False)
+    names = [str(layer - 1) if layer else "embed" for layer in layers]
+    read = rows.drop_duplicates(across).set_index(across)["read"]
+    labels = [str(place) if by_prompt or not isinstance(read[place], str) else _cut(read[place]) for place in places]
+    draw_map(ax, chances, Normalize(0, 1), shades(), names=(names, labels), most=(len(names), _SHOWN))
     tokens = rows.assign(shown=[_shown(row) for row in rows.to_dict("records")])
     tokens = tokens.pivot(index="layer", columns=across, values="shown").reindex(columns=places).to_numpy()
     room = (figure.get_figwidth() - 1.5) / len(places) * 72  # points
@@ -66,14 +69,7 @@ def lens_map(said: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[Pa
         colour = "white" if chances.to_numpy()[row, column] > 0.5 else "black"
         ax.text(column + 0.5, row + 0.5, token, ha="center", va="center", fontsize=size, color=colour)
     ax.invert_yaxis()
-    names = [str(layer - 1) if layer else "embed" for layer in layers]
-    ax.set_yticks(np.arange(len(layers)) + 0.5, names)
-    read = rows.drop_duplicates(across).set_index(across)["read"]
-    labels = [str(place) if by_prompt or not isinstance(read[place], str) else _cut(read[place]) for place in places]
-    ax.set_xticks(np.arange(len(places)) + 0.5, labels, rotation=0 if by_prompt else 90)
-    ax.tick_params(length=2)
     ax.set(xlabel=across if by_prompt else "token read", ylabel="after layer")
-    ax.spines[["left", "bottom"]].set_visible(False)
     colour_bar(figure, [ax], ScalarMappable(Normalize(0, 1), shades()), "probability")
     caption(
         figure, "The token that the output layer finds most probable after each layer, coloured by its probability."

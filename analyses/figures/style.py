@@ -41,6 +41,8 @@ _SHOWN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
 _LEAST, _LOWEST = 1.6, 1.2  # inches: a panel is not made narrower, nor lower to let a figure fit a page
+_UPRIGHT = 20  # names across a map that stand upright at most
+_NO_TICKS: Any = {"xticklabels": False, "yticklabels": False}
 _LARGEST = 100  # inches or points: whatever is larger is a slip
 _ASKED = "?"
 P = ParamSpec("P")
@@ -302,11 +304,31 @@ def shades(colour: str = INK) -> Colormap:
     return LinearSegmentedColormap.from_list(f"shades of {colour}", ["#f7f8fa", colour])
 
 
-def heat_map(ax: Axes, grid: Any, scale: Normalize, colours: str | Colormap = SIGNED, **ticks: Any) -> None:
-    """One cell a value, undefined ones hatched; rasterised, so that a large model stays a small file."""
+def draw_map(
+    ax: Axes,
+    grid: Any,
+    scale: Normalize,
+    colours: str | Colormap = SIGNED,
+    *,
+    names: tuple[Sequence[str], Sequence[str]],
+    most: tuple[int, int] = (30, 30),
+) -> None:
+    """One cell a value, the first row on top, undefined ones hatched, with at most so many names down and across.
+
+    Cells are rasterised, so that a large model stays a small file.
+    """
     ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)
     bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
-    sns.heatmap(grid, ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **ticks)
+    sns.heatmap(grid, ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **_NO_TICKS)
+    shown = range(0)
+    for axis, labels, limit in ((ax.yaxis, names[0], most[0]), (ax.xaxis, names[1], most[1])):
+        shown = range(0, len(labels), max(1, -(-len(labels) // limit)))
+        axis.set_ticks([place + 0.5 for place in shown], [labels[place] for place in shown])
+    long = len(shown) > _UPRIGHT or any(len(names[1][place]) > 2 for place in shown)
+    ax.tick_params("x", rotation=90 if long else 0, length=2)
+    ax.tick_params("y", rotation=0, length=2)
+    ax.set(xlabel="", ylabel="")
+    ax.spines[["left", "bottom"]].set_visible(False)
 
 
 def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, label: str) -> Colorbar:

@@ -21,7 +21,7 @@ from analyses.figures.style import (
     along,
     caption,
     colour_bar,
-    heat_map,
+    draw_map,
     is_ours,
     keys,
     leftmost,
@@ -323,17 +323,8 @@ def _map(
     table = group.assign(**{axis: group[axis].astype(int) for axis in axes})
     table = table.pivot_table(index=down, columns=across, values=quantity, aggfunc="first", dropna=False)
     table = table.reindex(index=range(len(names[0])), columns=range(len(names[1])))
-    heat_map(ax, table.astype(float), scale, xticklabels=False, yticklabels=False)
-    for which, labels in zip(("y", "x"), names, strict=True):
-        many = _TICKS if which == "x" or any(not label.strip().isdigit() for label in labels) else _NUMBERS
-        at = range(0, len(labels), max(1, -(-len(labels) // many)))
-        setter = ax.set_xticks if which == "x" else ax.set_yticks
-        setter([place + 0.5 for place in at], [labels[place] for place in at])
-    long = any(len(label) > 2 for label in names[1]) or len(names[1]) > 20
-    ax.tick_params("x", rotation=90 if long else 0, length=2)
-    ax.tick_params("y", rotation=0, length=2)
-    ax.set(xlabel="", ylabel="")
-    ax.spines[["left", "bottom"]].set_visible(False)
+    rows_most = _NUMBERS if all(name.strip().isdigit() for name in names[0]) else _TICKS
+    draw_map(ax, table.astype(float), scale, names=names, most=(rows_most, _TICKS))
 
 
 def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:

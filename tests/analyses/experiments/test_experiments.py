@@ -9,19 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 from pages import outside_addresses, page_of
 
-from analyses.experiments import (
-    EXPERIMENTS,
-    adjectives,
-    companions,
-    cost,
-    distance,
-    knight,
-    profession,
-    shares,
-    swaps,
-    word_sense,
-)
-from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, rounded, with_interval
+from analyses.experiments import EXPERIMENTS, adjectives, distance, parts, swaps, words
+from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, with_interval
+from analyses.experiments.plots import rounded
+from analyses.experiments.prompts import experiment_data
 from analyses.report import builders
 from interp import InputError, Transformer
 from models import load
@@ -36,14 +27,14 @@ def words_of(texts: list[str]) -> list[str]:
     return sorted({word for text in texts for word in text.replace(".", " .").split()})
 
 
-def articles(swaps) -> list:
-    return [swap for swap in swaps if swap.source == ARTICLES]
+def pairs(experiment: str, source: str) -> list[swaps.Swap]:
+    return [swap for swap in swaps.swaps_of(experiment) if swap.source == source]
 
 
 @pytest.fixture(scope="module")
 def knightly() -> Transformer:
     """L0.H1 looks from "shining" at the noun and writes what belongs to it; L0.H0 does nothing."""
-    swaps = articles(knight.SWAPS)
+    swaps = pairs("knight", ARTICLES)
     nouns = {"knight": "armor"} | {swap.corrupt.split()[1]: swap.wrong.strip() for swap in swaps}
     writes = {noun: [answer] for noun, answer in nouns.items()}
     head = antecedent({"shining": list(nouns)}, writes, strength=PREFERRED)
@@ -52,25 +43,25 @@ def knightly() -> Transformer:
 
 
 def test_a_planted_head_brings_all_of_the_knight(knightly):
-    found = knight.measure(knightly)
+    found = swaps.measure_knight(knightly)
     table = found.table
     assert set(table["source"]) == {ARTICLES}
     by_head = table.set_index("head")
     for column in ("share", "direct"):
         assert by_head.loc[1, column] == pytest.approx(1.0, abs=1e-5)
         assert by_head.loc[0, column] == pytest.approx(0.0, abs=1e-6)
-    assert by_head.loc[1, "n"] == len(articles(knight.SWAPS))
+    assert by_head.loc[1, "n"] == len(pairs("knight", ARTICLES))
     assert by_head.loc[1, "accuracy"] == 1.0
-    assert "L0.H1 carries the largest share of the difference, 1.00" in knight.sentence(found)
+    assert "L0.H1 carries the largest share of the difference, 1.00" in swaps.knight_sentence(found)
 
 
 def test_of_a_model_that_is_as_good_as_a_coin_no_share_is_quoted(knightly):
     """Both accuracies of a coin: every other prompt right, and an interval that holds a half."""
-    found = knight.measure(knightly)
+    found = swaps.measure_knight(knightly)
     assert (found.table["accuracy_low"] > 0.8).all()
     guessing = replace(found, table=found.table.assign(accuracy=0.55, accuracy_low=0.4))
-    for experiment in (knight, profession):
-        said = experiment.sentence(guessing)
+    for sentence in (swaps.knight_sentence, swaps.profession_sentence):
+        said = sentence(guessing)
         assert "the model does not do the task" in said
         assert "55% rightly, and a coin 50%" in said
         assert "carries" not in said
@@ -86,7 +77,7 @@ def test_the_interval_of_what_is_answered_is_wilsons_over_pairs(share, n, low):
 def test_to_one_who_cannot_see_a_figure_it_is_said_what_is_to_be_seen(name, found):
     """And not the paragraph above it again."""
     experiment = EXPERIMENTS[name]
-    seen = experiment.seen(found[name].table)
+    seen = experiment.plot.describe(found[name].table)
     assert seen.endswith(".")
     assert "nan" not in seen
     assert seen not in experiment.sentence(found[name])
@@ -99,20 +90,21 @@ def test_to_one_who_cannot_see_a_figure_it_is_said_what_is_to_be_seen(name, foun
 
 
 def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
-    found = knight.measure(knightly)
-    offered = sum(swap.source == STORIES for swap in knight.SWAPS)
+    found = swaps.measure_knight(knightly)
+    offered = len(pairs("knight", STORIES))
     assert found.left_out == {"pairs with words outside the vocabulary": offered}
     assert STORIES in found.refused
     assert f"{offered} pairs with words outside the vocabulary" in found.remark
 
 
 def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
-    swaps = [swap for swap in profession.SWAPS if swap.source == STORIES]
-    answers = {swap.clean.split()[1]: ["his"] for swap in swaps} | {swap.corrupt.split()[1]: ["her"] for swap in swaps}
-    texts = [text for swap in swaps for text in (swap.clean, swap.corrupt)]
+    stories = pairs("profession", STORIES)
+    answers = {swap.clean.split()[1]: ["his"] for swap in stories}
+    answers |= {swap.corrupt.split()[1]: ["her"] for swap in stories}
+    texts = [text for swap in stories for text in (swap.clean, swap.corrupt)]
     head = antecedent({"called": list(answers)}, answers, strength=PREFERRED)
     model = Planted([*words_of(texts), "his", "her"], [[uniform], [head], [uniform]]).build()
-    found = profession.measure(model)
+    found = swaps.measure_profession(model)
     table = found.table
     share = table.set_index(["site", "layer", "place"])["share"]
     subject = -len(["looked", "behind", "the", "tree", "and", "called"])
@@ -121,19 +113,21 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     assert share["resid_pre", 2, subject] == pytest.approx(0.0, abs=1e-6)
     assert share["z", 1, 0] == pytest.approx(1.0, abs=1e-5)
     tokens = table.set_index("place")["token"]
-    assert set(tokens.loc[[subject]]) == {profession.SUBJECT}
+    assert set(tokens.loc[[subject]]) == {swaps.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    assert "the model does not do the task" in profession.sentence(found)  # as planted it gives one answer to both
+    assert "the model does not do the task" in swaps.profession_sentence(
+        found
+    )  # as planted it gives one answer to both
     doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
-    assert "carries 1.00" in profession.sentence(doing)
+    assert "carries 1.00" in swaps.profession_sentence(doing)
 
 
 @pytest.fixture(scope="module")
 def described() -> Transformer:
     """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
     scenes = adjectives.scenes(0)
-    nouns = sorted({noun for scene in scenes for noun in (scene.first[2], scene.second[1])})
-    named = [word for words in adjectives._ADJECTIVES.values() for word in words]
+    nouns = sorted({scene.words[place] for scene in scenes for place in (3, 7)})
+    named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
     described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
     vocabulary = words_of([" ".join(scene.words) for scene in scenes]) + named
     return Planted(sorted(set(vocabulary)), [[described_by, offset(-1, remember=True)]]).build()
@@ -154,14 +148,16 @@ def test_adjectives_are_found_and_carried(described):
 @pytest.fixture(scope="module")
 def sensed() -> Transformer:
     """A head that remembers the word before: contexts that end alike leave a word the same."""
-    ring = next(word for word in word_sense.WORDS if word.word == "ring")
-    texts = [f"{frame} {word}" for frames in ring.senses.values() for frame in frames for word in ("ring", "bell")]
-    return Planted(words_of([*texts, *companions.FRAMES, "girl boy box"]), [[offset(-1, remember=True)]]).build()
+    senses = experiment_data("word-sense")["prompts"][1]["senses"]
+    texts = [f"{frame} {word}" for frames in senses.values() for frame in frames for word in ("ring", "bell")]
+    return Planted(
+        words_of([*texts, *experiment_data("companions")["frames"], "girl boy box"]), [[offset(-1, remember=True)]]
+    ).build()
 
 
 def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed):
     frames = ["Tim saw the", "Tim saw the", "Tim wanted to", "Tim wanted to"]
-    between, within = word_sense.distances(sensed, "ring", frames, ["noun", "noun", "verb", "verb"])
+    between, within = words.distances(sensed, "ring", frames, ["noun", "noun", "verb", "verb"])
     assert within == pytest.approx(np.zeros_like(within), abs=1e-9)
     # token, position and previous token, each of length 1: two of three are shared
     assert between[1] == pytest.approx(np.full(4, 1 / 3), abs=1e-6)
@@ -169,24 +165,24 @@ def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed)
 
 
 def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_read(sensed):
-    found = word_sense.measure(sensed)
+    found = words.measure_word_sense(sensed)
     table = found.table
     ring = table.loc[(table["word"] == "ring") & (table["layer"] == 1)].set_index("role")
     assert ring.loc["ambiguous", "gap"] > 0.05
     assert ring.loc["excess", "gap"] == pytest.approx(0.0, abs=1e-9)
     assert found.left_out["prompts with words outside the vocabulary"] > 0
-    assert "beyond that of unambiguous words by" in word_sense.sentence(found)
+    assert "beyond that of unambiguous words by" in words.word_sense_sentence(found)
 
 
 def test_companions_differ_by_their_token_alone(sensed):
-    table = companions.measure(sensed).table.set_index("layer")
+    table = words.measure_companions(sensed).table.set_index("layer")
     assert set(table["far"]) == {"box"}
     # of the 2 (embedded) and 3 (after the head) parts of length 1 all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
         assert table.loc[layer, "near_cosine"] == pytest.approx(cosine, abs=1e-6)
         assert table.loc[layer, "gap"] == pytest.approx(0.0, abs=1e-9)
-    assert table["n"].eq(len(companions.FRAMES)).all()
-    assert "0.50 against 0.50" in companions.sentence(companions.measure(sensed))
+    assert table["n"].eq(len(experiment_data("companions")["frames"])).all()
+    assert "0.50 against 0.50" in words.companions_sentence(words.measure_companions(sensed))
 
 
 def test_distance_of_planted_heads():
@@ -214,14 +210,14 @@ def test_in_an_encoder_distances_count_both_ways():
     assert 1.9 < back < 3  # the two words that have none there look elsewhere
     assert distance.sentence(found).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
-        word_sense.measure(model)
+        words.measure_word_sense(model)
 
 
-@pytest.mark.parametrize("module", [distance, shares], ids=lambda module: module.__name__)
-def test_stories_of_unknown_words_say_nothing(module):
-    words = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
+@pytest.mark.parametrize("name", ["distance", "shares"])
+def test_stories_of_unknown_words_say_nothing(name):
+    model = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
     with pytest.raises(InputError, match="unknown to this model's tokenizer"):
-        module.measure(words)
+        EXPERIMENTS[name].measure(model)
 
 
 @pytest.mark.parametrize(
@@ -229,23 +225,24 @@ def test_stories_of_unknown_words_say_nothing(module):
     [((0.5, 0.25, 0.75), "0.50 (95% 0.25 to 0.75)"), ((-0.001, -0.1, 0.1), "0.00 (95% −0.10 to 0.10)")],
 )
 def test_numbers_as_text(given, said):
-    assert with_interval(*given) == said
-    assert with_interval(given[0], float("nan"), float("nan")) == rounded(given[0])
+    row = dict(zip(("share", "ci_low", "ci_high"), given, strict=True))
+    assert with_interval(row) == said
+    assert with_interval(row | {"ci_low": float("nan")}) == rounded(given[0])
 
 
 def test_operations_by_hand():
     gated, plain = tiny.LLAMA, tiny.GPT2  # 6 heads of 14 on 2 key/value heads; d_model 19, d_mlp 23
-    assert cost.flops(gated, cost.MIXING, 3) == 2 * (1 + 2 + 3) * 6 * 14 * 2
-    assert cost.flops(tiny.BERT, cost.MIXING, 3) == 2 * 9 * 3 * 5 * 2
-    assert cost.flops(gated, cost.PROJECTIONS, 3) == 2 * 3 * 19 * 14 * (6 + 2 + 2 + 6)
-    assert cost.flops(gated, cost.FEED_FORWARD, 3) == 2 * 3 * 3 * 19 * 23
-    assert cost.flops(plain, cost.FEED_FORWARD, 3) == 2 * 3 * 2 * 19 * 23
+    assert parts.flops(gated, parts.MIXING, 3) == 2 * (1 + 2 + 3) * 6 * 14 * 2
+    assert parts.flops(tiny.BERT, parts.MIXING, 3) == 2 * 9 * 3 * 5 * 2
+    assert parts.flops(gated, parts.PROJECTIONS, 3) == 2 * 3 * 19 * 14 * (6 + 2 + 2 + 6)
+    assert parts.flops(gated, parts.FEED_FORWARD, 3) == 2 * 3 * 3 * 19 * 23
+    assert parts.flops(plain, parts.FEED_FORWARD, 3) == 2 * 3 * 2 * 19 * 23
 
 
 def test_the_exponent_of_a_square_is_2():
-    tokens = pd.Series([64, 128, 256, 512, 1024])
-    assert cost.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
-    assert np.isnan(cost.exponent(tokens[:2], tokens[:2])).all()
+    tokens = np.array([64, 128, 256, 512, 1024])
+    assert parts.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
+    assert np.isnan(parts.exponent(tokens[:2], tokens[:2])).all()
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +250,8 @@ def found() -> dict[str, Outcome]:
     """Every experiment on the default model; of those that patch, a third of the prompts."""
     model = load("default")
     with pytest.MonkeyPatch.context() as patching:
-        for module in (profession, knight):
-            patching.setattr(module, "SWAPS", module.SWAPS[::3])
+        swaps_of = swaps.swaps_of
+        patching.setattr(swaps, "swaps_of", lambda name: swaps_of(name)[::3])
         return {
             name: each.measure(model, **({"lengths": (16, 32, 64, 128), "repeats": 2} if name == "cost" else {}))
             for name, each in EXPERIMENTS.items()
@@ -271,7 +268,7 @@ def test_shares_of_every_quantity_add_up_to_1(tables):
     for _, rows in table.groupby("quantity"):
         assert rows["share"].sum() == pytest.approx(1.0)
     model = load("default")
-    parameters = table.loc[table["quantity"] == shares.PARAMETERS, "value"]
+    parameters = table.loc[table["quantity"] == parts.PARAMETERS, "value"]
     assert parameters.sum() == sum(each.numel() for each in model.parameters())
 
 
@@ -282,7 +279,7 @@ def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
     assert said.endswith(".")
     assert "\n" not in said
     assert "nan" not in said
-    figure = experiment.draw(found[name].table, experiment.question)
+    figure = experiment.plot.draw(found[name].table, experiment.question)
     assert isinstance(figure, Figure)
     assert figure.get_suptitle().endswith("?")
     assert experiment.question.endswith("?")
@@ -294,23 +291,25 @@ def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
 
 
 def test_sentences_hold_the_numbers_of_their_tables(found, tables):
-    attention = tables["shares"].loc[tables["shares"]["part"] == shares.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in shares.sentence(found["shares"]) for share in attention)
+    attention = tables["shares"].loc[tables["shares"]["part"] == parts.ATTENTION, "share"]
+    assert all(f"{share:.2f}" in parts.shares_sentence(found["shares"]) for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
         assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
     ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
     gaps = ring.loc[ring["layer"] == ring["layer"].max()].set_index("role")["gap"]
-    assert all(rounded(gaps[role]) in word_sense.sentence(found["word-sense"]) for role in ("ambiguous", "excess"))
+    assert all(
+        rounded(gaps[role]) in words.word_sense_sentence(found["word-sense"]) for role in ("ambiguous", "excess")
+    )
     last = tables["companions"].loc[tables["companions"]["layer"] == tables["companions"]["layer"].max()]
     for gap in last.groupby("source")["gap"].first():
-        assert f"a gap of {rounded(gap)}" in companions.sentence(found["companions"])
+        assert f"a gap of {rounded(gap)}" in words.companions_sentence(found["companions"])
 
 
 def test_both_sources_fit_one_figure(tables):
     for name in ("profession", "knight", "adjectives"):
         one = tables[name].loc[tables[name]["source"] == tables[name]["source"].iloc[0]]
-        both = pd.concat([one.assign(source=source) for source in (ARTICLES, STORIES)])
-        EXPERIMENTS[name].draw(both, "Which?").draw_without_rendering()
+        both = pd.concat([one.assign(source=source, example=source) for source in (ARTICLES, STORIES)])
+        EXPERIMENTS[name].plot.draw(both, "Which?").draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "cost"])
@@ -321,34 +320,35 @@ def test_a_model_that_reads_no_words_or_sees_both_ways_is_one_line(name):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("module", [profession, knight], ids=lambda module: module.__name__)
-def test_without_an_output_layer_nothing_follows(module):
+@pytest.mark.parametrize("name", ["profession", "knight"])
+def test_without_an_output_layer_nothing_follows(name):
     model = load("default")
     model.output, model.config = None, replace(model.config, output="none")
     with pytest.raises(InputError, match="no output layer"):
-        module.measure(model)
+        EXPERIMENTS[name].measure(model)
 
 
-@pytest.mark.parametrize("module", [profession, knight, adjectives, word_sense, companions], ids=lambda m: m.__name__)
-def test_where_no_prompt_can_be_read_the_reason_is_one_line(module):
+@pytest.mark.parametrize("name", ["profession", "knight", "adjectives", "word-sense", "companions"])
+def test_where_no_prompt_can_be_read_the_reason_is_one_line(name):
     model = Planted(["a", "b"], [[uniform]]).build()
     with pytest.raises(InputError, match="no prompt of this experiment") as error:
-        module.measure(model)
+        EXPERIMENTS[name].measure(model)
     assert "\n" not in str(error.value)
     assert "vocabulary" in str(error.value)
 
 
 def test_the_same_seed_gives_the_same_table(tables, monkeypatch):
-    monkeypatch.setattr(knight, "SWAPS", knight.SWAPS[::3])
-    again = knight.measure(load("default"))
+    swaps_of = swaps.swaps_of
+    monkeypatch.setattr(swaps, "swaps_of", lambda name: swaps_of(name)[::3])
+    again = swaps.measure_knight(load("default"))
     pd.testing.assert_frame_equal(again.table, tables["knight"])
 
 
 def test_too_few_lengths_tell_no_exponent():
-    found = cost.measure(load("default"), (16, 32), repeats=1)
+    found = parts.measure_cost(load("default"), (16, 32), repeats=1)
     assert found.table["exponent"].isna().all()
-    assert "so few lengths" in cost.sentence(found)
-    cost.draw(found.table, "How?").draw_without_rendering()
+    assert "so few lengths" in parts.cost_sentence(found)
+    EXPERIMENTS["cost"].plot.draw(found.table, "How?").draw_without_rendering()
 
 
 class TestCommand:

@@ -1,0 +1,224 @@
+"""What do attention, feed-forward and embedding cost, hold and write?
+
+The quadratic cost: how do the seconds and the arithmetic of attention grow with the length of the text? One block's
+parts on random input, on this machine: attention's mixing (scores, softmax, weighted values), its projections, and the
+feed-forward.
+
+Attention is a third: where do parameters, arithmetic and writing into the stream sit? Norms and biases that belong to
+no part are counted with what they stand before: a block's norms with attention or feed-forward, the final norm with the
+output.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from analyses.experiments.experiment import Outcome, bounded, with_interval
+from analyses.experiments.prompts import tokenizer_of
+from analyses.experiments.swaps import shares_of
+from analyses.numerals import number
+from analyses.reading.collectors import refuse_unread
+from interp import Model, StackConfig, TokenBatch, Transformer, run
+from interp.config import Gated, NoMLP
+from interp.sight import Sight
+from interp.tap import UNTAPPED
+from interp.transformer import Block, with_parts
+from models.stories import stories
+
+MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+_REPEATS = 7  # of which the fastest counts: what else runs on the machine only slows it
+_LONGEST = 0.3  # seconds of one repeat after which no longer text is tried
+_FITTED = 4  # the longest lengths, on which the exponent is fitted: short texts cost what a call costs
+PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
+PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
+_TOKENS = 64  # length at which arithmetic is counted
+_STORIES = 40
+
+
+def measure_cost(
+    model: Model, lengths: tuple[int, ...] = LENGTHS, *, repeats: int = _REPEATS, seed: int = 0
+) -> Outcome:
+    """Seconds and floating-point operations of one block's parts by length.
+
+    Columns: part, tokens, seconds (fastest of `repeats`), flops, exponent, exponent_error (of seconds as a power of
+    the length, its standard error, fitted on the longest four).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    stack = with_parts(model, "timing a block").last
+    block, config = stack.blocks[0], stack.config
+    works: dict[tuple[str, int], Callable[[], object]] = {}
+    seconds: dict[tuple[str, int], float] = {}
+    for tokens in lengths:
+        x = torch.randn(1, tokens, config.d_model, generator=generator).to(next(block.parameters()))
+        for part, work in _parts(block, x, generator).items():
+            _seconds(work, x.device)  # warms up
+            works[part, tokens], seconds[part, tokens] = work, _seconds(work, x.device)
+        if max(seconds.values()) > _LONGEST:
+            break
+    for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment of the machine hits none of them alone
+        seconds = {key: min(seconds[key], _seconds(work, model.device)) for key, work in works.items()}
+    rows = [
+        {"part": part, "tokens": tokens, "seconds": best, "flops": flops(config, part, tokens)}
+        for (part, tokens), best in seconds.items()
+    ]
+    table = pd.DataFrame(rows)
+    groups = table.groupby("part")
+    fits = {part: exponent(rows["tokens"].to_numpy(), rows["seconds"].to_numpy()) for part, rows in groups}
+    table[["exponent", "exponent_error"]] = [fits[part] for part in table["part"]]
+    return Outcome(table)
+
+
+def flops(config: StackConfig, part: str, tokens: int) -> int:
+    """Floating-point operations of matrix products (a multiply-add is two) for one text in one block.
+
+    Mixing: every visible pair of positions costs d_head multiply-adds for its score and as many for its value, a head.
+    """
+    if part == MIXING:
+        pairs = tokens * (tokens + 1) // 2 if config.causal else tokens**2
+        return 4 * pairs * config.n_heads * config.d_head
+    if part == PROJECTIONS:
+        return 2 * tokens * config.d_model * config.d_head * 2 * (config.n_heads + config.kv_heads)
+    matrices = 0 if isinstance(config.mlp, NoMLP) else 3 if isinstance(config.mlp, Gated) else 2
+    return 2 * tokens * matrices * config.d_model * config.d_mlp
+
+
+def _parts(block: Block, x: torch.Tensor, generator: torch.Generator) -> dict[str, Callable[[], object]]:
+    config, tokens = block.attn.config, x.shape[1]
+    batch = TokenBatch.from_ids(torch.zeros(1, tokens, dtype=torch.long, device=x.device))
+    sight = Sight.of(batch, causal=config.causal)
+    q = torch.randn(1, tokens, config.n_heads, config.d_head, generator=generator).to(x)
+    k, v = torch.randn(2, 1, tokens, config.kv_heads, config.d_head, generator=generator).to(x)
+    z = q.flatten(-2)
+    parts: dict[str, Callable[[], object]] = {
+        MIXING: lambda: block.attn.mix(q, k, v, sight, UNTAPPED),
+        PROJECTIONS: lambda: (block.attn.qkv(x), block.attn.out(z)),
+    }
+    if block.mlp is not None:
+        mlp = block.mlp
+        parts[FEED_FORWARD] = lambda: mlp(x, UNTAPPED)
+    return parts
+
+
+@torch.no_grad()
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def exponent(tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Slope of log seconds over log tokens on the longest texts, and its standard error; NaN below three lengths."""
+    tokens, seconds = tokens[-_FITTED:], seconds[-_FITTED:]
+    if len(tokens) < 3:
+        return float("nan"), float("nan")
+    fit: Any = stats.linregress(np.log(tokens), np.log(seconds))
+    return float(fit.slope), float(fit.stderr)
+
+
+def cost_sentence(outcome: Outcome) -> str:
+    """Each part's seconds at the longest text, and its exponent."""
+    table = outcome.table
+    longest = table.loc[table["tokens"] == table["tokens"].max()].to_dict("records")
+    parts = [
+        f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')}, growing "
+        f"{_growth(row['exponent'], row['exponent_error'])}"
+        for row in longest
+    ]
+    length = number(longest[0]["tokens"])
+    return f"At {length} tokens one block spends {'; '.join(parts)} (standard errors; 2 is quadratic)."
+
+
+def _growth(power: float, error: float) -> str:
+    if isnan(power):
+        return "by a power that so few lengths cannot tell"
+    return f"as length to the power {power:.2f} ± {error:.2f}"
+
+
+def measure_shares(model: Model, *, tokens: int = _TOKENS, seed: int = 0) -> Outcome:
+    """Each part's share of three quantities; the shares of a quantity add up to 1.
+
+    Columns: quantity, part, value, share, ci_low, ci_high (over texts; of the writing alone), tokens (at which
+    multiply-adds are counted), n (texts). Writing is the mean square of what is added to the stream, summed over layers
+    and dimensions, at every token but special ones.
+
+    Raises:
+        InputError: no tokenizer, or one that knows hardly a word of the stories.
+    """
+    tokenizer_of(model, unfinished=False)
+    model = with_parts(model, "counting each part's weights")
+    tokens = min(tokens, model.config.n_ctx)
+    rows = []
+    for quantity, values in ((PARAMETERS, _parameters(model)), (ARITHMETIC, _arithmetic(model, tokens))):
+        whole = sum(values.values())
+        rows += [
+            {"quantity": quantity, "part": part, "value": values[part], "share": values[part] / whole} for part in PARTS
+        ]
+    left_out: Counter[str] = Counter()
+    written, counts = _writing(model, left_out, seed)
+    share = shares_of(written.T, written.sum(1), seed)
+    writing = {"quantity": WRITING, "part": PARTS, "value": written.sum(0) / counts.sum(), **bounded(share)}
+    table = pd.concat([pd.DataFrame(rows), pd.DataFrame(writing)], ignore_index=True)
+    return Outcome(table.assign(tokens=tokens, n=len(written)), {"stories": len(written)}, left_out)
+
+
+def _parameters(model: Transformer) -> dict[str, int]:
+    counts: dict[str, int] = dict.fromkeys(PARTS, 0)
+    for name, parameter in model.named_parameters():  # a tied output layer comes once
+        modules = {*name.split(".")}
+        part = ATTENTION if modules & {"attn", "norm_attn"} else MLP if modules & {"mlp", "norm_mlp"} else EMBEDDING
+        counts[part] += parameter.numel()
+    return counts
+
+
+def _arithmetic(model: Model, tokens: int) -> dict[str, int]:
+    config = model.config.last
+    output = 0 if model.config.output == "none" else tokens * config.d_model * config.d_vocab
+    mixing, projections, feed_forward = (
+        config.n_layers * flops(config, part, tokens) // 2 for part in (MIXING, PROJECTIONS, FEED_FORWARD)
+    )
+    return {EMBEDDING: output, ATTENTION: mixing + projections, MLP: feed_forward}
+
+
+def _writing(model: Model, left_out: Counter[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sum of squares that each part writes, text x part, and the tokens of each text."""
+    tokenizer = tokenizer_of(model, unfinished=False)
+    (stack,) = model.config.stacks
+    sites = [f"{stack}.embed", *(site for site in model.sites if site.endswith((".attn_out", ".mlp_out")))]
+    written, counts, unknown = [], [], 0
+    for text in stories(_STORIES, seed + 3):
+        ids = [*tokenizer.prefix, *tokenizer.pieces(text.text).ids]
+        if len(ids) > model.config.n_ctx:
+            left_out["texts longer than the context, cut there"] += 1
+            ids = ids[: model.config.n_ctx]
+        unknown += sum(id == tokenizer.unknown_id for id in ids)
+        out = run(model, TokenBatch.from_rows([ids]).to(model.device), capture=sites)
+        squares = dict.fromkeys(PARTS, 0.0)
+        for site, value in out.activations.items():
+            part = EMBEDDING if site.endswith("embed") else ATTENTION if site.endswith("attn_out") else MLP
+            squares[part] += float(value[0, len(tokenizer.prefix) :].double().square().sum())
+        written.append([squares[part] for part in PARTS])
+        counts.append(len(ids) - len(tokenizer.prefix))
+    refuse_unread({"tokens": sum(counts), "unknown tokens": unknown}, "the generated stories")
+    return np.array(written), np.array(counts)
+
+
+def shares_sentence(outcome: Outcome) -> str:
+    """Attention's share of each quantity."""
+    attention = outcome.table.loc[outcome.table["part"] == ATTENTION]
+    rows = {row["quantity"]: row for row in attention.to_dict("records")}
+    writing = rows[WRITING]
+    return (
+        f"Attention holds {rows[PARAMETERS]['share']:.2f} of the parameters, does "
+        f"{rows[ARITHMETIC]['share']:.2f} of the multiply-adds at {writing['tokens']} tokens, and writes "
+        f"{with_interval(writing)} of the squared length that enters the stream ({writing['n']} texts)."
+    )

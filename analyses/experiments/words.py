@@ -1,0 +1,173 @@
+"""How does a word's residual stream change with its context, and how near is it to the streams of other words?
+
+Mole in three contexts, ring as noun and verb: how far apart are the word's streams, layer by layer? Any word moves with
+its context; so the distance between senses is set against that within a sense, and against unambiguous words in the
+same frames.
+
+Girl and boy against girl and car: how alike are they, in the same frames? Every word ends its frame, so that a causal
+model has read the context.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from analyses.experiments.experiment import Outcome, by_source, with_interval
+from analyses.experiments.plots import rounded
+from analyses.experiments.prompts import experiment_data, readable, streams, tokenizer_of
+from interp import Model
+from interp.statistics import mean_interval
+
+
+def measure_word_sense(model: Model, *, seed: int = 0) -> Outcome:
+    """Cosine distances of a word's streams by layer: 0 as embedded, then after each layer.
+
+    Columns: source, word, role (`ambiguous`, `control`: mean over control words, or `excess`: the difference), layer,
+    between (senses; mean over frames), within (a sense), gap (between - within), ci_low, ci_high (of the gain, over
+    frames), n. A word of several pieces is read at its last; its layer 0 is missing, being a piece's.
+
+    Raises:
+        InputError: no word can be used, or no tokenizer.
+    """
+    rows, used, left_out = [], Counter[str](), Counter[str]()
+    for group in experiment_data("word-sense")["prompts"]:
+        for word in group["words"]:
+            frames = _frames(model, group, word, left_out)
+            if len({sense for sense, _ in frames}) < 2:
+                left_out[f"of the words (“{word}”, without two senses of two readable frames each)"] += 1
+                continue
+            used[group["source"]] += len(frames)
+            rows += _sense_rows(model, group, word, frames, left_out, seed)
+    return Outcome(pd.DataFrame(rows), used, left_out)
+
+
+def _frames(model: Model, group: Mapping[str, Any], word: str, left_out: Counter[str]) -> list[tuple[str, str]]:
+    """The frames that the model can read with a word at their end, by sense; none of a sense with fewer than two."""
+    senses = {
+        sense: readable(model, frames, group["source"], left_out, lambda frame: [f"{frame} {word}"])
+        for sense, frames in group["senses"].items()
+    }
+    return [(sense, frame) for sense, frames in senses.items() if len(frames) > 1 for frame in frames]
+
+
+def _sense_rows(
+    model: Model,
+    group: Mapping[str, Any],
+    word: str,
+    frames: list[tuple[str, str]],
+    left_out: Counter[str],
+    seed: int,
+) -> list[dict[str, object]]:
+    senses, texts = zip(*frames, strict=True)
+    source, controls = group["source"], []
+    for control in group["controls"]:
+        usable = readable(model, texts, source, Counter(), lambda text, end=control: [f"{text} {end}"])
+        controls += [control] if len(usable) == len(texts) else []
+    left_out["control words that cannot be read in all frames"] += len(group["controls"]) - len(controls)
+    ambiguous = distances(model, word, texts, senses)
+    roles = {"ambiguous": ambiguous}
+    if controls:
+        mean = np.mean([distances(model, control, texts, senses) for control in controls], 0)
+        roles |= {"control": mean, "excess": ambiguous - mean}
+    rows = []
+    for role, (between, within) in roles.items():
+        for layer, gap in enumerate(between - within):
+            value, low, high, _ = mean_interval(gap, seed=seed) if not np.isnan(gap).any() else (np.nan,) * 4
+            row = {"role": role, "layer": layer, "between": between[layer].mean(), "within": within[layer].mean()}
+            row |= {"gap": value, "ci_low": low, "ci_high": high, "n": len(frames)}
+            rows.append(row | {"source": source, "word": word})
+    return rows
+
+
+def distances(
+    model: Model, word: str, frames: Sequence[str], senses: Sequence[str]
+) -> Float[NDArray[np.float64], "2 layer frame"]:
+    """1 - cosine of the word's stream in each frame and in frames of other senses, and of its own: means."""
+    x = streams(model, [f"{frame} {word}" for frame in frames]).numpy()
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    apart = 1 - x @ x.swapaxes(1, 2)  # layer frame frame
+    same = np.equal.outer(*[np.unique(senses, return_inverse=True)[1]] * 2)
+    itself = np.eye(len(senses), dtype=bool)
+    between, within = ((apart * pick).sum(-1) / pick.sum(-1) for pick in (~same, same & ~itself))
+    means = np.stack([between, within])
+    if model.tokenizer is not None and len(model.tokenizer.continuation(f" {word}")) > 1:
+        means[:, 0] = np.nan
+    return means
+
+
+@by_source
+def word_sense_sentence(where: str, rows: pd.DataFrame) -> str:
+    """Of the first word: how far apart its senses are after the last layer."""
+    last = rows.loc[(rows["word"] == rows["word"].iloc[0]) & (rows["layer"] == rows["layer"].max())]
+    roles = {row["role"]: row for row in last.to_dict("records")}
+    word = roles["ambiguous"]
+    text = (
+        f"{where}, “{word['word']}” in {word['n']} frames lies {word['between']:.2f} apart between senses after the "
+        f"last layer (cosine distance) and {word['within']:.2f} within one: a gap of {with_interval(word, 'gap')}"
+    )
+    if excess := roles.get("excess"):
+        text += f", beyond that of unambiguous words by {with_interval(excess, 'gap')}"
+    return text
+
+
+def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
+    """Cosine of a word's stream with that of one of its kind and of another, by layer: 0 as embedded.
+
+    Columns: source, word, near, far (the words), layer, near_cosine, near_low, near_high, far_cosine, far_low,
+    far_high, gap (near - far), ci_low, ci_high (over frames), n. A triple is used where its words have as many pieces;
+    of several pieces the last is read, and layer 0 is missing.
+
+    Raises:
+        InputError: no triple can be used, or no tokenizer.
+    """
+    tokenizer, data = tokenizer_of(model), experiment_data("companions")
+    rows, used, left_out = [], Counter[str](), Counter[str]()
+    for triple in data["triples"]:
+        words = triple["word"], triple["near"], triple["far"]
+        pieces = {len(tokenizer.continuation(f" {word}")) for word in words}
+        if len(pieces) > 1:
+            left_out[f"of the triples (“{'”, “'.join(words)}”, of unlike numbers of pieces)"] += 1
+            continue
+        texts = [[f"{frame} {word}" for word in words] for frame in data["frames"]]
+        usable = [row for row in texts if readable(model, row, triple["source"], left_out, lambda text: [text]) == row]
+        if usable:
+            used[triple["source"]] += len(usable)
+            rows += _companion_rows(model, triple, usable, seed, first=0 if pieces == {1} else 1)
+    return Outcome(pd.DataFrame(rows), used, left_out)
+
+
+def _companion_rows(
+    model: Model, triple: Mapping[str, str], texts: list[list[str]], seed: int, *, first: int
+) -> list[dict[str, object]]:
+    x = [streams(model, side).numpy() for side in zip(*texts, strict=True)]
+    x = [side / np.linalg.norm(side, axis=-1, keepdims=True) for side in x]
+    near, far = ((x[0] * side).sum(-1) for side in x[1:])  # layer frame
+    rows = []
+    for layer in range(first, len(near)):
+        row: dict[str, object] = {**triple}
+        row |= zip(("near_cosine", "near_low", "near_high"), mean_interval(near[layer], seed=seed), strict=False)
+        row |= zip(("far_cosine", "far_low", "far_high"), mean_interval(far[layer], seed=seed), strict=False)
+        row["layer"] = layer
+        row |= zip(("gap", "ci_low", "ci_high"), mean_interval(near[layer] - far[layer], seed=seed), strict=False)
+        rows.append(row | {"n": len(texts)})
+    return rows
+
+
+@by_source
+def companions_sentence(where: str, rows: pd.DataFrame) -> str:
+    """The first triple at its first and last layer."""
+    words = ["word", "near", "far"]
+    triple = rows.loc[(rows[words] == rows[words].iloc[0]).all(axis=1)]
+    first, *_, last = triple.sort_values("layer").to_dict("records")
+    begin = "in the embedding" if first["layer"] == 0 else f"after layer {first['layer']}"
+    return (
+        f"{where} ({first['n']} frames), the cosine of “{first['word']}” with “{first['near']}” and with "
+        f"“{first['far']}” is {rounded(first['near_cosine'])} against {rounded(first['far_cosine'])} {begin} and "
+        f"{rounded(last['near_cosine'])} against {rounded(last['far_cosine'])} after layer "
+        f"{last['layer']}, there a gap of {with_interval(last, 'gap')}"
+    )
