@@ -224,7 +224,7 @@ def _closest(tables: Tables, behaviour: Behaviour) -> list[tuple[str, tuple[Row,
 def _with_bar(tables: Tables, row: Row) -> list[Row]:
     """The row of `evidence` about the same as one of `heads`, where that says what heads gain that learnt nothing."""
     evidence, key = tables.get("evidence", pd.DataFrame()), dict(row.key[:-1])
-    there = "bar" in evidence and bool(evidence[[*key]].eq([*key.values()]).all(axis=1).any())
+    there = "bar" in evidence and bool((evidence[[*key]] == [*key.values()]).to_numpy().all(axis=1).any())
     return [Row("evidence", row.key[:-1])] if there else []
 
 

@@ -163,7 +163,7 @@ def compose_rungs(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNor
     pairs = [rng.choice(pairs) for pairs in MIXED]
     marks = {name: number for number, name in enumerate(name for pair in pairs for name in pair)}
     above = [mixed(known[one], known[other], (marks[one], marks[other])) for one, other in pairs]
-    below = [replace(known[name], plan=rule_rule_heads.marked(known[name].plan, number)) for name, number in marks.items()]
+    below = [replace(known[name], plan=rule_heads.marked(known[name].plan, number)) for name, number in marks.items()]
     others = [each for each in known.values() if each.name not in marks]
     rng.shuffle(others)
     layers = [below + others[: _N_HEADS - len(below)], above + others[_N_HEADS - len(below) :]]
