@@ -39,10 +39,15 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
     return shown.loc[np.array(holds, dtype=bool)]
 
 
-def shows(heads: pd.DataFrame) -> np.ndarray:
-    """Of each row, whether its head shows its measure (`notable`): in either reading it is the same finding."""
-    known = {*notable(heads)[_ROW].itertuples(index=False, name=None)}
-    return np.array([row in known for row in heads[_ROW].itertuples(index=False, name=None)], dtype=bool)
+def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, apart: Sequence[str] = ()) -> np.ndarray:
+    """Of some `rows` of a table, by default all, whether the head shows its measure (`notable`), in either reading.
+
+    `apart` are columns whose values tell several models or runs of the table apart.
+    """
+    key, rows = [*_ROW, *apart], heads if rows is None else rows
+    parts = [part for _, part in heads.groupby([*apart], sort=False)] if apart else [heads]
+    known = {row for part in parts for row in notable(part)[key].itertuples(index=False, name=None)}
+    return np.array([row in known for row in rows[key].itertuples(index=False, name=None)], dtype=bool)
 
 
 def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:

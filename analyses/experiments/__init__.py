@@ -7,7 +7,7 @@ the generated stories, which small models can read too. What a model cannot use 
 from collections.abc import Callable
 from typing import Any
 
-from analyses.experiments import adjectives, distance, parts, swaps, words
+from analyses.experiments import adjectives, distance, model_parts, swaps, words
 from analyses.experiments.experiment import Experiment, Outcome
 from analyses.experiments.plots import plot_from
 from analyses.experiments.prompts import experiment_data
@@ -20,8 +20,8 @@ _MEASURES: dict[str, tuple[Callable[..., Any], Callable[[Any], str]]] = {
     "word-sense": (words.measure_word_sense, words.word_sense_sentence),
     "companions": (words.measure_companions, words.companions_sentence),
     "distance": (distance.measure, distance.sentence),
-    "cost": (parts.measure_cost, parts.cost_sentence),
-    "shares": (parts.measure_shares, parts.shares_sentence),
+    "cost": (model_parts.measure_cost, model_parts.cost_sentence),
+    "shares": (model_parts.measure_shares, model_parts.shares_sentence),
 }
 
 

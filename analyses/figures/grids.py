@@ -69,7 +69,6 @@ def head_grid(
     kinds = ["measure", *apart, "stack", "attention"]
     wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
     columns = {"measure": wanted or None, "sink": sink, **dict.fromkeys(apart)}
-    heads = heads.assign(shown=shows(heads))
     rows = select_rows(heads, [*kinds, "layer", "head"], single=() if apart else SOURCES, **columns)
     wanted = wanted or [*rows["measure"].unique()]
     groups = [
@@ -79,7 +78,9 @@ def head_grid(
     ]
     question = f"Which heads show {' or '.join(wanted[:3])}{' or others' * (len(wanted) > 3)}?"
     column = "gain" if quantity == "gain" else "value"
-    marked = rows.index[rows["shown"]] if quantity != "value" else rows.index[:0]  # a value alone is no finding
+    marked = (
+        rows.index[shows(heads, rows, apart)] if quantity != "value" else rows.index[:0]
+    )  # a value alone is no finding
     scale = _scale(rows[column], quantity)
     colours = SIGNED if quantity == "lift" else shades(colour_of(rows))
     drawn = {"column": column, "label": _LABELS[quantity], "drawn": (scale, colours), "marked": marked}

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analyses import figures, plain_words
+from analyses.behaviours import OURS
 from analyses.figures import measure_name
 from analyses.head_names import HEAD, Place, kinds
 from analyses.head_tables import Heads
@@ -64,6 +65,7 @@ def told(
     labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour], found: Mapping[Place, Sequence[Fact]]
 ) -> Part:
     """The labels as the page shows them; the map of them shows all facts `found`, as the atlas does."""
+    colours = {name: behaviour.colour for name, behaviour in {**OURS, **behaviours}.items()}
     labels, read = labelled.labels, readouts(labelled.labels)
     copies = f"every one of {N_COPIES} copies of these heads whose weights were shuffled, "
     blocks: list[Block] = [
@@ -76,7 +78,7 @@ def told(
         "simple rules; else the label is the rule that the head follows, if it "
         "follows one. Near a threshold intervals promise too much: the lucky ones passed. Heads that do the same "
         "stand in for each other, so one head’s effect is a lower bound of what the label’s heads do.",
-        *_figures(labelled, model, ranking.in_order(found), {name: each.colour for name, each in behaviours.items()}),
+        *_figures(labelled, model, ranking.in_order(found), colours),
     ]
     if several := together(labels):
         blocks.append(Details("What all heads of a label lose at once", [several], open=True))

@@ -306,13 +306,14 @@ class _Asked:
         if unknown := options.keys() - Options.__annotations__.keys():
             raise InputError(f"no option {', '.join(unknown)} here: expected {', '.join(Options.__annotations__)}")
         alone = Alone.of(model, prompts, options.get("target"))
+        readouts = prepared(model, alone, metrics)
         donors = options.get("donors")
         if donors is None and kind == "resample" and isinstance(prompts, Pairs) and prompts.reaches(patch_site.stack):
             first, second = prompts.to(model.device).inputs[1]
             donors = first if second is None else (first, second)
         drawn = options.get("mean"), donors, options.get("seed", 0)
         instead = Replacement(model, patch_site, alone, kind, *drawn).layers()
-        readouts, plain = prepared(model, alone, metrics), PlainRun.of(model, *alone.inputs[0])
+        plain = PlainRun.of(model, *alone.inputs[0])
         values = read_values(model, plain, with_answers(model, alone, readouts))
         if donors is None and kind == "resample":
             both = [(each.tokens, values[each.name] < 0) for each in readouts if each.tokens is not None]

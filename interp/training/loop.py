@@ -83,7 +83,8 @@ def train(
     """
     directory = Directory(Path(out), save, {"plan": asdict(plan), **(made_of or {})})
     devices = [model.device] if model.device.type == "cuda" else []
-    plain = torch.autocast(model.device.type, enabled=False)  # whatever the caller set; so are gradients
+    # whatever the caller set; without the cache, whose rounded weights would outlive a step inside this context
+    plain = torch.autocast(model.device.type, enabled=False, cache_enabled=False)
     with joined(parallel, model) as processes, torch.random.fork_rng(devices), plain, torch.inference_mode(False):
         processes.check(plan)
         found = directory.read() if resume else directory.check_new()

@@ -305,7 +305,7 @@ def test_labels_and_probes_can_be_left_out(model, fakes, tmp_path):
     assert facts["labels_left_out"] is None
     assert not any("labels" in name or "layers" in name for name in facts["files"])
     shown = " ".join(page_of(out).text.split())
-    assert "Heads are chosen and reported on the same text" in shown
+    assert "heads are chosen and reported on the same text" in shown
     assert "Probes of every layer" not in shown
 
 
@@ -356,7 +356,16 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
         {**where, **shared, "head": head, "effect": 0.1 * head, "all_effect": 12.5, "rest_effect": 7.5 * head}
         for head in (1, 2)
     ]
-    alone = {**where, **shared, "head": 3, "label": "self", "heads": 1, "effect": 0.3, "all_effect": 0.3}
+    alone = {
+        **where,
+        **shared,
+        "head": 3,
+        "label": "self",
+        "heads": 1,
+        "effect": 0.3,
+        "all_effect": 0.3,
+        "rest_effect": np.nan,
+    }
     (told,) = label_section.together(pd.DataFrame([*rows, alone])).rows
     assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
         "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from pages import outside_addresses, page_of
 
-from analyses.experiments import EXPERIMENTS, adjectives, distance, parts, swaps, words
+from analyses.experiments import EXPERIMENTS, adjectives, distance, model_parts, swaps, words
 from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, with_interval
 from analyses.experiments.plots import rounded
 from analyses.experiments.prompts import experiment_data
@@ -232,17 +232,17 @@ def test_numbers_as_text(given, said):
 
 def test_operations_by_hand():
     gated, plain = tiny.LLAMA, tiny.GPT2  # 6 heads of 14 on 2 key/value heads; d_model 19, d_mlp 23
-    assert parts.flops(gated, parts.MIXING, 3) == 2 * (1 + 2 + 3) * 6 * 14 * 2
-    assert parts.flops(tiny.BERT, parts.MIXING, 3) == 2 * 9 * 3 * 5 * 2
-    assert parts.flops(gated, parts.PROJECTIONS, 3) == 2 * 3 * 19 * 14 * (6 + 2 + 2 + 6)
-    assert parts.flops(gated, parts.FEED_FORWARD, 3) == 2 * 3 * 3 * 19 * 23
-    assert parts.flops(plain, parts.FEED_FORWARD, 3) == 2 * 3 * 2 * 19 * 23
+    assert model_parts.flops(gated, model_parts.MIXING, 3) == 2 * (1 + 2 + 3) * 6 * 14 * 2
+    assert model_parts.flops(tiny.BERT, model_parts.MIXING, 3) == 2 * 9 * 3 * 5 * 2
+    assert model_parts.flops(gated, model_parts.PROJECTIONS, 3) == 2 * 3 * 19 * 14 * (6 + 2 + 2 + 6)
+    assert model_parts.flops(gated, model_parts.FEED_FORWARD, 3) == 2 * 3 * 3 * 19 * 23
+    assert model_parts.flops(plain, model_parts.FEED_FORWARD, 3) == 2 * 3 * 2 * 19 * 23
 
 
 def test_the_exponent_of_a_square_is_2():
     tokens = np.array([64, 128, 256, 512, 1024])
-    assert parts.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
-    assert np.isnan(parts.exponent(tokens[:2], tokens[:2])).all()
+    assert model_parts.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
+    assert np.isnan(model_parts.exponent(tokens[:2], tokens[:2])).all()
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,7 @@ def test_shares_of_every_quantity_add_up_to_1(tables):
     for _, rows in table.groupby("quantity"):
         assert rows["share"].sum() == pytest.approx(1.0)
     model = load("default")
-    parameters = table.loc[table["quantity"] == parts.PARAMETERS, "value"]
+    parameters = table.loc[table["quantity"] == model_parts.PARAMETERS, "value"]
     assert parameters.sum() == sum(each.numel() for each in model.parameters())
 
 
@@ -291,8 +291,8 @@ def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
 
 
 def test_sentences_hold_the_numbers_of_their_tables(found, tables):
-    attention = tables["shares"].loc[tables["shares"]["part"] == parts.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in parts.shares_sentence(found["shares"]) for share in attention)
+    attention = tables["shares"].loc[tables["shares"]["part"] == model_parts.ATTENTION, "share"]
+    assert all(f"{share:.2f}" in model_parts.shares_sentence(found["shares"]) for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
         assert f"{tables[name][column].max():.2f}" in EXPERIMENTS[name].sentence(found[name])
     ring = tables["word-sense"].loc[tables["word-sense"]["word"] == "ring"]
@@ -345,9 +345,9 @@ def test_the_same_seed_gives_the_same_table(tables, monkeypatch):
 
 
 def test_too_few_lengths_tell_no_exponent():
-    found = parts.measure_cost(load("default"), (16, 32), repeats=1)
+    found = model_parts.measure_cost(load("default"), (16, 32), repeats=1)
     assert found.table["exponent"].isna().all()
-    assert "so few lengths" in parts.cost_sentence(found)
+    assert "so few lengths" in model_parts.cost_sentence(found)
     EXPERIMENTS["cost"].plot.draw(found.table, "How?").draw_without_rendering()
 
 

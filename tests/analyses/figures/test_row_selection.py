@@ -35,7 +35,8 @@ HEADS = {**WHERE, "layer": [0, 1], "head": [0, 1, 2]}
 GAINS = rising(
     cross(**HEADS, measure=["distance", "induction"], sink=["kept", "removed"], baseline=0.1, baseline_name="uniform")
     .assign(**INTERVAL)
-    .assign(behaviour="position"),
+    .assign(behaviour="position", corpus="text", unit="share", together="", readings="kept", documents=20, fewest=5)
+    .assign(reference=np.nan, reference_gain=np.nan, reference_low=np.nan, reference_q=np.nan),
     "value",
 ).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half of them have a dot
 CELLS = rising(
@@ -96,7 +97,7 @@ CASES = {
         figures.effect_grid,
         rising(
             cross(**HEADS, task=["gender", "name"], intervention=["denoise", "noise"]).assign(**INTERVAL), "effect"
-        ).assign(ci_low=lambda rows: rows["effect"] - 0.4),
+        ).assign(ci_low=lambda rows: rows["effect"] - 0.4, choosing_bound=0.1),
         {"task": "gender"},
         {"task": "gendr"},
     ),

@@ -116,6 +116,7 @@ def test_named_cells_are_those_of_a_whole_sweep():
     assert effects[top.cells[0]].abs() == effects.abs().max()
 
 
+@pytest.mark.filterwarnings("ignore:no shares")
 def test_names_of_one_token_are_one_cell_and_one_test():
     (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
     for by in (("layer", "position"), AXES):

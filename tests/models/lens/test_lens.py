@@ -190,7 +190,7 @@ def test_a_call_that_fails_leaves_no_hook(both):
     def fail(value):
         raise InputError("no")
 
-    with pytest.raises(InputError, match=r"^no$"):
+    with pytest.raises(InputError, match=r"^the edit of decoder.1.attn.z: no$"):
         run(theirs, edit={"decoder.1.attn.z": fail}, **given)
     assert not any(point.fwd_hooks for point in theirs.bridge.hook_dict.values())
     assert torch.equal(run(theirs, **given).logits, before)
