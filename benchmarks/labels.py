@@ -3,7 +3,8 @@
     python -m benchmarks.labels --quick        # 20 of each, under five minutes on two cores
     python -m benchmarks.labels                # 200 of each
 
-Ten questions, one JSON line each, after a line for every planted model that was mislabelled:
+Eleven questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
+the table in `docs/labels.md`:
 
     planted     models composed at random (`benchmarks.planted.compose`: decoders, encoders, grouped queries; with and
                 without a norm), labelled through `analyses.labels.label` on texts over their words.
@@ -31,6 +32,10 @@ Ten questions, one JSON line each, after a line for every planted model that was
     copies      heads of the default whose W_Q and W_K were shuffled, as sharp as the trained ones
                 (`interp.patterns.shuffled`; others than those that set the bar), labelled on `--corpus`.
                 named       share of heads with any label of a tag, a relation or reference (target at most .03)
+    shuffled    whole copies of the default and of MiniLM in which the same was done to every head, so that they need
+                keys that they do not look at, with minimal pairs; two of each at --quick. `named`: share of heads with
+                a label other than one of position by attention (target at most .03); `sentences`: what the first
+                screens of such reports say but that nothing is found (target none)
     words       the default itself, on the same text with the words of each document in another order under their
                 annotation: `named` again (target at most .03)
     permuted    the default, and planted heads of rungs, on texts whose dependencies were drawn anew among pairs of
@@ -41,6 +46,7 @@ Ten questions, one JSON line each, after a line for every planted model that was
 """
 
 import argparse
+import copy
 import json
 import os
 import platform
@@ -61,16 +67,22 @@ import pandas as pd
 import torch
 
 from analyses import coreference, part_of_speech, position
-from analyses.behaviours import OURS
+from analyses.behaviours import OURS, chosen
 from analyses.causal_tests import no_effects
 from analyses.corpora import read
 from analyses.head_tables import Collected, Scored
+from analyses.headlines import sentences
+from analyses.headlines.facts import facts
 from analyses.labels import knockouts, label
 from analyses.labels.costs import FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
+from analyses.report import behaviour_results
+from analyses.report.scaffold import Run, Stages
+from analyses.shards import Shards
+from benchmarks.label_rows import ROWS, table
 from benchmarks.planted import FORMS, Composed, compose, linked_texts
 from benchmarks.planted import planted_texts as texts
 from benchmarks.planted.linked_texts import Linked
@@ -86,6 +98,7 @@ from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about
 HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
+READ = 32  # of both, of copies that need keys
 TARGETS = {"found": 0.99, "false": 0.05, "right": 0.97, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
 KINDS = ("planted", "rungs", "sinks", "readers", "untrained", "copies", "words", "permuted", "coverage")
 _COPIES = 4  # of the default's heads, labelled together
@@ -347,6 +360,52 @@ def copies_one(seed: int, corpus: str) -> list[str]:
     return _labels(Shuffled(model, _COPIES, 1_000_000 + seed), texts, seed)
 
 
+def shuffled_copy(name: str, seed: int) -> Transformer:
+    """A model whose heads lost what they learnt: the entries of each W_Q and W_K, and biases, have changed places."""
+    model, generator = copy.deepcopy(load(name)), torch.Generator().manual_seed(seed)
+    assert isinstance(model, Transformer)
+    with torch.no_grad():
+        for attn in (block.attn for block in model.last.blocks):
+            asking = attn.config.n_heads + attn.config.kv_heads
+            parts = [*attn.W_Q, *attn.W_K]
+            parts += [] if attn.qkv.bias is None else attn.qkv.bias.unflatten(0, (-1, attn.config.d_head))[:asking]
+            for part in parts:
+                part.copy_(part.flatten()[torch.randperm(part.numel(), generator=generator)].view_as(part))
+    return model
+
+
+def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], list[str]]:
+    """Of such a copy how many heads there are, labels with a head and evidence each, and what is said of it first."""
+    model, known = shuffled_copy(name, seed), chosen()
+    run = Run((), seed, Stages(lambda stage, count: None), lambda page: None, Shards())
+    results = behaviour_results.measure(run, model, known, [read(corpus)], 40)
+    results = behaviour_results.corrected([each for each in results if each.collected])
+    effects = pd.concat([each.tested.table for each in results], ignore_index=True)
+    collected = [each.collected for each in results if each.collected]
+    corpora = {each.behaviour.name: each.corpus for each in results}
+    some: dict[str, Any] = {"collected": collected, "effects": effects, "documents": READ, "words": READ, "seed": seed}
+    found = label(model, corpora, behaviours=[*known.values()], **some)
+    tables = {**behaviour_results.tables(results), "labels": found.labels, "evidence": found.evidence}
+    said = sentences.sentences(tables, facts(tables, known), known)
+    labels = [
+        f"L{row['layer']}.H{row['head']} {row['behaviour']}, {row['evidence']}: {row['label']}"
+        for row in found.labels.to_dict("records")
+    ]
+    heads = model.config.last.n_layers * model.config.last.n_heads
+    return heads, labels, [f"{name} {seed}: {each.text}" for each in said if each.verdict != "none"]
+
+
+def shuffled(seeds: range, corpus: str, workers: Executor) -> dict[str, object]:
+    """How many heads of such copies have a label other than of position by attention, and what is said of any first."""
+    asked = [(name, seed, corpus) for name in ("default", "minilm") for seed in seeds]
+    heads, labels, said = zip(*workers.map(shuffled_one, *zip(*asked, strict=True)), strict=True)
+    more = [[each.split(" ", 1) for each in own if " position, attention" not in each] for own in labels]
+    share = sum(len({head for head, _ in own}) for own in more) / sum(heads)
+    kinds = Counter(each.split(" ", 1)[1] for own in labels for each in own)
+    told: dict[str, object] = {"copies": len(asked), "heads": sum(heads), "named": round(share, 4)}
+    return told | {"sentences": [*chain(*said)], "labels": dict(kinds)}
+
+
 def words_one(seed: int, corpus: str) -> list[str]:
     """The labels of the default on words in another order."""
     return _labels(load("default"), [scrambled(text, seed) for text in read(corpus)], seed)
@@ -458,10 +517,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
     parser.add_argument("--models", type=int, help="how many of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
-    parser.add_argument(
-        "--only",
-        choices=("planted", "rungs", "sinks", "readers", "untrained", "copies", "words", "permuted", "coverage"),
-    )
+    parser.add_argument("--only", choices=ROWS)
     parser.add_argument("--corpus", default="tales:100:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
@@ -479,15 +535,20 @@ def main() -> None:
             "readers": lambda: readers(some, workers),
             "untrained": lambda: untrained(seeds, workers),
             "copies": lambda: named([*workers.map(copies_one, some, repeat(options.corpus))], 32 * _COPIES),
+            "shuffled": lambda: shuffled(few, options.corpus, workers),
             "words": lambda: named([*workers.map(words_one, some, repeat(options.corpus))], 32),
             "permuted": lambda: named([*workers.map(permuted_one, few, repeat(options.corpus))], 32, _MEANINGFUL[1:2]),
             "permuted rungs": lambda: named([*workers.map(permuted_rungs_one, some)], 16, _MEANINGFUL[1:2]),
             "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
         }
+        lines = []
         for name, ask in asked.items():
             if options.only is None or name.startswith(options.only):
                 began = time.perf_counter()
-                print(json.dumps({"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}), flush=True)
+                line = {"name": name, **ask(), "seconds": round(time.perf_counter() - began, 1)}
+                print(json.dumps(line), flush=True)
+                lines.append(line)
+    print(table(lines))
 
 
 if __name__ == "__main__":

@@ -196,16 +196,19 @@ def together(
     heads: Sequence[tuple[str, Sequence[tuple[int, int]]]],
     seed: int,
     shards: Shards,
+    most: int | None = None,
 ) -> pd.DataFrame:
     """The least that changing a measure's keys in several heads at once costs (`knockouts.least`): a row for each of
-    `heads`, on the reporting half.
+    `heads`, on the reporting half, or on `most` of its documents.
 
     Missing where nothing could be knocked out.
     """
     if evidence.effects_left_out or not isinstance(model, Transformer) or not heads:
         return knockouts.least(pd.DataFrame(index=range(len(heads)), columns=knockouts.TOGETHER_COLUMNS, dtype=float))
+    documents, words = evidence.size
     read = _read(evidence.behaviour, corpus, 1, evidence.size, seed)
-    kept = shards_of(shards, corpus, evidence.behaviour.name).within("together", evidence.size, seed)
+    read["corpus"] = Sample(corpus, 1, min(documents, most or documents), words)  # probes are those of all documents
+    kept = shards_of(shards, corpus, evidence.behaviour.name).within("together", evidence.size, most, seed)
     return knockouts.least(knockouts.measure_together(model, heads=heads, shards=kept, **read))
 
 

@@ -59,6 +59,7 @@ EVIDENCE_COLUMNS = [
     *(*_SINGLE, "masked", "p_effect", "readout", "agreement", "label"),
     *("measured", "error", "bar"),
 ]
+_REST_DOCUMENTS = 10  # that all heads but one read: as many passes as there are heads
 _FEWEST = 2 * FEWEST  # documents, of both halves
 _TOO_FEW = (
     "labels are chosen on one half of the documents and reported on the other: expected at least "
@@ -115,7 +116,8 @@ def label(
     of their `task_n` prompts `task_flips` get another answer.
     `all_effect` is the effect, the least of the same three, in all `heads` at once that have the label by this measure:
     heads that do the same stand in for each other, so that single effects are lower bounds. `rest_effect` is that in
-    all of them but this one, where that in all is at least 0.01: where it is as large, this one adds nothing.
+    all of them but this one, on ten documents, where that in all is at least 0.01: if it is as large, this one adds
+    nothing.
     `others_effect` is that in as many `others`, heads without the label drawn at random. Of models that fill masks,
     `both` asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are
     masked: where its effect is read.
@@ -374,7 +376,8 @@ def _with_all_heads(
             rows.loc[own.index, "others"] = len(rivals)
             for row, head in zip(own.index, heads, strict=True) if drops[at, 0] >= NOTABLE_EFFECT else ():
                 rest[row] = measure, [other for other in heads if other != head]
-        rows.loc[[*rest], _REST] = at_once(heads=[*rest.values()])[_FOUND[:3]].to_numpy(dtype=float)
+        without = at_once(heads=[*rest.values()], most=_REST_DOCUMENTS)
+        rows.loc[[*rest], _REST] = without[_FOUND[:3]].to_numpy(dtype=float)
     return rows
 
 

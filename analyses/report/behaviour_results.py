@@ -15,7 +15,7 @@ from analyses.behaviours import asked_of
 from analyses.causal_tests import Effects, no_effects
 from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
-from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms
+from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
 from analyses.measures import Behaviour
 from analyses.reading.collectors import Collector, collected, read, refuse_unread
 from analyses.reading.windows import Reading
@@ -81,6 +81,31 @@ def measure(
             tested_by, _ = effects[each.behaviour.name]
             found[each.behaviour.name, each.kind] = Result(*about, measured, tested_by, collected=each.own)
     return [found[behaviour, kind] for behaviour in behaviours for kind in kinds if (behaviour, kind) in found]
+
+
+def corrected(results: Sequence[Result]) -> list[Result]:
+    """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
+    heads = with_q([result.measured.heads for result in results])
+    effects = with_q([result.tested.table for result in results])
+    return [
+        replace(result, measured=replace(result.measured, heads=own), tested=replace(result.tested, table=tested))
+        for result, own, tested in zip(results, heads, effects, strict=True)
+    ]
+
+
+def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    """What they found, by the names of a report's tables."""
+    measured, tested = [result.measured for result in results], [result.tested.table for result in results]
+    tasks = [task for result in results for task in result.tested.tasks]
+    rules = [each.baselines for each in measured if len(each.baselines)]
+    followed = [each.rules for each in measured if len(each.rules)]
+    return {
+        "heads": pd.concat([each.heads for each in measured if len(each.heads)], ignore_index=True),
+        "effects": pd.concat([each for each in tested if len(each)] or tested[:1], ignore_index=True),
+        **({"baselines": pd.concat(rules, ignore_index=True)} if rules else {}),
+        **({"rules": pd.concat(followed, ignore_index=True)} if followed else {}),
+        "tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]),
+    }
 
 
 def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:

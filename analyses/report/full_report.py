@@ -13,7 +13,7 @@ from analyses.behaviours import OURS, chosen
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section
 from analyses.head_names import Place
-from analyses.head_tables import Heads, with_q
+from analyses.head_tables import Heads
 from analyses.headlines import ranking
 from analyses.headlines.example_sentences import example_sentences
 from analyses.headlines.facts import Fact, facts
@@ -182,7 +182,7 @@ def find(
     measured = behaviour_results.measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
         raise InputError(_reasons(measured))
-    results = _drawn(run, model, _corrected(measured))
+    results = _drawn(run, model, behaviour_results.corrected(measured))
     if not passages:
         asked_of = [measure for behaviour in known.values() for measure in behaviour.measures]
         corpus = next(each.corpus for each in results if not each.left_out)
@@ -201,7 +201,7 @@ def find(
         if labels:
             found = _labelled(run, model, known, found, exact=exact)
         else:
-            found = replace(found, known=_known(_measured(results), known))
+            found = replace(found, known=_known(behaviour_results.tables(results), known))
         run.say("reading sentences", 0)
         found = replace(found, beside=_with_sentences(run, given, known, found))
         run.say(f"the rest of {', '.join(told)}", 0)
@@ -233,16 +233,6 @@ def _reasons(results: Sequence[Result]) -> str:
     return "; ".join(f"{behaviours}: {why}" for why, behaviours in of.items())
 
 
-def _corrected(results: Sequence[Result]) -> list[Result]:
-    """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
-    heads = with_q([result.measured.heads for result in results])
-    effects = with_q([result.tested.table for result in results])
-    return [
-        replace(result, measured=replace(result.measured, heads=own), tested=replace(result.tested, table=tested))
-        for result, own, tested in zip(results, heads, effects, strict=True)
-    ]
-
-
 def _timed(part: Callable[[Run], T], run: Run) -> tuple[T, dict[str, float]]:
     """A part of the report, and how long its own stages took."""
     stages = Stages(lambda stage, count: None)
@@ -263,7 +253,7 @@ def _labelled(run: Run, model: Model, behaviours: Mapping[str, Behaviour], found
     effects = pd.concat([result.tested.table for result in results], ignore_index=True)
     given: dict[str, Any] = {"behaviours": [*behaviours.values()], "collected": collected, "effects": effects}
     labelled = label(model, corpora, **given, exact=exact, seed=run.seed, shards=run.shards, progress=run.say)
-    tables = {**_measured(results), "labels": labelled.labels, "evidence": labelled.evidence}
+    tables = {**behaviour_results.tables(results), "labels": labelled.labels, "evidence": labelled.evidence}
     known = _known(tables, behaviours)
     return replace(found, known=known, labelled=label_section.told(labelled, model, behaviours, known))
 
@@ -442,21 +432,7 @@ def _tables(found: Found) -> dict[str, pd.DataFrame]:
     """Every table, by name."""
     parts = [found.beside, found.labelled, found.scored, found.explained, found.probed, found.asked]
     more = (part.tables.items() for part in parts if isinstance(part, Part))
-    return _measured(found.results) | dict(each for some in more for each in some)
-
-
-def _measured(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-    measured, tested = [result.measured for result in results], [result.tested.table for result in results]
-    tasks = [task for result in results for task in result.tested.tasks]
-    rules = [each.baselines for each in measured if len(each.baselines)]
-    followed = [each.rules for each in measured if len(each.rules)]
-    return {
-        "heads": pd.concat([each.heads for each in measured if len(each.heads)], ignore_index=True),
-        "effects": pd.concat([each for each in tested if len(each)] or tested[:1], ignore_index=True),
-        **({"baselines": pd.concat(rules, ignore_index=True)} if rules else {}),
-        **({"rules": pd.concat(followed, ignore_index=True)} if followed else {}),
-        "tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"]),
-    }
+    return behaviour_results.tables(found.results) | dict(each for some in more for each in some)
 
 
 def _sources(corpora: Sequence[Corpus], results: Sequence[Result], scored: Collection[str]) -> list[Source]:

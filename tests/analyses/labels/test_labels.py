@@ -99,6 +99,7 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
     assert (rows["all_low"] > 2 * rows["effect"]).all()
     assert rows["all_effect"].nunique() == 1
     assert (rows["others_high"] < rows["all_low"] / 4).all()
+    assert (rows["rest_effect"] < rows["all_low"] / 2).all()
 
 
 def test_others_than_those_with_a_label_have_it_by_no_measure():
