@@ -144,9 +144,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a sweep costs, by length, layers and prompts.")
     parser.add_argument("--longest", type=int, default=1024)
     parser.add_argument("--figure", type=Path, help="draw what was measured")
+    parser.add_argument("--smallest", action="store_true", help="one point of a tiny model")
     options = parser.parse_args()
     rows = []
-    for point in points(options.longest):
+    tiny = Shape(1, 2, 8, 31, prompts=1)
+    for point in [("layers", 1, tiny, 64)] if options.smallest else points(options.longest):
         with get_context("spawn").Pool(1) as process:
             rows.append(process.apply(measure, point))
         print(json.dumps(rows[-1]), flush=True)

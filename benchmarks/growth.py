@@ -148,6 +148,7 @@ def main() -> None:
     """Print one JSON line a report."""
     parser = argparse.ArgumentParser(description="Labelled reports of growing models and texts.")
     parser.add_argument("--quick", action="store_true", help="25 tales")
+    parser.add_argument("--smallest", action="store_true", help="one report, of a single layer on 10 tales")
     parser.add_argument("--long", help="a text of long documents, for context")
     parser.add_argument("--figure", type=Path, help="where to draw")
     options = parser.parse_args()
@@ -155,7 +156,8 @@ def main() -> None:
     print(json.dumps({"name": "machine", **machine, "torch": torch.__version__}), flush=True)
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the command sets for itself
     rows: list[dict[str, object]] = []
-    for grown, at, point in points(options.long, options.quick):
+    smallest = [("layers", 1, Point(1, 2, 128, "tales:10"))]
+    for grown, at, point in smallest if options.smallest else points(options.long, options.quick):
         load_before = round(os.getloadavg()[0], 2)
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # its workers may have processes of their own
             found = pool.submit(measure, point).result()

@@ -1,6 +1,7 @@
 """Are labels right where the truth is known, and absent where there is nothing to find?
 
-    python -m benchmarks.labels --quick        # 20 of each, under five minutes on two cores
+    python -m benchmarks.labels --smallest     # one of each, on a few short texts: that it runs
+    python -m benchmarks.labels --quick        # 20 of each
     python -m benchmarks.labels                # 200 of each
 
 Eleven questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
@@ -73,7 +74,7 @@ from analyses.corpora import read
 from analyses.head_tables import Collected, Scored
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
-from analyses.labels import knockouts, label
+from analyses.labels import knockouts, label, null_bars
 from analyses.labels.costs import FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT
 from analyses.labels.null_bars import scrambled
@@ -98,7 +99,6 @@ from models.stories import stories
 
 DOCUMENTS = 40  # of each half, about
 HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
-READ = 32  # of both, of copies that need keys
 TARGETS = {"found": 0.99, "false": 0.05, "right": 0.97, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
 KINDS = ("planted", "rungs", "sinks", "readers", "untrained", "copies", "words", "permuted", "coverage")
 _COPIES = 4  # of the default's heads, labelled together
@@ -383,8 +383,8 @@ def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], lis
     effects = pd.concat([each.tested.table for each in results], ignore_index=True)
     collected = [each.collected for each in results if each.collected]
     corpora = {each.behaviour.name: each.corpus for each in results}
-    some: dict[str, Any] = {"collected": collected, "effects": effects, "documents": READ, "words": READ, "seed": seed}
-    found = label(model, corpora, behaviours=[*known.values()], **some)
+    some: dict[str, Any] = {"documents": HIDDEN, "words": WORDS, "seed": seed}
+    found = label(model, corpora, behaviours=[*known.values()], collected=collected, effects=effects, **some)
     tables = {**behaviour_results.tables(results), "labels": found.labels, "evidence": found.evidence}
     said = sentences.sentences(tables, facts(tables, known), known)
     labels = [
@@ -511,23 +511,32 @@ def _covered(rows: pd.DataFrame) -> dict[str, object]:
     }
 
 
+def begin(*, smallest: bool) -> None:
+    """Settings of a process: one thread, and for `smallest` few copies of heads and few words."""
+    torch.set_num_threads(1)
+    if smallest:
+        null_bars.N_COPIES = 2
+        globals().update(DOCUMENTS=5, HIDDEN=5, WORDS=6)
+
+
 def main() -> None:
     """Ask all, and say how far from its target each is."""
     parser = argparse.ArgumentParser(description="Labels on planted models and on models that have learnt nothing.")
     parser.add_argument("--quick", action="store_true", help="20 models of each kind instead of 200")
+    parser.add_argument("--smallest", action="store_true", help="one model of each kind, on a few short texts")
     parser.add_argument("--models", type=int, help="how many of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
     parser.add_argument("--only", choices=ROWS)
     parser.add_argument("--corpus", default="tales:100:11", help="what copies are labelled on, and shuffled")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side, of one thread each")
     options = parser.parse_args()
-    count = options.models or (20 if options.quick else 200)
+    count = options.models or (1 if options.smallest else 20 if options.quick else 200)
     seeds = range(options.first, options.first + count)
     some, few = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
     line = {"processor": platform.processor() or platform.machine(), "processes": options.processes}
     print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
-    once = partial(torch.set_num_threads, 1)
-    with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=once) as workers:
+    start = partial(begin, smallest=options.smallest)
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=start) as workers:
         asked = {
             "planted": lambda: planted(seeds, workers),
             "rungs": lambda: rungs(some, workers),

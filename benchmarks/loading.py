@@ -173,6 +173,7 @@ def table(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a model of 90 million parameters")
+    parser.add_argument("--smallest", action="store_true", help="a model of a single narrow layer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="keep the model here, and use it where it is there already")
     parser.add_argument("--measure", nargs=3, metavar=("SIDE", "DTYPE", "SETTINGS"), help=argparse.SUPPRESS)
@@ -181,7 +182,7 @@ def main() -> None:
         side, dtype, settings = options.measure
         print(json.dumps(measure(side, options.directory, getattr(torch, dtype), json.loads(settings))))
         return
-    fields = QUICK if options.quick else LLAMA_1B
+    fields = TINY if options.smallest else QUICK if options.quick else LLAMA_1B
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
         n_parameters = sum(map(math.prod, shapes(fields).values()))

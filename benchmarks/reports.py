@@ -53,6 +53,7 @@ def main() -> None:
     """Print one JSON line a row."""
     parser = argparse.ArgumentParser(description="Labelled reports: seconds by stage, memory, exact effects.")
     parser.add_argument("--quick", action="store_true", help="the default and MiniLM on 30 tales")
+    parser.add_argument("--smallest", action="store_true", help="the default on 10 tales, nothing exact")
     parser.add_argument("--only", help="rows whose name begins so")
     parser.add_argument("--gpt2", help="a directory with GPT-2 small's weights; by default random ones")
     parser.add_argument("--estimated", action="store_true", help="not again with --exact")
@@ -74,6 +75,8 @@ def main() -> None:
             "MiniLM": ["--model", "minilm", *text],
             "GPT-2 small": ["--model", options.gpt2 or str(Path(folder) / "gpt2"), real[0]],
         }
+        if options.smallest:
+            asked, options.estimated = {"default, stories": ["--corpus", "tales:10"]}, True
         for name, arguments in asked.items():
             if not name.startswith(options.only or "") or (options.quick and name in {"default, EWT", "GPT-2 small"}):
                 continue

@@ -263,21 +263,23 @@ def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Attention statistics beside a plain pass and TransformerLens.")
     parser.add_argument("--quick", action="store_true", help="fewer texts and turns, and two layers of GPT-2")
+    parser.add_argument("--smallest", action="store_true", help="the default on 10 texts, in one turn")
     parser.add_argument("--only", choices=["default", "minilm", "gpt2"], help="one row alone")
     parser.add_argument("--ewt", type=Path, default=Path("../shared/data/ud-ewt/en_ewt-ud-dev.conllu"))
     options = parser.parse_args()
-    turns = 3 if options.quick else 7
+    turns = 1 if options.smallest else 3 if options.quick else 7
+    only, texts = ("default", 10) if options.smallest else (options.only, 300)
     machine = platform.processor() or platform.machine()
     print(json.dumps({"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
-    if options.only in {None, "default"}:
-        line("default", "4 layers, 32 heads", load("default"), list(stories(300)), turns)
-    if options.only in {None, "minilm"}:
+    if only in {None, "default"}:
+        line("default", "4 layers, 32 heads", load("default"), list(stories(texts)), turns)
+    if only in {None, "minilm"}:
         try:
-            texts = list(islice(read(options.ewt), 100 if options.quick else 300))
-            line("minilm", "6 layers, 72 heads", load("minilm"), texts, turns)
+            passages = list(islice(read(options.ewt), 100 if options.quick else texts))
+            line("minilm", "6 layers, 72 heads", load("minilm"), passages, turns)
         except InputError as error:
             print(json.dumps({"name": "minilm", "skipped": str(error)}), flush=True)
-    if options.only in {None, "gpt2"}:
+    if only in {None, "gpt2"}:
         peer_line(SMALL if options.quick else GPT2, 16 if options.quick else 32, 128, min(turns, 3))
 
 

@@ -208,6 +208,7 @@ def operations(shape: StackConfig, row: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="8 rounds instead of 30")
+    parser.add_argument("--smallest", action="store_true", help="one round, nothing compiled")
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--row", type=int, default=256, help="tokens a row")
     parser.add_argument("--device", default="cpu")
@@ -220,8 +221,9 @@ def main() -> None:
     machine = {"machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
     print(json.dumps(machine | {"rows": options.rows, "row": options.row, "precision": options.precision}), flush=True)
     best: dict[str, list[float]] = {}
-    for compiled in (False, True):
-        for side, seconds in measured(sides(setting, compiled), setting, 8 if options.quick else 30).items():
+    rounds = 1 if options.smallest else 8 if options.quick else 30
+    for compiled in (False,) if options.smallest else (False, True):
+        for side, seconds in measured(sides(setting, compiled), setting, rounds).items():
             tokens = options.rows * options.row / statistics.median(seconds)
             print(json.dumps({"side": side, "compiled": compiled, "tokens_per_second": round(tokens)}), flush=True)
             if side not in best or statistics.median(seconds) < statistics.median(best[side]):

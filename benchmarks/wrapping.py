@@ -159,6 +159,7 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two layers")
+    parser.add_argument("--only", choices=SIZES, help="models of one family")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--measure", nargs=2, metavar=("FAMILY", "WHAT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -170,7 +171,7 @@ def main() -> None:
         return
     machine, threads = platform.processor() or platform.machine(), torch.get_num_threads()
     print(f"{machine}, {threads} threads, torch {torch.__version__}, transformers {version('transformers')}")
-    for family in SIZES:
+    for family in [options.only] if options.only else SIZES:
         for way in WAYS:
             line = {"family": family, "way": way, **rounded(apart(family, way, options))}
             print(json.dumps(line), flush=True)

@@ -41,7 +41,8 @@ def test_where_keys_were_only_hidden_the_effect_is_what_that_costs_and_p_is_not_
 
 def held(**values: object) -> list[str]:
     """The evidence of a head that the half which chooses shows by its effect, with some other values."""
-    row = {"behaviour": "position", "p_attention": 1e-9, "p_effect": 1e-9, "readout": "next token", "fit": True}
+    row = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "measure": "induction", "label": "induction"}
+    row |= {"behaviour": "position", "p_attention": 1e-9, "p_effect": 1e-9, "readout": "next token", "fit": True}
     row |= {"masked": np.nan, "masked_low": np.nan, "masked_p": np.nan, "attends": False, "moves": True, "bar": 0.03}
     row |= {"gain": 0.04, "gain_low": 0.035, "effect": 0.05, "effect_low": 0.02}
     return judgement._held(pd.DataFrame([row | values]))["evidence"].tolist()
