@@ -2,8 +2,8 @@
 
     python -m benchmarks.size
 
-Lines are those of `wc -l`, blank lines and comments included; docs are counted in words. A
-room over its budget is a defect. A change that needs more room says so and raises the number here.
+Lines are those of `wc -l`, blank lines and comments included; docs are counted in words. A room over its budget is a
+defect. A change that needs more room says so and raises the number here.
 """
 
 from collections.abc import Iterator
