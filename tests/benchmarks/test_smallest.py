@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.label_rows import ROWS, table
-from tests.conftest import shared
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
@@ -18,6 +17,7 @@ COMMANDS = [
     "corpus_memory --stories 5",
     "cost --smallest",
     "default_model --only repeats",
+    "draws --quick --draws 2",
     "faults --files 1 --kills 1 --disks 1 --races 1",
     "growth --smallest",
     "known --model default --heads HEADS --corpus stories:12 --pairs 2",
@@ -40,12 +40,12 @@ COMMANDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path):
+def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path, shared_file):
     heads, run = tmp_path / "heads.csv", tmp_path / "run"
     heads.write_text("measure,layer,head\nprevious-token,1,0\n")
     run.mkdir()
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0, "heads/induction/L0.H0": 0.5}) + "\n")
-    named = {"HEADS": lambda: heads, "RUN": lambda: run, "WINOBIAS": lambda: shared("data", "winobias")}
+    named = {"HEADS": lambda: heads, "RUN": lambda: run, "WINOBIAS": lambda: shared_file("data", "winobias")}
     words = [str(named[word]()) if word in named else word for word in command.split()]
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
