@@ -13,16 +13,17 @@ from torch import Tensor
 
 from analyses.findings import NOTABLE
 from analyses.head_tables import EFFECT_COLUMNS, Heads
-from interp import InputError, Model, TokenBatch
+from interp import InputError, Model, TokenBatch, Transformer
 from interp.patching import Pairs, Sweep, logit_difference, sweep, unpatched
 from interp.patching.metrics import last_logits
-from interp.patching.results import ANSWERS, refusal
+from interp.patching.results import ANSWERS, guessed, refusal
+from interp.patterns.shuffled import shuffled_copy
 from interp.statistics import FEWEST_CLUSTERS, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
 _BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
 PAIRS = 200  # of a task whose prompts are short
-_GUESSING = 0.5  # of the answers, that a coin gives rightly
+_COPIES = 20  # of the model, whose heads look elsewhere: what one of these does asks nothing of where heads look
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
 
@@ -80,7 +81,8 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     of the first half's interval nearer 0, missing where the share is below 0.05 or the interval holds 0. All else is
     of the `n` prompts that report; of these `flips` get another answer. Intervals and tests are over prompts, or over
     what prompts share (`Task.clusters`); `q` is over all rows. A task has no shares if the model may be guessing any
-    of its answers (`guessed`): what is carried there is no answer.
+    of its answers (`guessed`), as what is carried there is no answer, or if copies of the model whose heads look
+    elsewhere do it as well: then any head that averages what it sees carries some of it.
     """
     rows: list[pd.DataFrame] = []
     described = []
@@ -118,27 +120,32 @@ def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list
         facts["neutral"] = float(_neutral_difference(model, task).mean())
     facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
     clusters = [*task.clusters.values()]
-    if reason := guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain):
+    right = (clean > 0).double().cpu().numpy()
+    reason = guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain)
+    if reason := reason or _unneeded(model, task, right, clusters, seed):
         return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     reports = _reporting(task.pairs, seed)
     return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps]
 
 
-def guessed(clean: Tensor, answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()) -> str | None:
-    """Why the model cannot do a task: of some answer, it gives no more rightly than a coin would.
+def _unneeded(model: Model, task: Task, right: np.ndarray, clusters: Sequence[Sequence[str]], seed: int) -> str | None:
+    """Why a task asks nothing of where heads look: copies of the model with shuffled queries and keys do it as well.
 
-    That is where the 95% interval of the share reaches down to one half, over pairs or what they share.
+    That is where one of them gives at least as many right answers as the lower end of the model's 95% interval.
     """
-    right, named = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
-    for answer in dict.fromkeys(named):
-        own = np.where(named == answer, right, np.nan)
-        found = shares(own[:, None], np.ones(len(own)), clusters=clusters)
-        if not found.low[0] > _GUESSING:  # of few pairs there is no interval
-            where = f" where that is “{answer}”" * bool(answer)
-            said = f"{int(np.nansum(own))} of {int(found.n[0])} prompts{where}"
-            return f"the model puts the right answer first in {said}, which a coin would do as well"
-    return None
+    assert task.pairs is not None
+    if not isinstance(model, Transformer):
+        return None  # another library's heads cannot be shuffled
+    found = shares(right[:, None], np.ones(len(right)), clusters=clusters)
+    copies = (shuffled_copy(model, 2_000_000 + _COPIES * seed + number) for number in range(_COPIES))
+    best = max(int((unpatched(each, task.pairs, logit_difference())[0][ANSWERS] > 0).sum()) for each in copies)
+    if best < found.low[0] * len(right):
+        return None
+    return (
+        f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
+        f"heads look elsewhere (shuffled queries and keys) in {best}: it asks nothing of where heads look"
+    )
 
 
 def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:

@@ -97,7 +97,7 @@ _LABELS = {
     "positional-head": Words("one distance", "looks hardest at one and the same distance", "in {} of cases"),
     "monotonicity": Words("source in order", "walks through the source in order"),
 }
-_NAMED = " (a name or noun)"  # what stands nearest of it
+NAMED = " (a name or noun)"  # what stands nearest of it
 NEARBY = Words("nearby", "looks at tokens nearby")
 
 
@@ -281,4 +281,4 @@ def known(name: str) -> Words | None:
     if kind == "offset":
         return Words(f"token {offset(int(rest))}", f"looks at the token {offset(int(rest))}")
     words = _LABELS.get(kind)
-    return Words(f"named {words.short}", f"{words.said}{_NAMED}", words.share) if words and rest == "named" else words
+    return Words(f"named {words.short}", f"{words.said}{NAMED}", words.share) if words and rest == "named" else words

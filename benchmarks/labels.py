@@ -47,7 +47,6 @@ the table in `docs/labels.md`:
 """
 
 import argparse
-import copy
 import json
 import os
 import platform
@@ -93,7 +92,7 @@ from interp.annotation import ROOT
 from interp.config import LayerNorm, RMSNorm
 from interp.initialisation import initialise
 from interp.patterns.nulls import distance_bin
-from interp.patterns.shuffled import Shuffled
+from interp.patterns.shuffled import Shuffled, shuffled_copy
 from models import load
 from models.stories import stories
 
@@ -360,25 +359,13 @@ def copies_one(seed: int, corpus: str) -> list[str]:
     return _labels(Shuffled(model, _COPIES, 1_000_000 + seed), texts, seed)
 
 
-def shuffled_copy(name: str, seed: int) -> Transformer:
-    """A model whose heads lost what they learnt: the entries of each W_Q and W_K, and biases, have changed places."""
-    model, generator = copy.deepcopy(load(name)), torch.Generator().manual_seed(seed)
-    assert isinstance(model, Transformer)
-    with torch.no_grad():
-        for attn in (block.attn for block in model.last.blocks):
-            asking = attn.config.n_heads + attn.config.kv_heads
-            parts = [*attn.W_Q, *attn.W_K]
-            parts += [] if attn.qkv.bias is None else attn.qkv.bias.unflatten(0, (-1, attn.config.d_head))[:asking]
-            for part in parts:
-                part.copy_(part.flatten()[torch.randperm(part.numel(), generator=generator)].view_as(part))
-    return model
-
-
 def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], list[str]]:
     """Of such a copy how many heads there are, labels with a head and evidence each, and what is said of it first."""
-    model, known = shuffled_copy(name, seed), chosen()
+    trained, known = load(name), chosen()
+    assert isinstance(trained, Transformer)
+    model = shuffled_copy(trained, seed)
     run = Run((), seed, Stages(lambda stage, count: None), lambda page: None, Shards())
-    results = behaviour_results.measure(run, model, known, [read(corpus)], 40)
+    results = behaviour_results.measure(run, model, known, [read(corpus)], None)
     results = behaviour_results.corrected([each for each in results if each.collected])
     effects = pd.concat([each.tested.table for each in results], ignore_index=True)
     collected = [each.collected for each in results if each.collected]

@@ -56,7 +56,7 @@ _REST = (
 _NEEDED = "Looks there and needed"
 _PAIRS = "Needed"
 _HOLDS = "Attention holds; effect not established"
-_UNASKED = "Looks there; effect untested"
+_UNASKED = "Attends; untested"
 
 
 def overview(

@@ -309,7 +309,7 @@ def _say_closest(rows: Rows, titled: Mapping[str, str], several: bool) -> str:
     row, *evidence = rows
     rule, share = (row["rival"], row["rival_value"]) if "rival" in row else (row["baseline_name"], row["baseline"])
     asked = plain_words.label(str(row["measure"]), titled.get(str(row["measure"]), ""))
-    said = f"No head is shown to {plain_words.infinitive(asked.said)}"
+    said = f"No head is shown to {plain_words.infinitive(asked.said.removesuffix(plain_words.NAMED))}"
     best = f"at best {_named(row, several)} gets {percent(row['value'])}"
     best += f" of only {row['n']:.0f}" if row["n"] < FEW_ITEMS else ""
     if "rival" in row:

@@ -135,7 +135,8 @@ def write(
             if shards.counts.found:
                 facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_made(page, described, facts)]
-            lead = [*_to_come(page), *page.overview, *_lead(described), *page.lead]
+            shapes = [] if page.overview else _lead(described)  # where heads are seen first, models come with `made`
+            lead = [*_to_come(page), *page.overview, *shapes, *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
             new.run(facts)
 
@@ -260,7 +261,8 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
         [Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")] if page.definitions else []
     )
     cited = Section("How to cite", _cited(page, models, facts), "cite")
-    return [Section("How this was made", [Definitions(lines, "facts")], "made"), cited, *terms]
+    shapes = _lead(models) if page.overview else []
+    return [Section("How this was made", [*shapes, Definitions(lines, "facts")], "made"), cited, *terms]
 
 
 def _identity(model: Mapping[str, Any]) -> list[Piece]:

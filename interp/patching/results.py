@@ -1,27 +1,27 @@
 """What a sweep found: one value a cell and prompt, and the share of the whole effect that a cell carries."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from warnings import warn
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import special
 from torch import Tensor
 
 from interp.errors import InputError, InputWarning, one_of
 from interp.patching.cell_tables import cell_rows, dust, largest, long_table
 from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many, viewed
-from interp.statistics import share
+from interp.statistics import FEWEST_CLUSTERS, share, shares
 
 Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
 Labels = Mapping[str, tuple[str | None, ...]]  # by column of a table, the token at each place of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
 ANSWERS = "logit_difference"  # the metric that says whether the model does the task
+_FEWEST = 5  # clean prompts, no more than half of which right are too few; for an interval it takes more
 _LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
-_ENOUGH, _SURE = 5, 0.05  # prompts that can tell a model from a coin, and the chance that a coin does as well
 
 
 def checked_direction(direction: Direction) -> Direction:
@@ -173,11 +173,13 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
     """Why nothing is a share of a metric's whole: clean less corrupt, or clean alone; None where shares mean something.
 
     The whole is small against its spread or has the wrong sign, of the metric or of the answers' logit difference where
-    the values have one; or the model answers no more of five clean prompts or more right than a coin would.
+    the values have one; or the model answers clean prompts no more rightly than
+    a coin would; of five to seven, no more than half.
     """
     for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
         whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
-        mean, asked = float(whole.mean()), name == ANSWERS and len(whole) >= _ENOUGH
+        mean, n, right = float(whole.mean()), len(whole), int((clean[name] > 0).sum())
+        asked = name == ANSWERS and n >= (_FEWEST if right <= n / 2 else FEWEST_CLUSTERS)
         if reason := unreliable(whole) or (guessed(clean[name]) if asked else None):
             return reason
         if mean > 0 if name in _LOWER else mean < 0:
@@ -185,12 +187,22 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
     return None
 
 
-def guessed(clean: Float[Tensor, " prompt"]) -> str | None:
-    """Why the model cannot do a task: by logit differences of answers, it is right no more often than a coin."""
-    right, n = int((clean > 0).sum()), len(clean)
-    if special.bdtrc(right - 1, n, 0.5) < _SURE:
-        return None
-    return f"the model puts the right answer first in {right} of {n} prompts, which a coin would do as well"
+def guessed(
+    clean: Float[Tensor, " prompt"], answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()
+) -> str | None:
+    """Why the model cannot do a task: by logit differences, it gives some answer no more rightly than a coin would.
+
+    The 95% interval of how often it is right reaches down to one half, over prompts or what they share (`clusters`).
+    """
+    right, named = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
+    for answer in dict.fromkeys(named):
+        own = np.where(named == answer, right, np.nan)
+        found = shares(own[:, None], np.ones(len(own)), clusters=clusters)
+        if not found.low[0] > 0.5:  # of few prompts there is no interval
+            where = f" where that is “{answer}”" * bool(answer)
+            said = f"{int(np.nansum(own))} of {int(found.n[0])} prompts{where}"
+            return f"the model puts the right answer first in {said}, which a coin would do as well"
+    return None
 
 
 def warn_of(reason: str | None) -> bool:

@@ -5,6 +5,7 @@ head that prefers anything beats them. Here each head's own W_Q and W_K lose the
 they read is the trained model's stream, and their scores spread over a row as far as the trained head's do.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,8 +71,8 @@ class Shuffled(OneAttention):
             scores = scores * by[None, ..., None, None]
             bias = None if attn.bias is None else attn.bias(sight)
             patterns = attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]).softmax(-1)
-            for copy in range(self.copies):
-                tap.at(self.stack).at(str(layer * self.copies + copy)).at(self.name)("pattern", patterns[:, copy])
+            for number in range(self.copies):
+                tap.at(self.stack).at(str(layer * self.copies + number)).at(self.name)("pattern", patterns[:, number])
 
     @cached_property
     def weights(self) -> list[_QK]:
@@ -82,6 +83,25 @@ class Shuffled(OneAttention):
             own = _weights(sublayer.layer)
             found.append(tuple(None if each is None else _shuffled(each[0], self.copies, generator) for each in own))
         return found
+
+
+def shuffled_copy(model: Transformer, seed: int) -> Transformer:
+    """A model all of whose heads look elsewhere: the entries of each head's W_Q and W_K, and of their biases, have
+    changed places within the matrix. All other weights are the model's own, shared with it.
+
+    What such a copy can do, the model need not look anywhere in particular for.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = [part for part in model.modules() if isinstance(part, Attention)]
+    shuffled = {id(own): own for layer in layers for own in layer.qkv.parameters()}
+    shared = {id(own): own for own in (*model.parameters(), *model.buffers()) if id(own) not in shuffled}
+    made = copy.deepcopy(model, shared)
+    with torch.no_grad():
+        for layer in (part for part in made.modules() if isinstance(part, Attention)):
+            for own in _weights(layer):
+                if own is not None:
+                    own.copy_(_shuffled(own[0], 1, generator))
+    return made
 
 
 @dataclass(frozen=True)

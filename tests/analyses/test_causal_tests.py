@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses import part_of_speech
-from analyses.causal_tests import _effect_rows, _reporting, guessed
+from analyses import gender_pairs, part_of_speech
+from analyses.causal_tests import _effect_rows, _reporting
 from analyses.findings import carriers, causes
 from analyses.head_tables import EFFECT_COLUMNS
 from interp import Transformer, TransformerConfig
-from interp.patching.results import Sweep
+from interp.patching.results import Sweep, guessed
+from interp.patterns.shuffled import shuffled_copy
 from models import load
 from tests.tiny import GPT2
 
@@ -45,6 +46,31 @@ def test_prompts_that_share_a_noun_are_not_as_many_draws():
 def test_too_few_prompts_to_tell_are_refused():
     assert guessed(right(1.0, each=4)) is not None
     assert guessed(right(1.0, each=8)) is None
+
+
+def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):
+    """Of one person, whoever averages what it sees tells he from she."""
+    copy = shuffled_copy(model, 1)
+    (mine,), (copied,) = (
+        [task for task in gender_pairs.effects(each).tasks if task["task"] == "name-gender"] for each in (model, copy)
+    )
+    assert (mine["accuracy"], mine["refused"]) == (1.0, None)
+    assert copied["accuracy"] > 0.9
+    assert "a copy of it whose heads look elsewhere" in copied["refused"]
+
+
+def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):
+    before = {name: own.clone() for name, own in model.named_parameters()}
+    copy = shuffled_copy(model, 1)
+    for name, own in model.named_parameters():
+        other = dict(copy.named_parameters())[name]
+        torch.testing.assert_close(own, before[name], rtol=0, atol=0)
+        assert (other is own) == ("attn.qkv" not in name)
+    mine, other = (each.last.blocks[0].attn for each in (model, copy))
+    assert torch.equal(mine.W_V, other.W_V)
+    for one, another in ((mine.W_Q, other.W_Q), (mine.W_K, other.W_K)):
+        assert not torch.equal(one, another)
+        assert torch.equal(one.flatten(1).sort(1)[0], another.flatten(1).sort(1)[0])
 
 
 def test_every_subject_comes_in_both_numbers_so_no_answer_belongs_to_a_noun(model):

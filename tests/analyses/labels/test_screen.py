@@ -127,7 +127,7 @@ def test_screened_labels_are_those_of_all_effects(monkeypatch):
     model = Planted(REPEATED, layers, n_ctx=110, start="<s>").build()
     options = {"documents": 10, "words": 27}
     whole, screened = (label(model, {"position": repeating_texts(30)}, exact=each, **options) for each in (True, False))
-    arms = ["exchange", "removal", "p_effect"]
+    arms = ["exchange", "removal", "all_exchange", "all_removal", "p_effect"]
     tables = [each.labels.drop(columns="agreement") for each in (whole, screened)]  # over all heads, measured or not
     needed = tables[0]["effect"] >= 0.01
     assert 0 < needed.sum() < len(needed)
