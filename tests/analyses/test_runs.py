@@ -137,7 +137,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
     (damaged := leave("damaged")).joinpath("run.json").write_text("{")
     assert refused(damaged).startswith("expected run.json, as every command leaves it, got")
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
-    assert refused(trained).startswith("a training run, which has no tables: interp report --over-training")
+    assert refused(trained).startswith("a training run, which has no tables: interp over-training")
 
 
 def test_an_unfinished_run_is_read_with_a_warning(leave):
