@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from analyses.probe.probe_tasks import Posed, ambiguous, baseline
+from analyses.probe.probe_tasks import TaskItems, ambiguous, baseline
 from analyses.probe.vectors import Read, Vectors
 from interp.patterns.totals import N_GROUPS
 from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
@@ -21,7 +21,7 @@ _FEWEST_GROUPS = 4  # of documents, below which halves of them say nothing
 
 
 @dataclass(frozen=True)
-class Found:
+class Scores:
     """What one task's probes got right on the test items: 1 or 0, sites of the stream before those of the heads."""
 
     groups: Int[Tensor, " item"]
@@ -38,59 +38,61 @@ class Found:
     documents: dict[str, int]  # that have items, in either split
 
 
-def probe(asked: Posed, made: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int) -> Found:
+def probe(
+    items: TaskItems, made: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
+) -> Scores:
     """Probes of every site for the task and its control task, probes of mixed layers, and what stands beside them.
 
     Args:
-        asked: a task's items in both splits.
+        items: a task's items in both splits.
         made: what the model made of both splits.
         untrained: where the probes of the untrained model are right.
         penalty: see `interp.probes.fit`.
         seed: of the halves.
     """
-    right = _right(_vectors(asked, made), asked, ["label", "control"], penalty)
-    cumulative, shares, half_shares = _mixes(_streams(asked, made), asked, penalty, seed)
-    rule, rule_name = baseline(asked)
-    return Found(
-        groups=asked.test.groups,
+    right = _right(_vectors(items, made), items, ["label", "control"], penalty)
+    cumulative, shares, half_shares = _mixes(_streams(items, made), items, penalty, seed)
+    rule, rule_name = baseline(items)
+    return Scores(
+        groups=items.test.groups,
         right=right[:, 0],
         control=right[:, 1],
         untrained=untrained,
         baseline=rule,
         baseline_name=rule_name,
-        ambiguous=ambiguous(asked),
+        ambiguous=ambiguous(items),
         cumulative=cumulative,
         shares=shares,
         half_shares=half_shares,
-        n_train=len(asked.train.rows),
-        documents={"train": asked.train.documents, "test": asked.test.documents},
+        n_train=len(items.train.rows),
+        documents={"train": items.train.documents, "test": items.test.documents},
     )
 
 
-def right_alone(asked: Posed, made: Splits, penalty: float) -> Float[Tensor, "site item"]:
+def right_alone(items: TaskItems, made: Splits, penalty: float) -> Float[Tensor, "site item"]:
     """Where each site's probe is right, without its control task."""
-    return _right(_vectors(asked, made), asked, ["label"], penalty)[:, 0]
+    return _right(_vectors(items, made), items, ["label"], penalty)[:, 0]
 
 
-def _vectors(asked: Posed, made: Splits) -> Sequence[Vectors]:
+def _vectors(items: TaskItems, made: Splits) -> Sequence[Vectors]:
     """What the probes read, for training and for the test."""
-    if asked.task.label is None:
+    if items.task.label is None:
         both = zip(_edges(*made, "stream"), _edges(*made, "heads"), strict=True)
         return [Vectors(stream, heads) for stream, heads in both]
-    splits = zip(made, (asked.train.rows, asked.test.rows), strict=True)
-    return [each.words.of(torch.tensor(rows)) if len(rows) < len(each.words) else each.words for each, rows in splits]
+    splits = [(read["words"], split.rows) for read, split in zip(made, (items.train, items.test), strict=True)]
+    return [words.of(torch.tensor(rows)) if len(rows) < len(words) else words for words, rows in splits]
 
 
-def _streams(asked: Posed, made: Splits) -> Sequence[Tensor]:
+def _streams(items: TaskItems, made: Splits) -> Sequence[Tensor]:
     """What probes of mixed layers read: layers can be mixed along the same axes only."""
-    if asked.task.label is None:
+    if items.task.label is None:
         return _edges(*made, "stream", common=True)
-    return [each.stream for each in _vectors(asked, made)]
+    return [each.stream for each in _vectors(items, made)]
 
 
 def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
     """Vectors of edges, along each site's principal axes of the training words at both ends, or those of all sites."""
-    ends = [[getattr(end, kind) for end in (made.pronouns, made.mentions)] for made in (train, test)]
+    ends = [[getattr(read[end], kind) for end in ("pronouns", "mentions")] for read in (train, test)]
     both = torch.cat(ends[0], 1)
     if common:
         scaling = Scaling.of(both)
@@ -101,13 +103,13 @@ def _edges(train: Read, test: Read, kind: str, *, common: bool = False) -> tuple
 
 
 def _right(
-    vectors: Sequence[Vectors], asked: Posed, kinds: Sequence[str], penalty: float
+    vectors: Sequence[Vectors], items: TaskItems, kinds: Sequence[str], penalty: float
 ) -> Float[Tensor, "site task item"]:
     """Fit on the training vectors, and say where each probe is right on the test's."""
-    labels, wanted = (torch.stack([asked.classes[kind][split] for kind in kinds]) for split in range(2))
+    labels, wanted = (torch.stack([items.classes[kind][split] for kind in kinds]) for split in range(2))
     some = _evenly(labels.shape[1])
-    streams = fit(vectors[0].stream, labels, asked.n_classes, penalty=penalty)
-    heads = fit(vectors[0].heads[:, some], labels[:, some], asked.n_classes, penalty=penalty)
+    streams = fit(vectors[0].stream, labels, items.n_classes, penalty=penalty)
+    heads = fit(vectors[0].heads[:, some], labels[:, some], items.n_classes, penalty=penalty)
     predicted = torch.cat([streams.predict(vectors[1].stream), heads.predict(vectors[1].heads)])
     return (predicted == wanted).float()
 
@@ -118,18 +120,18 @@ def _evenly(n_items: int) -> Int[Tensor, " some"]:
 
 
 def _mixes(
-    streams: Sequence[Tensor], asked: Posed, penalty: float, seed: int
+    streams: Sequence[Tensor], items: TaskItems, penalty: float, seed: int
 ) -> tuple[Float[Tensor, "layer item"], Float[Tensor, " layer"], Float[Tensor, "half layer"]]:
     """Probes of mixed layers: where that of layers 0..l is right, the last one's shares, and those of halves."""
-    labels, wanted = asked.classes["label"]
+    labels, wanted = items.classes["label"]
     some = _evenly(len(labels))
     scaling = Scaling.of(streams[0][:, some])
     train, test = scaling(streams[0][:, some]), scaling(streams[1])
-    labels, groups = labels[some], asked.train.groups[some]
-    mixes = [fit_mix(train[:count], labels, asked.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
+    labels, groups = labels[some], items.train.groups[some]
+    mixes = [fit_mix(train[:count], labels, items.n_classes, penalty=penalty) for count in range(1, len(train) + 1)]
     cumulative = torch.stack([(mix.predict(test[: len(mix.shares)]) == wanted).float() for mix in mixes])
     kept = halves_of(groups, seed)
-    halves = [fit_mix(train[:, half], labels[half], asked.n_classes, penalty=penalty).shares for half in kept]
+    halves = [fit_mix(train[:, half], labels[half], items.n_classes, penalty=penalty).shares for half in kept]
     return cumulative, mixes[-1].shares, torch.stack(halves) if halves else train.new_empty(0, len(train))
 
 

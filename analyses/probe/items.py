@@ -1,10 +1,10 @@
-"""What is asked of a probe: words with a tag or relation, pronouns with two mentions.
+"""The items that a probe classifies: words with a tag or relation, pronouns with two mentions.
 
 Items are chosen from texts alone, before any model runs, so that a model and its untrained copy answer the same ones.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -33,19 +33,25 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class AskedWindow:
-    """What is asked in one window: words with labels, and edges."""
+class WindowItems:
+    """The items of one window: words with labels, and edges."""
 
     window: Window
     words: tuple[int, ...]
     edges: tuple[Edge, ...]
 
+    @property
+    def ends(self) -> dict[str, Sequence[int]]:
+        """The words whose vectors the items need, by part of `vectors.Read`."""
+        pronouns, mentions = ([getattr(edge, end) for edge in self.edges] for end in ("pronoun", "mention"))
+        return {"words": self.words, "pronouns": pronouns, "mentions": mentions}
+
 
 @dataclass
 class Items:
-    """All that is asked of both splits, in an order that does not depend on that of the documents."""
+    """All items of both splits, in an order that does not depend on that of the documents."""
 
-    asked: dict[str, list[AskedWindow]] = field(default_factory=lambda: {split: [] for split in SPLITS})
+    windows: dict[str, list[WindowItems]] = field(default_factory=lambda: {split: [] for split in SPLITS})
     counts: Counter[str] = field(default_factory=Counter)
     documents: dict[str, set[str]] = field(default_factory=lambda: {split: set() for split in SPLITS})
 
@@ -89,12 +95,14 @@ def choose(
             split = filled[-1] if len(filled) == 1 or is_test(text.document) else filled[0]
             items.counts["texts"] += 1
             items.documents[split].add(text.document)
-            items.asked[split] += _asked(model, text, room[split], items.counts)
+            items.windows[split] += _window_items(model, text, room[split], items.counts)
             if progress is not None:
                 progress(items.counts["texts"])
     _check_documents(items.documents, held_out is not None)
-    for each in items.asked.values():
-        each.sort(key=lambda one: (len(one.window.ids), one.window.text.document, one.window.start, one.window.ids))
+    for chosen in items.windows.values():
+        chosen.sort(
+            key=lambda each: (len(each.window.ids), each.window.text.document, each.window.start, each.window.ids)
+        )
     return items
 
 
@@ -115,7 +123,7 @@ def _check_documents(documents: dict[str, set[str]], given: bool) -> None:
         raise InputError(f"a probe needs documents to train on and two others to test on{also}; got {have}")
 
 
-def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[AskedWindow]:
+def _window_items(model: Model, text: AnnotatedText, left: Counter[str], counts: Counter[str]) -> Iterator[WindowItems]:
     assert model.tokenizer is not None
     labelled = (text.tags or text.relations) is not None and left["words"] > 0
     referring, why_not = items_and_unasked(text) if left["edges"] > 0 else ([], [])
@@ -123,27 +131,26 @@ def _asked(model: Model, text: AnnotatedText, left: Counter[str], counts: Counte
         counts["texts passed over: nothing to ask of them"] += 1
         return
     for window in windows(text, model.tokenizer, probed_stack(model)[1].n_ctx, counts):
-        words = tuple(at for at in range(window.start, window.stop) if labelled and window.scores(at))
+        words = tuple(word for word in range(window.start, window.stop) if labelled and window.scores(word))
         edges = tuple(edge for item in referring if left["edges"] > 0 for edge in _edges(item, window, counts))
         counts.update(reason for word, reason in why_not if window.scores(word))
         if words or edges:
             left.subtract({"words": len(words), "edges": len(edges)})
-            yield AskedWindow(window, words, edges)
+            yield WindowItems(window, words, edges)
 
 
 def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterator[Edge]:
     """The nearest mention of the pronoun's chain and the nearest of another: as many right as wrong."""
     if not window.scores(item.pronoun):
         return
-    shown = [
-        at for at, word in enumerate(item.candidates) if word >= window.start and window.pieces[word - window.start] > 0
-    ]
-    latest = {item.correct[at]: at for at in shown}  # ascending: the nearest stays
+    starts = enumerate(item.candidates)
+    visible = [i for i, word in starts if word >= window.start and window.pieces[word - window.start] > 0]
+    latest = {item.correct[i]: i for i in visible}  # ascending: the nearest stays
     if len(latest) < 2:
         counts["pronouns left out: no right and wrong candidate within the window"] += 1
         return
     pair = item.keeping(sorted(latest.values()))
     verdicts = [rule(pair) for rule in RIVALS]
-    for at, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
-        right = tuple(verdict[at] if same else 1 - verdict[at] for verdict in verdicts)
+    for i, (mention, same, form) in enumerate(zip(pair.candidates, pair.correct, pair.forms, strict=True)):
+        right = tuple(verdict[i] if same else 1 - verdict[i] for verdict in verdicts)
         yield Edge(item.pronoun, mention, f"{item.form} {form}", same, right)

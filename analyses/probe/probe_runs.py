@@ -6,10 +6,10 @@ from functools import cached_property
 
 import pandas as pd
 
-from analyses.probe.fitted import Found, Splits, probe, right_alone
+from analyses.probe.fitted import Scores, Splits, probe, right_alone
 from analyses.probe.items import SPLITS, Items, choose, probed_stack
 from analyses.probe.probe_tables import depth_table, layer_table
-from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, Posed, labels_of, posed
+from analyses.probe.probe_tasks import COREFERENCE, TAG, TASKS, TaskItems, split_of, with_control
 from analyses.probe.vectors import read
 from analyses.reading.collectors import refuse_unread
 from interp import AnnotatedText, InputError, Model, StackConfig
@@ -27,8 +27,8 @@ class Probed:
     stack: str
     config: StackConfig
     seed: int
-    found: Mapping[str, Found]
-    left_out: Mapping[str, str]  # tasks that could not be asked, and why
+    scores: Mapping[str, Scores]
+    left_out: Mapping[str, str]  # tasks that have no items, and why
     counts: Mapping[str, int]
     documents: int
 
@@ -42,7 +42,7 @@ class Probed:
         fresh weights. `ambiguous_*` are tags of the types that training shows both as noun and as verb. Intervals are
         over test documents, for the probes as trained, one draw of the control task and one untrained model.
         """
-        return layer_table(self.stack, self.config, self.found, seed=self.seed)
+        return layer_table(self.stack, self.config, self.scores, seed=self.seed)
 
     @cached_property
     def depths(self) -> pd.DataFrame:
@@ -53,7 +53,7 @@ class Probed:
         probes fitted again to halves of the training documents. A task `a - b` is the difference of two, on the same
         documents.
         """
-        return depth_table(self.stack, self.found, seed=self.seed)
+        return depth_table(self.stack, self.scores, seed=self.seed)
 
 
 def measure(
@@ -105,44 +105,46 @@ def measure(
         edges=edges if COREFERENCE.name in wanted else 0,
         progress=lambda texts: say("probes: choosing words", texts),
     )
-    asked, left_out = _posed(items, wanted, seed)
-    if not asked or (tasks and left_out and not lenient):
+    tasks_items, left_out = _task_items(items, wanted, seed)
+    if not tasks_items or (tasks and left_out and not lenient):
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     refuse_unread(items.counts, getattr(corpus, "name", "the text"))
     fresh = _read(untrained(model, seed), items, "probes: reading, untrained", say)
-    bare = {task: right_alone(each, fresh, penalty) for task, each in _said(asked, "the untrained model", say)}
+    bare = {
+        task: right_alone(each, fresh, penalty) for task, each in _announced(tasks_items, "the untrained model", say)
+    }
     del fresh  # before as much again is read
-    own = _read(model, items, "probes: reading", say)
-    found = {
-        task: probe(each, own, bare[task], penalty=penalty, seed=seed) for task, each in _said(asked, "the model", say)
+    vectors = _read(model, items, "probes: reading", say)
+    scores = {
+        task: probe(each, vectors, bare[task], penalty=penalty, seed=seed)
+        for task, each in _announced(tasks_items, "the model", say)
     }
     documents = sum(map(len, items.documents.values()))
-    return Probed(*probed_stack(model), seed, found, left_out, dict(items.counts), documents)
+    return Probed(*probed_stack(model), seed, scores, left_out, dict(items.counts), documents)
 
 
-def _posed(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, Posed], dict[str, str]]:
-    """The tasks that can be asked, and of the others why not."""
-    sides = {task: [labels_of(TASKS[task], items.asked[split]) for split in SPLITS] for task in wanted}
+def _task_items(items: Items, wanted: Sequence[str], seed: int) -> tuple[dict[str, TaskItems], dict[str, str]]:
+    """The tasks that have items, and why the others have none."""
+    sides = {task: [split_of(TASKS[task], items.windows[split]) for split in SPLITS] for task in wanted}
     missing = [task for task in wanted if not all(side.labels for side in sides[task])]
     what = " or ".join(TASKS[task].lacking for task in missing)
     left_out = dict.fromkeys(missing, f"the corpus has no text with {what} both to train and to test on")
-    found = {}
+    complete = {}
     for task in (task for task in wanted if task not in missing):
         try:
-            train, test = sides[task]
-            found[task] = posed(TASKS[task], train, test, seed)
+            complete[task] = with_control(TASKS[task], *sides[task], seed)
         except InputError as error:
             left_out[task] = str(error)
-    return found, left_out
+    return complete, left_out
 
 
 def _read(model: Model, items: Items, stage: str, say: Say) -> Splits:
-    train, test = (read(model, items.asked[split], lambda texts: say(stage, texts)) for split in SPLITS)
+    train, test = (read(model, items.windows[split], lambda texts: say(stage, texts)) for split in SPLITS)
     return train, test
 
 
-def _said(asked: Mapping[str, Posed], which: str, say: Say) -> Iterator[tuple[str, Posed]]:
+def _announced(tasks: Mapping[str, TaskItems], which: str, say: Say) -> Iterator[tuple[str, TaskItems]]:
     """The tasks one by one, each announced."""
-    for name, each in asked.items():
-        say(f"probes: fitting {which}, {name}", len(each.train.rows))
-        yield name, each
+    for name, items in tasks.items():
+        say(f"probes: fitting {which}, {name}", len(items.train.rows))
+        yield name, items

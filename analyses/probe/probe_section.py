@@ -11,7 +11,7 @@ from analyses.figures.probe_curves import probe_depths, probes_by_layer
 from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN
 from analyses.numerals import interval, number
 from analyses.probe import probe_sentences as sentences
-from analyses.probe.fitted import Found
+from analyses.probe.fitted import Scores
 from analyses.probe.probe_runs import Probed, Say, measure
 from analyses.probe.probe_tables import AMBIGUOUS, CONTROL, RULE, UNTRAINED, Beside
 from analyses.probe.probe_tasks import TASKS, Task
@@ -131,8 +131,8 @@ def section(
     for source, tasks in sources.items():
         try:
             on: dict[str, Any] = {"held_out": source.held_out, "tasks": tasks, "lenient": True}
-            probed[source] = found = measure(model, source.corpus, **on, seed=seed, progress=progress)
-            left_out |= found.left_out
+            probed[source] = run = measure(model, source.corpus, **on, seed=seed, progress=progress)
+            left_out |= run.left_out
         except InputError as error:
             if model.tokenizer is None:
                 raise
@@ -140,13 +140,13 @@ def section(
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
         raise InputError(f"nothing to probe: {_reasons(left_out)}")
-    order = {task: source for task in TASKS for source, each in probed.items() if task in each.found}
-    found = {task: probed[source].found[task] for task, source in order.items()}
-    whole = replace(next(iter(probed.values())), found=found)
+    order = {task: source for task in TASKS for source, each in probed.items() if task in each.scores}
+    scores = {task: probed[source].scores[task] for task, source in order.items()}
+    whole = replace(next(iter(probed.values())), scores=scores)
     question, differences = sentences.question(whole.depths), sentences.differences(whole.depths)
     not_probed = {task: left_out[task] for task in TASKS if task in left_out}
     short: list[tuple[Text, Text]] = [
-        (link(TASKS[task].title, f"probes-{task}"), sentences.in_short(whole, TASKS[task])) for task in found
+        (link(TASKS[task].title, f"probes-{task}"), sentences.in_short(whole, TASKS[task])) for task in scores
     ]
     if differences:
         said = sentences.verdict(whole.depths) or differences[0]
@@ -164,7 +164,7 @@ def section(
     ]
     for task, source in order.items():
         given = _given(TASKS[task], source, probed[source], held_out)
-        shown.append(_task(whole, TASKS[task], _trained_on(source, found[task]), given))
+        shown.append(_task(whole, TASKS[task], _trained_on(source, scores[task]), given))
     shown += [caveat(f"{TASKS[task].title}: not probed: {reason}.") for task, reason in not_probed.items()]
     return Part(
         sections=[Section("Probes of every layer", [*shown, remark(_CHOSEN)], "probes")],
@@ -173,7 +173,7 @@ def section(
         definitions=_DEFINITIONS,
         tables={"layers": whole.layers, "depths": whole.depths},
         facts={
-            "tasks": {task: _facts(source, found[task]) for task, source in order.items()},
+            "tasks": {task: _facts(source, scores[task]) for task, source in order.items()},
             "left_out": {source.name: each.counts for source, each in probed.items()},
             "not_probed": not_probed,
         },
@@ -257,12 +257,12 @@ def _over(row: Mapping[Any, Any], beside: Beside) -> Text:
     return f"{number(row[beside.difference], sign=True)} ", soft(f"({bounds})")
 
 
-def _trained_on(source: Source, found: Found) -> str:
+def _trained_on(source: Source, scores: Scores) -> str:
     where = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
-    train, test = (number(found.documents[split]) for split in ("train", "test"))
+    train, test = (number(scores.documents[split]) for split in ("train", "test"))
     return (
-        f"Trained on {number(found.n_train)} items of {source.corpus.title} ({train} documents), "
-        f"tested on {number(len(found.groups))} {where} ({test} documents)."
+        f"Trained on {number(scores.n_train)} items of {source.corpus.title} ({train} documents), "
+        f"tested on {number(len(scores.groups))} {where} ({test} documents)."
     )
 
 
@@ -272,14 +272,14 @@ def _given(task: Task, source: Source, probed: Probed, held_out: Sequence[Corpus
     if held_out and not source.held_out:
         names = ", ".join(each.name for each in held_out)
         caveats.append(f"No {task.annotation} in {names}, so documents of the same corpus were kept for the test.")
-    found = probed.found[task.name]
-    if found.n_train >= task.most:
+    scores = probed.scores[task.name]
+    if scores.n_train >= task.most:
         caveats.append(
             "Reading stopped where there was enough: these are the first documents, not a sample of them all."
         )
-    if (documents := found.documents["test"]) < FEW_DOCUMENTS:
+    if (documents := scores.documents["test"]) < FEW_DOCUMENTS:
         caveats.append(f"Only {documents} documents to test on: intervals are rough.")
-    if (n := len(found.groups)) < FEW_ITEMS:
+    if (n := len(scores.groups)) < FEW_ITEMS:
         caveats.append(f"Only {n} items to test on: such shares are rough.")
     unknown, tokens = probed.counts.get("unknown tokens", 0), probed.counts.get("tokens", 0)
     if unknown > UNKNOWN * tokens:
@@ -294,12 +294,12 @@ def _counted(probed: Mapping[Source, Probed]) -> Table:
     return Table(["", *(source.name for source in probed)], rows, "w" + "r" * len(probed))
 
 
-def _facts(source: Source, found: Found) -> dict[str, Any]:
+def _facts(source: Source, scores: Scores) -> dict[str, Any]:
     """What run.json says of one task."""
     return {
         "trained_on": source.corpus.name,
         "tested_on": source.held_out.name if source.held_out else "documents kept apart",
-        "documents": found.documents,
-        "trained": found.n_train,
-        "tested": len(found.groups),
+        "documents": scores.documents,
+        "trained": scores.n_train,
+        "tested": len(scores.groups),
     }

@@ -40,7 +40,7 @@ def in_short(probed: Probed, task: Task) -> str:
 
 def _right(best: Row, rival: Beside) -> str:
     """What a rival gets, and whether a probe may be no better."""
-    nothing = "" if told(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
+    nothing = "" if direction(best[rival.low], best[rival.high]) == "more" else " (the probe is not surely better)"
     return percent(best[rival.beside]) + nothing
 
 
@@ -75,31 +75,31 @@ def depths(table: pd.DataFrame) -> str:
     return f"{'; '.join(said)}."
 
 
-def told(low: float, high: float) -> str | None:
-    """What an interval tells of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
+def direction(low: float, high: float) -> str | None:
+    """What an interval says of a difference: `more`, `less`, or nothing, where it includes 0 or is undefined."""
     return "more" if low > 0 else "less" if high < 0 else None
 
 
 def compared(rows: pd.DataFrame) -> list[str]:
     """What the best layer's probe has over each thing that stands beside it."""
     best = best_stream(rows)
-    found = []
+    lines = []
     for beside, what in _BESIDE.items():
         which = f"{best['baseline_name']}: " if beside is RULE else ""
-        found.append(f"Over {what} ({which}{number(best[beside.beside])}): {_difference(best, beside)}.")
+        lines.append(f"Over {what} ({which}{number(best[beside.beside])}): {_difference(best, beside)}.")
     if best["ambiguous_n"] > 0:
-        found.append(
+        lines.append(
             f"Words seen both as noun and as verb in training ({number(int(best['ambiguous_n']))}): "
             f"{number(best[AMBIGUOUS.value])} right, against {number(best[AMBIGUOUS.beside])} for their most "
             f"frequent tag, {_difference(best, AMBIGUOUS)}."
         )
-    return found
+    return lines
 
 
 def _difference(row: Row, beside: Beside) -> str:
     low, high = row[beside.low], row[beside.high]
     says = f"{number(row[beside.difference], sign=True)} (95% {interval(low, high, sign=True)}"
-    return says + (")" if told(low, high) else "; that may be nothing)")
+    return says + (")" if direction(low, high) else "; that may be nothing)")
 
 
 def of_heads(rows: pd.DataFrame) -> str:
@@ -132,21 +132,21 @@ def _value(row: Row, *, sign: bool = False) -> str:
 
 def differences(depths: pd.DataFrame) -> list[str]:
     """For each two tasks, whether one is read higher than the other, by both measures."""
-    found = []
+    lines = []
     for pair in dict.fromkeys(task for task in depths["task"] if " - " in task):
         one, other = pair.split(" - ")
         rows = depths.loc[depths["task"] == pair].set_index("measure").to_dict("index")
         says = " ".join(f"By the {name}, {_higher(rows[name])}." for name in _MEASURES)
-        found.append(
+        lines.append(
             f"Is {TASKS[one].subject} read higher than {TASKS[other].subject}? {says}".replace("Is dep", "Are dep")
         )
-    return found
+    return lines
 
 
 def _higher(row: Row) -> str:
     if pd.isna(row["value"]):
         return f"{UNSURE}: one of them has none"
-    says = {"more": "yes", "less": "no, lower", None: UNSURE}[told(row["ci_low"], row["ci_high"])]
+    says = {"more": "yes", "less": "no, lower", None: UNSURE}[direction(row["ci_low"], row["ci_high"])]
     return f"{says}: {_value(row, sign=True)} blocks"
 
 
@@ -166,7 +166,7 @@ def verdict(depths: pd.DataFrame) -> str | None:
     says = {}
     for name in _MEASURES:
         rows = depths.loc[depths["task"].isin(pairs) & (depths["measure"] == name)]
-        each = [told(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
+        each = [direction(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
         says[name] = "no" if "less" in each else UNSURE if None in each else "yes"
     first, second = says.values()
     if first == second:

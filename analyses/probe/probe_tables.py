@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
-from analyses.probe.fitted import Found
+from analyses.probe.fitted import Scores
 from analyses.probe.probe_tasks import TASKS
 from interp import StackConfig
 from interp.patterns.totals import N_GROUPS
@@ -43,7 +43,7 @@ Interval = tuple[float, float, float]  # the value and its two bounds
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
 
-def layer_table(stack: str, config: StackConfig, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+def layer_table(stack: str, config: StackConfig, scores: Mapping[str, Scores], *, seed: int) -> pd.DataFrame:
     """The rows of `tables/layers`, task by task; `Probed.layers` says what the columns mean."""
     n_layers, n_heads = config.n_layers, config.n_heads
     places = [
@@ -52,38 +52,38 @@ def layer_table(stack: str, config: StackConfig, found: Mapping[str, Found], *, 
     ]
     places += [(layer, head, layer + 1, "attn.z") for layer in range(n_layers) for head in range(n_heads)]
     sites = pd.DataFrame(places, columns=["layer", "head", "depth", "site"]).astype({"head": "Int64"})
-    tables = [sites.assign(stack=stack, task=task, **_columns(each, seed)) for task, each in found.items()]
+    tables = [sites.assign(stack=stack, task=task, **_columns(each, seed)) for task, each in scores.items()]
     return pd.concat(tables, ignore_index=True).reindex(columns=LAYER_COLUMNS)
 
 
-def _columns(found: Found, seed: int) -> dict[str, Any]:
+def _columns(scores: Scores, seed: int) -> dict[str, Any]:
     """What one task's probes got, a value a site."""
-    cumulative = np.full(len(found.right), np.nan)
-    cumulative[: len(found.cumulative)] = found.cumulative.mean(1)
-    rule = found.baseline.expand_as(found.right)
-    columns = {"n": len(found.groups), "baseline_name": found.baseline_name, "cumulative_accuracy": cumulative}
-    for names, other in ((CONTROL, found.control), (RULE, rule), (UNTRAINED, found.untrained)):
-        columns |= _against(found, other, seed, names)
-    if found.ambiguous is not None:
-        columns |= _against(found, rule, seed, AMBIGUOUS, some=found.ambiguous)
-        columns["ambiguous_n"] = int(found.ambiguous.sum())
+    cumulative = np.full(len(scores.right), np.nan)
+    cumulative[: len(scores.cumulative)] = scores.cumulative.mean(1)
+    rule = scores.baseline.expand_as(scores.right)
+    columns = {"n": len(scores.groups), "baseline_name": scores.baseline_name, "cumulative_accuracy": cumulative}
+    for names, other in ((CONTROL, scores.control), (RULE, rule), (UNTRAINED, scores.untrained)):
+        columns |= _against(scores, other, seed, names)
+    if scores.ambiguous is not None:
+        columns |= _against(scores, rule, seed, AMBIGUOUS, some=scores.ambiguous)
+        columns["ambiguous_n"] = int(scores.ambiguous.sum())
     return columns
 
 
 def _against(
-    found: Found,
+    scores: Scores,
     other: Float[Tensor, "site item"],
     seed: int,
     names: Sequence[str],
     some: Float[Tensor, " item"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Columns: accuracy, that of another on the same items, the difference and its bounds."""
-    counted = torch.ones(len(found.groups)) if some is None else some
+    counted = torch.ones(len(scores.groups)) if some is None else some
     if not counted.any():
-        return {name: np.full(len(found.right), np.nan) for name in names}
-    counts = _sums(found.groups, counted.expand_as(found.right))
+        return {name: np.full(len(scores.right), np.nan) for name in names}
+    counts = _sums(scores.groups, counted.expand_as(scores.right))
     against = estimate(
-        _sums(found.groups, found.right * counted), counts, _sums(found.groups, other * counted), counts, seed=seed
+        _sums(scores.groups, scores.right * counted), counts, _sums(scores.groups, other * counted), counts, seed=seed
     )
     values = against.value, against.baseline, against.gain, against.low, against.high
     return dict(zip(names, values, strict=True))
@@ -95,13 +95,13 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
     return torch.zeros(N_GROUPS, columns.shape[1], dtype=torch.float64).index_add_(0, groups, columns).numpy()
 
 
-def depth_table(stack: str, found: Mapping[str, Found], *, seed: int) -> pd.DataFrame:
+def depth_table(stack: str, scores: Mapping[str, Scores], *, seed: int) -> pd.DataFrame:
     """The rows of `tables/depths`: each task, then of each two the later of `TASKS` less the earlier."""
-    pairs = [(one, None) for one in found]
-    pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in found], 2)]
+    pairs = [(one, None) for one in scores]
+    pairs += [(one, base) for base, one in combinations([task for task in TASKS if task in scores], 2)]
     rows = []
     for task, base in pairs:
-        one, other = found[task], found[base] if base else None
+        one, other = scores[task], scores[base] if base else None
         n = min(len(each.groups) for each in (one, other) if each is not None)
         measures = {EXPECTED: expected_with_interval(one, other, seed), GRAVITY: centre_with_interval(one, other)}
         for name, (value, low, high) in measures.items():
@@ -109,7 +109,7 @@ def depth_table(stack: str, found: Mapping[str, Found], *, seed: int) -> pd.Data
     return pd.DataFrame(rows, columns=DEPTH_COLUMNS)
 
 
-def expected_with_interval(one: Found, other: Found | None, seed: int) -> Interval:
+def expected_with_interval(one: Scores, other: Scores | None, seed: int) -> Interval:
     """Expected layer and its interval, or those of its difference to another task's."""
     terms = [_expected_terms(each, seed) for each in (one, other) if each is not None]
     if any(each is None for each in terms):
@@ -118,19 +118,19 @@ def expected_with_interval(one: Found, other: Found | None, seed: int) -> Interv
     # a group that gained as much as it lost has items all the same, and one with items of either task counts
     items = torch.cat([each.groups for each in (one, other) if each is not None])
     present = np.bincount(items.numpy(), minlength=N_GROUPS) > 0
-    found = estimate(above, below, *against, present=present, seed=seed)
-    return float(found.gain[0]), float(found.low[0]), float(found.high[0])
+    expected = estimate(above, below, *against, present=present, seed=seed)
+    return float(expected.gain[0]), float(expected.low[0]), float(expected.high[0])
 
 
-def _expected_terms(found: Found, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Sums of the expected layer's two terms; None where nothing is surely gained after the embedding."""
-    above, below = (_sums(found.groups, terms) for terms in expected_layer_terms(found.cumulative))
-    counts = _sums(found.groups, torch.ones(len(found.groups)))
+    above, below = (_sums(scores.groups, terms) for terms in expected_layer_terms(scores.cumulative))
+    counts = _sums(scores.groups, torch.ones(len(scores.groups)))
     gained = estimate(below, counts, seed=seed)
     return (above, below) if gained.low[0] > 0 else None
 
 
-def centre_with_interval(one: Found, other: Found | None) -> Interval:
+def centre_with_interval(one: Scores, other: Scores | None) -> Interval:
     """Centre of gravity and its interval, or those of its difference to another task's, half by half.
 
     A half of the documents strays from the whole as far as the whole does from the truth: the delete-half jackknife

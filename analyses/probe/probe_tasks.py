@@ -1,4 +1,4 @@
-"""Which tasks are probes asked, what are the classes of each, and what does a rule that reads no sentence get?"""
+"""Which tasks do probes solve, what are the classes of each, and what does a rule that reads no sentence get?"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from analyses.probe.items import AskedWindow
+from analyses.probe.items import WindowItems
 from analyses.rivals.antecedents import RIVALS
 from interp import AnnotatedText, InputError
 from interp.patterns import group_of
@@ -18,7 +18,7 @@ _AMBIGUOUS = ("NOUN", "VERB")
 
 @dataclass(frozen=True)
 class Task:
-    """What probes are asked.
+    """What probes are items.
 
     Args:
         name: in tables.
@@ -92,7 +92,7 @@ TASKS = {task.name: task for task in (TAG, RELATION, COREFERENCE)}
 
 
 @dataclass(frozen=True)
-class Labels:
+class Split:
     """A task's items in one split: their types, labels and documents; `rows` says which of the vectors are theirs."""
 
     rows: list[int]
@@ -104,40 +104,41 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Posed:
+class TaskItems:
     """A task's items in both splits, with classes as numbers: the labels' own, and the control task's."""
 
     task: Task
-    train: Labels
-    test: Labels
+    train: Split
+    test: Split
     n_classes: int
     classes: dict[str, tuple[Int[Tensor, " train"], Int[Tensor, " test"]]]  # "label", "control": train, test
 
 
-def labels_of(task: Task, asked: Sequence[AskedWindow]) -> Labels:
-    """What is asked for a task."""
-    found: list[tuple[int, str, str, str]]  # row, type, label, document
+def split_of(task: Task, windows: Sequence[WindowItems]) -> Split:
+    """The items of a task among those of one split."""
     rules = None
     if task.label is None:
-        edges = [(edge, each.window.text.document) for each in asked for edge in each.edges]
-        found = [(row, edge.forms, str(edge.same), document) for row, (edge, document) in enumerate(edges)]
+        edges = [(edge, each.window.text.document) for each in windows for edge in each.edges]
+        items = [(row, edge.forms, str(edge.same), document) for row, (edge, document) in enumerate(edges)]
         rules = torch.tensor([edge.rules for edge, _ in edges]).reshape(-1, len(RIVALS))
     else:
-        words = enumerate((each.window.text, word) for each in asked for word in each.words)
-        known = ((row, text.words[word].lower(), task.label(text, word), text.document) for row, (text, word) in words)
-        found = [(row, form, label, document) for row, form, label, document in known if label is not None]
-    groups = {document: group_of(document) for document in {each[-1] for each in found}}
-    return Labels(
-        rows=[row for row, *_ in found],
-        types=[form for _, form, *_ in found],
-        labels=[label for _, _, label, _ in found],
-        groups=torch.tensor([groups[document] for *_, document in found], dtype=torch.long),
+        words = enumerate((each.window.text, word) for each in windows for word in each.words)
+        labelled = ((row, text, word, task.label(text, word)) for row, (text, word) in words)
+        items = [
+            (row, text.words[word].lower(), tag, text.document) for row, text, word, tag in labelled if tag is not None
+        ]
+    groups = {document: group_of(document) for document in {document for *_, document in items}}
+    return Split(
+        rows=[row for row, *_ in items],
+        types=[form for _, form, *_ in items],
+        labels=[label for _, _, label, _ in items],
+        groups=torch.tensor([groups[document] for *_, document in items], dtype=torch.long),
         documents=len(groups),
         rules=rules,
     )
 
 
-def posed(task: Task, train: Labels, test: Labels, seed: int) -> Posed:
+def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
     """The task with its control task drawn.
 
     Raises:
@@ -153,26 +154,26 @@ def posed(task: Task, train: Labels, test: Labels, seed: int) -> Posed:
     labels = [[classes.get(label, -1) for label in each.labels] for each in (train, test)]  # -1 is never predicted
     drawn = control_labels([*train.types, *test.types], labels[0], seed=seed)
     control = [[drawn[form] for form in each.types] for each in (train, test)]
-    both = {"label": labels, "control": control}
-    tensors = {kind: (torch.tensor(own), torch.tensor(other)) for kind, (own, other) in both.items()}
-    return Posed(task, train, test, len(classes), tensors)
+    kinds = {"label": labels, "control": control}
+    tensors = {kind: (torch.tensor(train), torch.tensor(test)) for kind, (train, test) in kinds.items()}
+    return TaskItems(task, train, test, len(classes), tensors)
 
 
-def baseline(asked: Posed) -> tuple[Float[Tensor, " item"], str]:
+def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
     """Where the strictest rule that reads no sentence is right, and its name."""
-    rules = asked.test.rules
+    rules = items.test.rules
     if rules is not None:
         best = int(rules.mean(0).argmax())
         return rules[:, best], RIVALS[best].name
-    labels, wanted = asked.classes["label"]
-    own, other = commonest_labels(asked.train.types, labels.tolist())
-    guessed = [own.get(name, other) for name in asked.test.types]
+    labels, wanted = items.classes["label"]
+    of_type, commonest = commonest_labels(items.train.types, labels.tolist())
+    guessed = [of_type.get(name, commonest) for name in items.test.types]
     return (torch.tensor(guessed) == wanted).float(), "most frequent of the type"
 
 
-def ambiguous(asked: Posed) -> Float[Tensor, " item"] | None:
-    """1 at the test words whose type is both a noun and a verb in training; None where no tags are asked."""
-    if asked.task is not TAG:
+def ambiguous(items: TaskItems) -> Float[Tensor, " item"] | None:
+    """1 at the test words whose type is both a noun and a verb in training; None where no tags are items."""
+    if items.task is not TAG:
         return None
-    seen = set(zip(asked.train.types, asked.train.labels, strict=True))
-    return torch.tensor([all((name, tag) in seen for tag in _AMBIGUOUS) for name in asked.test.types]).float()
+    seen = set(zip(items.train.types, items.train.labels, strict=True))
+    return torch.tensor([all((name, tag) in seen for tag in _AMBIGUOUS) for name in items.test.types]).float()

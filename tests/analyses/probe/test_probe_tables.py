@@ -13,7 +13,7 @@ from analyses import probe as probes
 from analyses.corpora import read
 from analyses.figures.probe_curves import probe_depths, probes_by_layer
 from analyses.probe import Probed, probe_tables
-from analyses.probe.fitted import Found, halves_of
+from analyses.probe.fitted import Scores, halves_of
 from analyses.probe.items import choose
 from analyses.probe.vectors import read as read_vectors
 from interp import AnnotatedText, InputError, Mention, run
@@ -24,6 +24,7 @@ from models.planted import Planted
 BEFORE = {"the": "DET", "they": "PRON"}
 BOTH = [f"both{at}" for at in range(6)]  # a noun after "the", a verb after "they"
 NOUNS, VERBS = [f"noun{at}" for at in range(6)], [f"verb{at}" for at in range(6)]
+BOUNDS = ["value", "ci_low", "ci_high"]
 WORDS = [*BEFORE, *BOTH, *NOUNS, *VERBS]
 
 
@@ -69,6 +70,8 @@ class TestPlantedTruth:
         assert rows.accuracy[1] == 1.0
         assert rows.accuracy[0] == pytest.approx(rows.baseline[0], abs=0.03)
         assert rows.baseline_name[0] == "most frequent of the type"
+        assert rows.ambiguous_low[1] > 0.2  # the word before says what the type does not
+        assert rows.ambiguous_low[0] < 0.05
 
     def test_word_identity_is_not_selective(self, table):
         first = stream(table).loc[0]  # the embedding says which word stands here and nothing else
@@ -87,7 +90,6 @@ class TestPlantedTruth:
         assert [*zip(table.site, table.layer, table.depth, strict=True)] == [
             *[("resid_pre", 0, 0), ("resid_post", 0, 1), ("resid_post", 1, 2), ("attn.z", 0, 1), ("attn.z", 1, 2)],
         ]
-        assert (table.selectivity == table.accuracy - table.control_accuracy).all()
         assert table.untrained_accuracy.between(0, 1).all()
 
     def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
@@ -100,25 +102,19 @@ class TestPlantedTruth:
         by_hand = (np.arange(1, len(scores)) * gains).sum() / gains.sum()
         assert found.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
 
-    def test_every_difference_has_its_interval(self, table):
+    @pytest.mark.parametrize(
+        "beside", [probe_tables.CONTROL, probe_tables.RULE, probe_tables.UNTRAINED, probe_tables.AMBIGUOUS]
+    )
+    def test_every_difference_has_its_interval(self, table, beside):
         rows = stream(table)
-        assert (rows.gain == rows.accuracy - rows.baseline).all()
-        assert (rows.learnt == rows.accuracy - rows.untrained_accuracy).all()
-        assert (rows.ambiguous_gain == rows.ambiguous_accuracy - rows.ambiguous_baseline).all()
-        for gain, low, high in (
-            ("gain", "gain_low", "gain_high"),
-            ("learnt", "learnt_low", "learnt_high"),
-            ("ambiguous_gain", "ambiguous_low", "ambiguous_high"),
-        ):
-            assert (rows[low] <= rows[gain]).all()
-            assert (rows[gain] <= rows[high]).all()
-        assert rows.ambiguous_low[1] > 0.2  # the word before says what the type does not
-        assert rows.ambiguous_low[0] < 0.05
+        assert (rows[beside.difference] == rows[beside.value] - rows[beside.beside]).all()
+        assert (rows[beside.low] <= rows[beside.difference]).all()
+        assert (rows[beside.difference] <= rows[beside.high]).all()
 
     def test_nothing_gained_has_no_expected_layer(self):
         silent = Planted(WORDS, [[planted.uniform], [planted.uniform]], n_ctx=24).build()
         rows = probes.measure(silent, tagged(60)).depths.set_index("measure")
-        assert rows.loc["expected layer", ["value", "ci_low", "ci_high"]].isna().all()
+        assert rows.loc["expected layer", BOUNDS].isna().all()
 
 
 PEOPLE = ["Tim", "Tom", "Sue", "Ann"]
@@ -153,9 +149,7 @@ class TestEdges:
         assert rows.control_accuracy[1] > 0.9
 
     def test_as_many_right_as_wrong_and_the_nearest_of_each(self):
-        (asked,) = [
-            each for each in choose(model(), referring(1), referring(3, 1)[1:], words=9, edges=9).asked["train"]
-        ]
+        (asked,) = choose(model(), referring(1), referring(3, 1)[1:], words=9, edges=9).windows["train"]
         assert [edge.same for edge in asked.edges].count(True) == 1
         assert len(asked.edges) == 2
         assert {edge.mention for edge in asked.edges} == {0, 2}
@@ -181,50 +175,51 @@ class TestItems:
     def test_words_are_capped_and_those_of_held_out_documents_half_as_much(self):
         others = [replace(each, document=f"other {at}") for at, each in enumerate(tagged(80))]
         items = choose(model(), tagged(80), others, words=120, edges=0)
-        n = [sum(len(each.words) for each in items.asked[split]) for split in ("train", "test")]
+        n = [sum(len(each.words) for each in items.windows[split]) for split in ("train", "test")]
         assert n == [120, 60]
 
     def test_a_word_is_the_mean_of_its_pieces_at_every_site(self):
         built = Planted(["a", "b", "c", "-"], [[planted.offset(-1, remember=True)] * 3], n_ctx=24).build()
         texts = [AnnotatedText(("a-b", "c"), (True, True), f"document {at}", tags=("X", "Y")) for at in range(3)]
-        (asked, *_) = choose(built, texts[:1], texts[1:], words=9, edges=0).asked["train"]
+        (asked, *_) = choose(built, texts[:1], texts[1:], words=9, edges=0).windows["train"]
         made = read_vectors(built, [asked])
         out = run(built, "a-b c", capture=["decoder.0.resid_post", "decoder.0.attn.z"])
-        torch.testing.assert_close(made.words.stream[1, 0], out["decoder.0.resid_post"][0, :3].mean(0))
-        torch.testing.assert_close(made.words.stream[1, 1], out["decoder.0.resid_post"][0, 3])
-        torch.testing.assert_close(made.words.heads[:, 0], out["decoder.0.attn.z"][0, :3].mean(0))
+        torch.testing.assert_close(made["words"].stream[1, 0], out["decoder.0.resid_post"][0, :3].mean(0))
+        torch.testing.assert_close(made["words"].stream[1, 1], out["decoder.0.resid_post"][0, 3])
+        torch.testing.assert_close(made["words"].heads[:, 0], out["decoder.0.attn.z"][0, :3].mean(0))
 
     def test_long_texts_are_read_in_windows_and_every_word_once(self):
         long = replace(tagged(1)[0], words=tagged(1)[0].words * 8, space_after=(True,) * 96, tags=tagged(1)[0].tags * 8)
         items = choose(model(), [long], tagged(3)[1:], words=10**6, edges=0)
-        assert len(items.asked["train"]) > 2
-        assert sorted(word for each in items.asked["train"] for word in each.words) == [*range(96)]
+        assert len(items.windows["train"]) > 2
+        assert sorted(word for each in items.windows["train"] for word in each.words) == [*range(96)]
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(("task", "says"), [("tag", "tags"), ("coreference", "chains"), ("relation", "relations")])
-    def test_a_corpus_without_what_a_task_needs(self, task, says):
-        plain = [AnnotatedText(("the", "noun0"), (True, True), f"document {at}") for at in range(30)]
-        with pytest.raises(InputError, match=says):
-            probes.measure(model(), plain, tasks=[task])
+def alike(words: tuple[str, ...], tags: tuple[str, ...] | None = None) -> list[AnnotatedText]:
+    return [AnnotatedText(words, (True,) * len(words), f"document {at}", tags=tags) for at in range(30)]
 
-    def test_a_corpus_without_anything(self):
-        plain = [AnnotatedText(("the", "noun0"), (True, True), f"document {at}") for at in range(30)]
-        with pytest.raises(InputError, match="tags or dependency relations or chains"):
-            probes.measure(model(), plain)
 
-    def test_one_document(self):
-        with pytest.raises(InputError, match="a quarter for the test"):
-            probes.measure(model(), tagged(1))
+PLAIN = alike(("the", "noun0"))
 
-    def test_fewer_types_than_classes(self):
-        texts = [AnnotatedText(("the", "the"), (True, True), f"document {at}", tags=("A", "B")) for at in range(30)]
-        with pytest.raises(InputError, match="2 classes and 1 types"):
-            probes.measure(model(), texts)
 
-    def test_an_unknown_task(self):
-        with pytest.raises(InputError, match="no probe for 'gender': expected tag, relation, coreference"):
-            probes.measure(model(), tagged(10), tasks=["gender"])
+@pytest.mark.parametrize(
+    ("texts", "tasks", "says"),
+    [
+        *((PLAIN, [task], needed) for task, needed in (("tag", "tags"), ("coreference", "chains"))),
+        (PLAIN, ["relation"], "relations"),
+        (PLAIN, None, "tags or dependency relations or chains"),
+        (tagged(1), None, "a quarter for the test"),
+        (alike(("the", "the"), ("A", "B")), None, "2 classes and 1 types"),
+        (tagged(10), ["gender"], "no probe for 'gender': expected tag, relation, coreference"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused(texts, tasks, says):
+    with pytest.raises(InputError, match=says):
+        probes.measure(model(), texts, tasks=tasks)
+
+
+def without_expected(depths: pd.DataFrame) -> pd.DataFrame:
+    return depths.assign(**{name: depths[name].where(depths["measure"] != "expected layer") for name in BOUNDS})
 
 
 class TestFigures:
@@ -240,20 +235,15 @@ class TestFigures:
         left, right = probe_depths(both, 2).axes
         assert [label.get_text() for label in left.get_yticklabels()] == ["tag", "relation"]
         assert [label.get_text() for label in right.get_yticklabels()] == ["relation – tag"]
-
-    def test_what_is_missing_is_said(self, probed):
-        depths = probed.depths.copy()
-        depths.loc[depths["measure"] == "expected layer", ["value", "ci_low", "ci_high"]] = np.nan
-        (alone,) = probe_depths(depths, 2).axes
-        assert [text.get_text() for text in alone.texts] == ["nothing surely gained after the embedding"]
+        (missing,) = probe_depths(without_expected(probed.depths), 2).axes
+        assert [text.get_text() for text in missing.texts] == ["nothing surely gained after the embedding"]
 
     @pytest.mark.parametrize(("width", "font_size"), [(3.3, 8), (6.0, 8), (6.75, 8), (6.9, 9)])
     def test_three_tasks_fit_a_column_and_a_page(self, table, probed, width, font_size):
         tasks = ["tag", "relation", "coreference"]
         layers = pd.concat([table.assign(task=task) for task in tasks])
         pairs = ["relation - tag", "coreference - tag", "coreference - relation"]
-        depths = pd.concat([probed.depths.assign(task=task) for task in (*tasks, *pairs)])
-        depths.loc[depths["measure"] == "expected layer", ["value", "ci_low", "ci_high"]] = np.nan
+        depths = without_expected(pd.concat([probed.depths.assign(task=task) for task in (*tasks, *pairs)]))
         page = {"width": width, "font_size": font_size, "title": None}
         for figure in (probes_by_layer(layers, **page), probe_depths(depths, 2, **page)):
             figure.draw_without_rendering()
@@ -265,27 +255,13 @@ class TestFigures:
                 assert all(text.get_window_extent().x1 <= ax.get_window_extent().x1 for text in ax.texts)
 
 
-def found(halves: torch.Tensor, cumulative: torch.Tensor, groups: torch.Tensor) -> Found:
+def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
     """What a model of two blocks might give, whose whole mix has settled on the first."""
+    cumulative = torch.ones(3, 1) if cumulative is None else cumulative
+    groups = torch.zeros(1, dtype=torch.long) if groups is None else groups
     none = torch.zeros(1, len(groups))
-    return Found(
-        groups=groups,
-        right=none,
-        control=none,
-        untrained=none,
-        baseline=none[0],
-        baseline_name="",
-        ambiguous=None,
-        cumulative=cumulative,
-        shares=torch.tensor([0.0, 1.0, 0.0]),
-        half_shares=halves,
-        n_train=1,
-        documents={"train": 1, "test": 1},
-    )
-
-
-def mixed(halves: torch.Tensor) -> Found:
-    return found(halves, torch.ones(3, 1), torch.zeros(1, dtype=torch.long))
+    shares, documents = torch.tensor([0.0, 1.0, 0.0]), {"train": 1, "test": 1}
+    return Scores(groups, none, none, none, none[0], "", None, cumulative, shares, halves, 1, documents)
 
 
 def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
@@ -298,25 +274,23 @@ def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
 
 
 class TestGravity:
-    def test_halves_that_agree_with_the_whole_leave_no_doubt(self):
-        sure = mixed(torch.tensor([[0.0, 1.0, 0.0]]).repeat(8, 1))
-        assert probe_tables.centre_with_interval(sure, None) == (1.0, 1.0, 1.0)
-
     def test_the_reach_is_students_t_of_how_far_halves_stray_from_the_whole(self):
         halves = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])  # 1, .5, 1.5, 1
-        value, low, high = probe_tables.centre_with_interval(mixed(halves), None)
+        value, low, high = probe_tables.centre_with_interval(found(halves), None)
         reach = 2.776445 * (0.5 / 4) ** 0.5  # t of .975 at 4 degrees of freedom
         assert value == 1.0
         assert (low, high) == (pytest.approx(1 - reach, abs=1e-5), pytest.approx(1 + reach, abs=1e-5))
 
-    def test_halves_that_all_stray_the_same_way_are_doubt_too(self):
-        strays = mixed(torch.tensor([[0.0, 0.0, 1.0]]).repeat(8, 1))
-        value, low, high = probe_tables.centre_with_interval(strays, None)
-        assert (value, low, high) == (1.0, 0.0, 2.0)  # no further than there are layers
+    @pytest.mark.parametrize(
+        ("half", "bounds"),
+        [([0.0, 1.0, 0.0], (1.0, 1.0, 1.0)), ([0.0, 0.0, 1.0], (1.0, 0.0, 2.0))],
+        ids=["halves agree with the whole", "halves all stray the same way"],  # no further than there are layers
+    )
+    def test_how_far_halves_stray_is_doubt(self, half, bounds):
+        assert probe_tables.centre_with_interval(found(torch.tensor([half]).repeat(8, 1)), None) == bounds
 
     def test_a_difference_is_taken_half_by_half(self):
-        halves = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
-        one = mixed(halves)
+        one = found(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
         assert probe_tables.centre_with_interval(one, one) == (0.0, 0.0, 0.0)
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
@@ -334,10 +308,7 @@ class TestGravity:
 def test_the_most_frequent_tag_of_the_type_on_english_web_text(shared_file):
     folder = shared_file("data", "ud-ewt")
     sides = []
-    for name in (
-        "en_ewt-ud-train.conllu.gz",
-        "en_ewt-ud-dev.conllu",
-    ):  # words and tags alone are asked
+    for name in ("en_ewt-ud-train.conllu.gz", "en_ewt-ud-dev.conllu"):  # words and tags alone are asked
         with (gzip.open if name.endswith(".gz") else open)(folder / name, "rt", encoding="utf-8") as lines:
             rows = [line.split("\t") for line in lines if line[0].isdecimal()]
         sides.append([(row[1], row[3]) for row in rows if row[0].isdecimal()])

@@ -1,14 +1,15 @@
 """`interp probes`: what it writes, what its sentences say of which numbers, and how it refuses text it cannot use."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from commands import command, refusal
 from pages import outside_addresses, page_of, unlisted
 
-from analyses.cli import app as cli
 from analyses.corpora import Corpus
 from analyses.probe import probe_sentences as sentences
 from analyses.probe import section
@@ -113,63 +114,49 @@ def caveats_of(task: Section) -> list[str]:
 
 class TestHeldOut:
     def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so(self):
-        def related(texts):
-            return [
-                AnnotatedText(
-                    text.words, text.space_after, text.document, text.tags, (-1, *[0] * 11), ("det", "obj") * 6
-                )
-                for text in texts
-            ]
-
-        given = corpus("both", related(tagged(80)), "tags", "relations")
-        other = [AnnotatedText(t.words, t.space_after, f"other {t.document}", t.tags) for t in tagged(30, seed=1)]
+        relations = {"heads": (-1, *[0] * 11), "relations": ("det", "obj") * 6}
+        given = corpus("both", [replace(text, **relations) for text in tagged(80)], "tags", "relations")
+        other = [replace(text, document=f"other {text.document}") for text in tagged(30, seed=1)]
         shown = section(model(), [given], held_out=[corpus("dev", other, "tags")])
         tag, relation = tasks_of(shown).values()
         assert "of dev (30 documents)" in source_of(tag)
         assert not [each for each in caveats_of(tag) if "held" in each or "kept" in each]
         assert "kept apart" in source_of(relation)
-        assert "No dependency relations in dev, so documents of the same corpus were kept for the test." in caveats_of(
-            relation
-        )
+        kept = "No dependency relations in dev, so documents of the same corpus were kept for the test."
+        assert kept in caveats_of(relation)
         assert shown.facts["tasks"]["tag"]["tested_on"] == "dev"
         assert shown.facts["tasks"]["relation"]["tested_on"] == "documents kept apart"
 
 
-class TestRefusals:
-    def refused(self, tmp_path, *given: Corpus, held_out=(), built=None) -> str:
-        with pytest.raises(InputError) as caught:
-            build(built or model(), given, tmp_path / "out", held_out=held_out)
-        assert not (tmp_path / "out").exists()
-        return str(caught.value)
+def damaged():
+    yield from tagged(1)
+    raise InputError("line 7 is damaged")
 
-    def test_nothing_annotated(self, tmp_path):
-        says = self.refused(tmp_path, corpus("plain", []))
-        assert "tag: no tags in plain; relation: no dependency relations in plain" in says
 
-    def test_one_document(self, tmp_path):
-        assert "got 1 to train on and 0 to test on" in self.refused(tmp_path, corpus("one", tagged(1), "tags"))
+STRANGE = [AnnotatedText(("xx", "yy"), (True, True), f"d{at}", ("A", "B")) for at in range(30)]
+SAME = corpus("same", tagged(9), "tags")
 
-    def test_the_same_text_to_test_on(self, tmp_path):
-        same = corpus("same", tagged(9), "tags")
-        assert "a document of both" in self.refused(tmp_path, same, held_out=[same])
 
-    def test_a_text_that_is_damaged_after_its_beginning_is_an_error_and_no_reason(self, tmp_path):
-        def texts():
-            yield from tagged(1)
-            raise InputError("line 7 is damaged")
+@pytest.mark.parametrize(
+    ("given", "held_out", "says"),
+    [
+        (corpus("plain", []), [], "tag: no tags in plain; relation: no dependency relations in plain"),
+        (corpus("one", tagged(1), "tags"), [], "got 1 to train on and 0 to test on"),
+        (SAME, [SAME], "a document of both"),
+        (replace(SAME, source=damaged), [], "^line 7 is damaged$"),  # an error, and no reason
+        (corpus("strange", STRANGE, "tags"), [], "unknown to this model's tokenizer"),
+    ],
+)
+def test_what_cannot_be_probed_leaves_nothing(tmp_path, given, held_out, says):
+    with pytest.raises(InputError, match=says):
+        build(model(), [given], tmp_path / "out", held_out=held_out)
+    assert not (tmp_path / "out").exists()
 
-        broken = Corpus("broken", "fake", frozenset({"tags"}), "0" * 64, texts)
-        assert self.refused(tmp_path, broken) == "line 7 is damaged"
 
-    def test_text_that_the_tokenizer_does_not_know(self, tmp_path):
-        strange = [AnnotatedText(("xx", "yy"), (True, True), f"d{at}", ("A", "B")) for at in range(30)]
-        assert "unknown to this model's tokenizer" in self.refused(tmp_path, corpus("strange", strange, "tags"))
-
-    def test_one_task_that_fails_leaves_the_others(self):
-        lone = corpus("tales", [*referring(60)], "chains", "tags")
-        shown = section(reader(), [lone])
-        assert [*tasks_of(shown)] == ["coreference"]
-        assert "the corpus has no text with tags" in dict(shown.short)["Parts of speech"]
+def test_one_task_that_fails_leaves_the_others():
+    shown = section(reader(), [corpus("tales", [*referring(60)], "chains", "tags")])
+    assert [*tasks_of(shown)] == ["coreference"]
+    assert "the corpus has no text with tags" in dict(shown.short)["Parts of speech"]
 
 
 def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
@@ -182,32 +169,46 @@ def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
+
+
 class TestSentences:
-    def test_the_question_is_one_that_the_tasks_can_answer(self):
-        assert sentences.question(depths()) == "Is syntax read low in the model, and coreference high?"
-        assert sentences.question(
-            depths().assign(task=["tag", "tag", "relation", "relation", *["relation - tag"] * 2])
-        ) == ("Which is read higher in the model?")
-        assert sentences.question(depths().assign(task="tag")) == "How deep in the model is it read?"
+    @pytest.mark.parametrize(
+        ("tasks", "question"),
+        [
+            (None, "Is syntax read low in the model, and coreference high?"),
+            (["tag", "tag", "relation", "relation", *["relation - tag"] * 2], "Which is read higher in the model?"),
+            ("tag", "How deep in the model is it read?"),
+        ],
+    )
+    def test_the_question_is_one_that_the_tasks_can_answer(self, tasks, question):
+        assert sentences.question(depths() if tasks is None else depths().assign(task=tasks)) == question
 
     @pytest.mark.parametrize(
         ("low", "high", "says"),
         [(0.1, 0.2, "more"), (-0.2, -0.1, "less"), (-0.1, 0.1, None), (0.0, 0.2, None), (np.nan, np.nan, None)],
     )
     def test_an_interval_with_0_in_it_tells_nothing(self, low, high, says):
-        assert sentences.told(low, high) == says
+        assert sentences.direction(low, high) == says
 
-    def test_verdicts(self):
-        assert sentences.verdict(depths()) == "Yes, by both measures."
-        unsure = (-0.1, 0.4)
-        assert sentences.verdict(depths(coreference_relation_centre=unsure)) == (
-            "By the expected layer: yes. By the centre of gravity: it cannot be told."
-        )
-        both = {"coreference_tag_expected": unsure, "coreference_tag_centre": unsure}
-        assert sentences.verdict(depths(**both)) == "It cannot be told."
-        lower = {"coreference_relation_expected": (-2, -1), "coreference_tag_expected": unsure}
-        assert sentences.verdict(depths(**lower)).startswith("By the expected layer: no.")
-        assert sentences.verdict(depths(relation_tag_expected=(-2, -1))) == "Yes, by both measures."
+    @pytest.mark.parametrize(
+        ("bounds", "says"),
+        [
+            ({}, "Yes, by both measures."),
+            (
+                {"coreference_relation_centre": UNSURE},
+                "By the expected layer: yes. By the centre of gravity: it cannot",
+            ),
+            ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "It cannot be told."),
+            (
+                {"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE},
+                "By the expected layer: no.",
+            ),
+            ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
+        ],
+    )
+    def test_verdicts(self, bounds, says):
+        assert str(sentences.verdict(depths(**bounds))).startswith(says)
         assert sentences.verdict(depths()[:2]) is None  # nothing of coreference
 
     def test_differences_say_which_way_and_what_cannot_be_told(self):
@@ -232,10 +233,9 @@ def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, 
         lines.append("\n".join([f"# newdoc id = d{number}", *rows]) + "\n\n")
     (tmp_path / "tagged.conllu").write_text("".join(lines))
     out = tmp_path / "new" / "out"
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["probes", "--corpus", str(tmp_path / "tagged.conllu"), "--out", str(out), "--seed", "3"])
-    assert not ended.value.code
-    assert str(out / "report.html") in capsys.readouterr().out
+    ended = command(capsys, "probes", "--corpus", str(tmp_path / "tagged.conllu"), "--out", str(out), "--seed", "3")
+    assert not ended.code
+    assert str(out / "report.html") in ended.out
     assert run_json(out)["seed"] == 3
     assert [*run_json(out)["tasks"]] == ["tag"]
     assert "What can be read from the layers of the default model?" in page_of(out).text
@@ -244,10 +244,7 @@ def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, 
 def test_the_command_ends_with_one_line_where_there_is_nothing_to_probe(tmp_path, capsys):
     lines = [f"# newdoc id = d{at}\n1\tone\t_\t_\t_\t_\t_\t_\t_\t_\n\n" for at in range(9)]
     (tmp_path / "plain.conllu").write_text("".join(lines))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["probes", "--corpus", str(tmp_path / "plain.conllu"), "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    says = capsys.readouterr().err
-    assert says.startswith("interp: nothing to probe: tag: no tags in")
-    assert says.count("\n") == 1
+    plain = str(tmp_path / "plain.conllu")
+    line = refusal(capsys, "probes", "--corpus", plain, "--out", str(tmp_path / "out"))
+    assert line.startswith("interp: nothing to probe: tag: no tags in")
     assert not (tmp_path / "out").exists()
