@@ -11,7 +11,7 @@ from analyses import figures, plain_words
 from analyses.numerals import counted, false_discovery_rate, interval, number
 from analyses.patch.cell_estimates import ATP_STAR, Estimates
 from analyses.patch.edge_estimates import EAP, EAP_IG
-from analyses.patch.patch_run import Found
+from analyses.patch.patch_run import Patched
 from analyses.patch.task_answers import Answers
 from analyses.sections import (
     Block,
@@ -119,38 +119,38 @@ OF_ESTIMATES: dict[str, Text] = {
 }
 
 
-def page(found: Found, model: Mapping[str, Any]) -> Page:
+def page(patched: Patched, model: Mapping[str, Any]) -> Page:
     """What a run of patching says and shows; `model` is as run.json has it."""
     stacks = model["stacks"]
-    metrics = found.how["metrics"]
-    estimates, prompts = found.estimates, found.prompts
+    metrics = patched.how["metrics"]
+    estimates, prompts = patched.estimates, patched.prompts
     terms = DEFINITIONS | (OF_ESTIMATES if estimates else {})
-    tables = {"cells": found.cells.table, "pairs": found.pairs}
-    if estimates is not None and found.correlations is not None:
-        tables |= {"estimates": estimates.table, "correlations": found.correlations}
+    tables = {"cells": patched.cells.table, "pairs": patched.pairs}
+    if estimates is not None and patched.correlations is not None:
+        tables |= {"estimates": estimates.table, "correlations": patched.correlations}
     file: Text = (
         [f"{prompts['file']}, SHA-256 ", code(prompts["sha256"])] if prompts["file"] else "given with the command"
     )
-    by_position = ", by position" if found.how["by_position"] else ""
+    by_position = ", by position" if patched.how["by_position"] else ""
     return Page(
         title=f"Which part of {model['name']} carries the difference?",
-        summary=_summary(found, _site(found, several=len(stacks) > 1)),
+        summary=_summary(patched, _site(patched, several=len(stacks) > 1)),
         sections=[
-            _prompts(found),
-            *(_metric(found, metric) for metric in metrics),
-            *([_estimates(found, estimates, max(stack["layers"] for stack in stacks.values()))] if estimates else []),
+            _prompts(patched),
+            *(_metric(patched, metric) for metric in metrics),
+            *([_estimates(patched, estimates, max(stack["layers"] for stack in stacks.values()))] if estimates else []),
             Section("How to read this", [Definitions([*terms.items()], "terms")], "reading"),
         ],
-        made=[("prompts", file), ("site", f"{found.site}{by_position}")],
+        made=[("prompts", file), ("site", f"{patched.site}{by_position}")],
         tables=tables,
         facts={
-            "answers": _answered(found.cells.answers),
+            "answers": _answered(patched.cells.answers),
             "prompts": prompts,
-            "positions": found.positions,
-            "site": found.site,
-            "place": found.cells.place,
-            **found.how,
-            "share_refused": found.cells.share_refused,
+            "positions": patched.positions,
+            "site": patched.site,
+            "place": patched.cells.place,
+            **patched.how,
+            "share_refused": patched.cells.share_refused,
             "estimates": estimates and {"left_out": estimates.left_out, "edges": estimates.edges},
         },
     )
@@ -163,13 +163,15 @@ def _answered(answers: Answers | None) -> dict[str, Any] | None:
     return {"share_right": answers.share, "sign": "right" if answers.difference > 0 else "wrong", **asdict(answers)}
 
 
-def _site(found: Found, *, several: bool) -> str:
+def _site(patched: Patched, *, several: bool) -> str:
     """What was patched, and in which of two stacks."""
-    site, stack = _SITES.get(found.site, found.site), found.how["stack"]
+    site, stack = _SITES.get(patched.site, patched.site), patched.how["stack"]
     if not several:
         return site
     return (
-        f"{site}, in the {stack}’s cross-attention" if found.how["attention"] == "cross" else f"{site}, in the {stack}"
+        f"{site}, in the {stack}’s cross-attention"
+        if patched.how["attention"] == "cross"
+        else f"{site}, in the {stack}"
     )
 
 
@@ -202,12 +204,12 @@ def _has_share(row: Mapping[str, Any]) -> bool:
 # In short.
 
 
-def _summary(found: Found, site: str) -> list[Block]:
-    count = len(found.pairs)
+def _summary(patched: Patched, site: str) -> list[Block]:
+    count = len(patched.pairs)
     one = caveat("One pair tells nothing of other prompts, so nothing here has an interval.")
     few = [caveat(f"Fewer than {FEW} pairs: intervals are rough.")] if count < FEW else []
     same = "Cells are chosen and reported on the same prompts, so the largest look a little larger than they are."
-    answers = found.cells.answers
+    answers = patched.cells.answers
     first = [] if answers is None else [(caveat if answers.refused else _plain)(answers.said)]
     failed = answers is not None and answers.refused
     why = f": {answers.unsaid}" if answers is not None and answers.unsaid else ""
@@ -215,8 +217,8 @@ def _summary(found: Found, site: str) -> list[Block]:
     return [
         *first,
         *(no_circuit if failed else []),
-        f"Patched was {site}, one {_unit(found.cells.table)} at a time, on {counted(count, 'pair')} of prompts.",
-        Definitions([_short(found, metric) for metric in found.how["metrics"]]),
+        f"Patched was {site}, one {_unit(patched.cells.table)} at a time, on {counted(count, 'pair')} of prompts.",
+        Definitions([_short(patched, metric) for metric in patched.how["metrics"]]),
         *([one] if count == 1 else [*few, remark(same)]),
     ]
 
@@ -225,28 +227,28 @@ def _plain(text: str) -> str:
     return text
 
 
-def _short(found: Found, metric: str) -> tuple[Block, ...]:
+def _short(patched: Patched, metric: str) -> tuple[Block, ...]:
     """What one metric was, and which cells move it most."""
     name, unit = figures.metric_unit(metric)
-    clean, corrupt = _unpatched(found, metric)
+    clean, corrupt = _unpatched(patched, metric)
     means = [number(float(values.mean())) for values in (clean, corrupt)]
     average = ", on average" if len(clean) > 1 else ""
     said = f"{means[0]} on clean prompts and {means[1]} on corrupted ones, {unit}{average}."
     counts = unit.removeprefix("in ") if unit.startswith("in ") else ""
-    ways = [_way(direction, rows, counts) for direction, rows in _tops(found.cells.table, metric, _NAMED)]
-    answers, instead = found.cells.answers, f"Effects are given {unit} instead."
-    said_before = answers is not None and answers.refused == found.cells.share_refused.get(metric, "")
-    refused = [caveat(instead)] if said_before else _refused(found, metric, f" {instead}")
+    ways = [_way(direction, rows, counts) for direction, rows in _tops(patched.cells.table, metric, _NAMED)]
+    answers, instead = patched.cells.answers, f"Effects are given {unit} instead."
+    said_before = answers is not None and answers.refused == patched.cells.share_refused.get(metric, "")
+    refused = [caveat(instead)] if said_before else _refused(patched, metric, f" {instead}")
     return link(f"{name[:1].upper()}{name[1:]}", metric), said, Bullets(ways), *refused
 
 
-def _unpatched(found: Found, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    clean, corrupt = (found.pairs[f"{which}_{metric}"].to_numpy(dtype=float) for which in ("clean", "corrupt"))
+def _unpatched(patched: Patched, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    clean, corrupt = (patched.pairs[f"{which}_{metric}"].to_numpy(dtype=float) for which in ("clean", "corrupt"))
     return clean, corrupt
 
 
-def _refused(found: Found, metric: str, instead: str = "") -> list[Paragraph]:
-    why = found.cells.share_refused.get(metric)
+def _refused(patched: Patched, metric: str, instead: str = "") -> list[Paragraph]:
+    why = patched.cells.share_refused.get(metric)
     return [caveat(f"Shares are refused: {why}.{instead}")] if why else []
 
 
@@ -271,10 +273,10 @@ def _size(row: Mapping[str, Any], counts: str) -> list[Piece]:
 # What was patched.
 
 
-def _prompts(found: Found) -> Section:
+def _prompts(patched: Patched) -> Section:
     """The prompts token by token, changed ones marked, with their answers; and each metric before patching."""
-    rows, file = found.pairs.to_dict("records"), found.prompts["file"]
-    pairs = list(zip(rows[:_PAIRS], found.tokens, strict=False))
+    rows, file = patched.pairs.to_dict("records"), patched.prompts["file"]
+    pairs = list(zip(rows[:_PAIRS], patched.tokens, strict=False))
     lead: list[Piece] = [counted(len(rows), "pair"), *([" from ", code(file)] if file else [])]
     lead.append(
         ", token by token; tokens in which the two prompts of a pair differ are marked. An answer is read at its first "
@@ -282,7 +284,7 @@ def _prompts(found: Found) -> Section:
     )
     if len(rows) > len(pairs):
         lead += [f" Here are the first {len(pairs)}; ", code("tables/pairs"), " has all."]
-    beside = next((name for name in ("target", "source") if name in found.pairs), None)
+    beside = next((name for name in ("target", "source") if name in patched.pairs), None)
     if beside is None and pairs and pairs[0][1].beside:
         beside = "target"  # the decoder's start alone
     columns = ["row", "clean prompt, and corrupted below", *([f"{beside} of both"] if beside else [])]
@@ -297,7 +299,7 @@ def _prompts(found: Found) -> Section:
         for words, answer in ((tokens.clean, "answer_token"), (tokens.corrupt, "wrong_token"))
     ]
     before = f"Before patching{', mean over pairs' if len(rows) > 1 else ''}."
-    left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in found.prompts["left_out"].items()]
+    left_out = [f"{counted(count, 'pair')}, because {why}" for why, count in patched.prompts["left_out"].items()]
     return Section(
         "What was patched",
         [
@@ -305,7 +307,7 @@ def _prompts(found: Found) -> Section:
             Table([*columns, "right, wrong answer"], shown, "rww" if beside else "rw"),
             Table(
                 ["metric", "clean", "corrupted", "difference", "unit"],
-                [_means(found, metric) for metric in found.how["metrics"]],
+                [_means(patched, metric) for metric in patched.how["metrics"]],
                 "lrrr",
                 before,
             ),
@@ -315,22 +317,22 @@ def _prompts(found: Found) -> Section:
     )
 
 
-def _means(found: Found, metric: str) -> list[Text]:
+def _means(patched: Patched, metric: str) -> list[Text]:
     """A metric on clean and on corrupted prompts, and its whole difference."""
     name, unit = figures.metric_unit(metric)
-    clean, corrupt = _unpatched(found, metric)
+    clean, corrupt = _unpatched(patched, metric)
     return [name, *(number(float(values.mean())) for values in (clean, corrupt, clean - corrupt)), unit]
 
 
 # Cells.
 
 
-def _metric(found: Found, metric: str) -> Section:
+def _metric(patched: Patched, metric: str) -> Section:
     """The figures of a metric, and its strongest cells."""
     name, unit = figures.metric_unit(metric)
-    cells, place = found.cells.table, found.cells.place
+    cells, place = patched.cells.table, patched.cells.place
     shares = bool(cells.loc[cells["metric"] == metric, "share"].notna().any())
-    alt = _alt(found, metric)
+    alt = _alt(patched, metric)
     drawn = [
         Figure(
             f"{kind}-{metric}",
@@ -345,7 +347,7 @@ def _metric(found: Found, metric: str) -> Section:
         Table(columns, [*map(_row, rows)], "lrrrrrr", _STRONGEST.format(way.capitalize(), _ASKS[way], len(rows)))
         for way, rows in _tops(cells, metric, _TOP)
     ]
-    blocks = [*_refused(found, metric), *drawn, Section("The strongest cells", tables)]
+    blocks = [*_refused(patched, metric), *drawn, Section("The strongest cells", tables)]
     return Section(f"Where the {name} comes from", blocks, metric)
 
 
@@ -362,30 +364,30 @@ def _row(row: Mapping[str, Any]) -> list[Text]:
     ]
 
 
-def _alt(found: Found, metric: str) -> str:
+def _alt(patched: Patched, metric: str) -> str:
     """What the map or the dots of a metric show, for one who cannot see them."""
     tops = []
-    for direction, rows in _tops(found.cells.table, metric, _NAMED):
+    for direction, rows in _tops(patched.cells.table, metric, _NAMED):
         each = [f"{figures.cell_name(row)} {number(row['share' if _has_share(row) else 'effect'])}" for row in rows]
         tops.append(f"{direction}: {', '.join(each)}")
-    return f"The largest effects of {found.cells.place or found.site} on the {_named(metric)}. {'; '.join(tops)}."
+    return f"The largest effects of {patched.cells.place or patched.site} on the {_named(metric)}. {'; '.join(tops)}."
 
 
 # Estimates.
 
 
-def _estimates(found: Found, estimates: Estimates, n_layers: int) -> Section:
+def _estimates(patched: Patched, estimates: Estimates, n_layers: int) -> Section:
     """Each method's agreement with the exact effects, and the strongest edges."""
-    assert found.correlations is not None
+    assert patched.correlations is not None
     blocks: list[Block] = [
         "Gradients estimate all effects at the price of a few passes, where patching takes one for each. Here both "
         "were made, so that it can be seen how far the estimates are to be trusted on prompts like these."
     ]
-    for metric in found.how["metrics"]:
-        blocks += _agreement(found.correlations, estimates.table, metric)
+    for metric in patched.how["metrics"]:
+        blocks += _agreement(patched.correlations, estimates.table, metric)
     if estimates.edges:
         blocks.append(_chosen(estimates.edges))
-    if ATP_STAR in set(found.correlations["method"]) and n_layers == 2:
+    if ATP_STAR in set(patched.correlations["method"]) and n_layers == 2:
         blocks.append(caveat(_TWO_LAYERS))
     blocks += [caveat(f"{method} left out: {why}.") for method, why in estimates.left_out.items()]
     return Section("Estimates beside the truth", blocks, "estimates")

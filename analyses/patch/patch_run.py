@@ -18,7 +18,7 @@ Progress = Callable[[str, int], object]  # what is being done, and how often it 
 
 
 @dataclass(frozen=True)
-class Found:
+class Patched:
     """What was patched and what came of it; `prompts` and `how` are for the record."""
 
     site: str
@@ -46,7 +46,7 @@ def find(
     seed: int = 0,
     progress: Progress | None = None,
     **how: Any,
-) -> Found:
+) -> Patched:
     """Sweep one site over all pairs.
 
     Args:
@@ -67,18 +67,18 @@ def find(
         InputError: as `make_pairs` and `measure`, or a metric without a gradient where estimates are asked for.
     """
     say = progress or (lambda stage, count: None)
-    asked = asdict(How(**how))
-    asked |= {"directions": list(asked["directions"]), "metrics": list(dict.fromkeys(asked["metrics"]))}
+    config = asdict(How(**how))
+    config |= {"directions": list(config["directions"]), "metrics": list(dict.fromkeys(config["metrics"]))}
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
     if estimates:
-        check_metrics(asked["metrics"])
+        check_metrics(config["metrics"])
     named = None if source is None else source.name
     pairs = make_pairs(model, prompts, drop=drop, as_typed=as_typed, positions=positions, source=named)
-    asked["by_position"] = bool(pairs.positions) if by_position is None else by_position
+    config["by_position"] = bool(pairs.positions) if by_position is None else by_position
     say("patching", 0)
-    asked["stack"] = asked["stack"] or last_stack(model)
-    exact = sweeps(model, pairs, site, **asked)
+    config["stack"] = config["stack"] or last_stack(model)
+    exact = sweeps(model, pairs, site, **config)
     cells = cells_of(model, exact, seed=seed)
     read = {
         "file": named,
@@ -89,7 +89,7 @@ def find(
     used = pairs_table(model, prompts, pairs, cells.prompts), prompt_tokens(model, pairs)
     places = {name: at.tolist() for name, at in pairs.positions.items()}
     if not estimates:
-        return Found(site, asked, read, *used, cells, places)
+        return Patched(site, config, read, *used, cells, places)
     say("estimating", 0)
     beside = estimates_of(model, pairs, exact, seed=seed, progress=say)
-    return Found(site, asked, read, *used, cells, places, beside, correlations(beside.table))
+    return Patched(site, config, read, *used, cells, places, beside, correlations(beside.table))
