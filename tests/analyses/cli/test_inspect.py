@@ -7,9 +7,9 @@ from shutil import copytree
 import pandas as pd
 import pytest
 import tiny
+from commands import command as typed
 
 from analyses import inspection, report, runs
-from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.experiments import EXPERIMENTS
 from analyses.provenance import digest
@@ -32,13 +32,6 @@ def position(position_report, tmp_path_factory) -> Path:
     record["tables_sha256"]["heads"] = digest([heads.read_bytes()])
     (out / "run.json").write_text(json.dumps(record))
     return out
-
-
-def typed(capsys, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        cli.main([*arguments])
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
 
 
 def test_a_head_has_its_facts_and_rows_in_80_columns(position, capsys):
@@ -172,11 +165,3 @@ def test_what_was_left_out_and_what_own_measures_found_is_said_after_three_sente
         f"Experiments left out: {EXPERIMENTS['cost'].title}: too short.",
         f"{EXPERIMENTS['knight'].title}: nothing is said on prompts in the stories’ words: too few.",
     ]
-
-
-def test_shells_can_complete_it(capsys, monkeypatch):
-    assert "--install-completion" in typed(capsys, "--help")[1]
-    monkeypatch.setenv("_INTERP_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "interp insp")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    assert typed(capsys)[1].split() == ["inspect"]

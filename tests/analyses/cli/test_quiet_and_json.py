@@ -8,21 +8,14 @@ import pandas as pd
 import pytest
 import tiny
 import typer
+from commands import command as typed
 
-from analyses.cli import app as cli
 from analyses.cli.app import app
 from analyses.report.scaffold import write
 from analyses.sections import Page
 from models import save
 
 COMMANDS = typer.main.get_command(app).commands  # pyright: ignore
-
-
-def typed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        cli.main([*arguments])
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
