@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from analyses.plain_words import Label, Words
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, one_of
 
@@ -17,6 +18,7 @@ Quantity = Literal["gain", "value", "lift"]
 Null = Literal["any key", "same distance", "none"]
 Attending = Literal["self", "cross"]
 Probe = Literal["tag", "antecedent"]
+UNSAID = Words("", "")
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
 
@@ -120,6 +122,7 @@ class Measure:
 
     name        as tables have it: `previous-token`, `relation:obj:dependent->head`
     title       the same in plain words
+    words       how it is worded of a head, and in examples; by default from its name or title
     unit        a key of `UNITS`
     claims      which rows are eligible, and the keys that satisfy it; None where there are none to point at (entropy)
     pairs       instead of `claims`: the words that ask with the words that are sought, of a whole text. The head's
@@ -160,8 +163,11 @@ class Measure:
     tasks: Sequence[str] = ()
     corpus: str = ""
     recorded: str = ""
+    words: Words = UNSAID
 
     def __post_init__(self):
+        if not self.words.short:
+            object.__setattr__(self, "words", Label.parse(self.name).words(self.title))
         if self.unit not in UNITS:
             raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
         one_of("null", self.null, Null)
