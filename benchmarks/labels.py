@@ -74,8 +74,8 @@ from analyses.head_tables import Collected, Scored
 from analyses.headlines import sentences
 from analyses.headlines.facts import facts
 from analyses.labels import knockouts, label, null_bars
-from analyses.labels.costs import FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT
+from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import scrambled
 from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading

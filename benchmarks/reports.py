@@ -36,7 +36,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from analyses.labels import evidence, judgement
+from analyses.labels import evidence
 from analyses.labels.null_bars import Bars
 from analyses.measures import Behaviour
 from benchmarks.cost import model_of
@@ -140,7 +140,7 @@ def force() -> None:
         both = pd.concat([found(behaviour, bars, heads, effects), drawn], ignore_index=True)
         return both.drop_duplicates(evidence.CELL)
 
-    evidence.candidates = judgement.choose = candidates
+    evidence.candidates = candidates
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
         own = drawn.loc[drawn["behaviour"] == name]
         asked = Screen({*own[CELL].itertuples(index=False, name=None)}, NOTABLE_EFFECT, choosing=False)
         again = [knockouts.measure(model, **here, screen=asked, armed=(), seed=seed).table]
-        with mock.patch("analyses.labels.tally.knock_out", plainly):
+        with mock.patch("analyses.labels.hiding.knock_out", plainly):
             again.append(knockouts.measure(model, **there, screen=asked, armed=(), seed=seed + 1).table)
         same, plain = (each.loc[each["measured"]].set_index(CELL) for each in again)
         kept = own.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
