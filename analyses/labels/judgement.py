@@ -279,14 +279,14 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     number = {name: rows[name].to_numpy(dtype=float) for name in (*columns, "p_attention", "p_effect", "masked_p")}
     size, gain, low, bar = (number[name] for name in ("effect", "gain", "gain_low", "bar"))
     masked = (rows["readout"] == MaskedWord.name).to_numpy()
-    attends = (gain >= NOTABLE) & (gain > bar) & (low > 0)
-    attends &= rows["attends"].to_numpy(dtype=bool) & rows["fit"].to_numpy(dtype=bool)
+    beyond = low > bar  # the whole interval: the best of a thousand heads that have learnt nothing is exceeded by luck
+    attends = rows["attends"].to_numpy(dtype=bool) & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & beyond
     moves = (size >= NOTABLE_EFFECT) & (number["effect_low"] > 0)
     moved = moves & rows["moves"].to_numpy(dtype=bool)
     holds = {
         "both": attends & moves & (~masked | ((number["masked"] >= NOTABLE) & (number["masked_low"] > 0))),
         "attention": attends,
-        "effect": moved & (low > bar),  # the best of a thousand heads that have learnt nothing is exceeded by luck
+        "effect": moved & beyond,
     }
     attention = np.nan_to_num(number["p_attention"], nan=1.0)
     effect = np.where(size >= NOTABLE_EFFECT, np.nan_to_num(number["p_effect"], nan=1.0), 1.0)
