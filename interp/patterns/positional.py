@@ -1,4 +1,4 @@
-"""Where does a head look, counted in positions? Previous token, fixed offsets, the first token, copies, distance.
+"""Where does a head attend, in positions? Previous token, fixed offsets, the first token, copies, distance.
 
 Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures/position.md`.
 Offsets are key - query, so the previous token is -1.
@@ -62,12 +62,12 @@ def score(pattern: Pattern, rows: Rows, *, causal: bool, sink_removed: bool = Fa
     With `sink_removed` the first position is taken off and the rest renormalised; rows that keep less than 0.01 of
     their mass, and rows whose key would be the first position, are not eligible.
     """
-    found = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
-    return found.scores, found.counts
+    sums = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
+    return sums.scores, sums.counts
 
 
 class Questions:
-    """What the rows of a batch are asked, the same for every head: made once, read with any number of patterns."""
+    """What every measure reads of a batch's rows: worked out once, applied to any number of patterns."""
 
     def __init__(self, rows: Rows, *, causal: bool):
         self.rows, self.offsets = rows, offsets(causal)
@@ -81,8 +81,8 @@ class Questions:
         copies = (rows.ids[:, :, None] == rows.ids[:, None, :]) & rows.content[:, None, :] & rows.visible
         self.pairs = copies.tril_(-1).nonzero(as_tuple=True)  # few: looked up one by one
         self.of_first = copies[..., 0]  # whether the first position is a copy
-        self.seen = _Seen.of(rows, self.distance)
-        self.asked = {sink: _Asked.of(self, sink == "removed") for sink in ("kept", "removed")}
+        self.seen = _Seen.from_rows(rows, self.distance)
+        self.asked = {sink: _Asked.from_questions(self, sink == "removed") for sink in ("kept", "removed")}
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
         """The sums of both readings; `sink` is the pattern's own, where it is known."""
@@ -104,15 +104,15 @@ class Questions:
         values, far = pattern.new_zeros(len(self.offsets) + len(_OTHERS), *by_row), pattern.new_empty(by_row)
         squares, inner_mass, inner_squares = (pattern.new_empty(by_row) for _ in range(3))
         matrices, size = pattern.flatten(0, 1), max(1, CHUNK // pattern[0, 0].numel())
-        for at in range(0, len(matrices), size):
-            some = slice(at, at + size)
-            self._near(matrices[some], values.flatten(1, 2)[:, some])
-            values[ENTROPY].flatten(0, 1)[some] = entropies(matrices[some])
-            far.flatten(0, 1)[some] = self._distances(matrices[some])
-            squares.flatten(0, 1)[some] = _squares(matrices[some, :, 1:])
+        for begin in range(0, len(matrices), size):
+            chunk = slice(begin, begin + size)
+            self._near(matrices[chunk], values.flatten(1, 2)[:, chunk])
+            values[ENTROPY].flatten(0, 1)[chunk] = entropies(matrices[chunk])
+            far.flatten(0, 1)[chunk] = self._distances(matrices[chunk])
+            squares.flatten(0, 1)[chunk] = _squares(matrices[chunk, :, 1:])
             if self.special:
-                content = self._content(matrices[some], at, pattern.shape[1])
-                inner_mass.flatten(0, 1)[some], inner_squares.flatten(0, 1)[some] = content.sum(-1), _squares(content)
+                content = self._content(matrices[chunk], begin, pattern.shape[1])
+                inner_mass.flatten(0, 1)[chunk], inner_squares.flatten(0, 1)[chunk] = content.sum(-1), _squares(content)
         values[FIRST], values[COPIES] = sink.first, self._on_copies(pattern)
         values[DISTANCE] = far + sink.first * self.distance[:, 0]
         outer = _Moments(sink.rest, squares, self.real[:, 0])
@@ -143,9 +143,9 @@ class Questions:
         """Mass on earlier copies of each token."""
         prompt, query, key = self.pairs
         n_prompts, n_heads, n_queries, _ = pattern.shape
-        found = pattern.new_zeros(n_prompts * n_queries, n_heads)
-        found.index_add_(0, prompt * n_queries + query, pattern[prompt, :, query, key])
-        return found.view(n_prompts, n_queries, n_heads).transpose(1, 2)
+        mass = pattern.new_zeros(n_prompts * n_queries, n_heads)
+        mass.index_add_(0, prompt * n_queries + query, pattern[prompt, :, query, key])
+        return mass.view(n_prompts, n_queries, n_heads).transpose(1, 2)
 
     def _remove_sink(
         self, values: Float[Tensor, "measure prompt head query"], far: Float[Tensor, "prompt head query"], sink: Sink
@@ -187,7 +187,7 @@ class _Seen:
     without_first: tuple[Float[Tensor, "prompt query"], ...]
 
     @staticmethod
-    def of(rows: Rows, distance: Int[Tensor, "query key"]) -> "_Seen":
+    def from_rows(rows: Rows, distance: Int[Tensor, "query key"]) -> "_Seen":
         visible, content = (each.to(REAL) for each in (rows.visible, rows.content))
         far = distance.to(visible)
         of_key = torch.stack([torch.ones_like(far), far, far.square()], -1)  # query key sum
@@ -218,7 +218,7 @@ class _Asked:
     n_visible: Float[Tensor, "prompt query"]
 
     @staticmethod
-    def of(questions: Questions, sink_removed: bool) -> "_Asked":
+    def from_questions(questions: Questions, sink_removed: bool) -> "_Asked":
         rows = questions.rows
         content, first = rows.content.clone(), rows.scored.clone()
         first[:, 0] = False
@@ -238,7 +238,7 @@ class _Asked:
         mean, variance = _null_factors(eligible, n_copies, (n, n_visible, far, farther))
         return _Asked(eligible, weight, mean, variance, n, n_visible)
 
-    def sums(self, values: Tensor, inner: _Moments, outer: _Moments, kept: Tensor | None) -> Sums:
+    def sums(self, values: Tensor, inner: _Moments, outer: _Moments, is_kept: Tensor | None) -> Sums:
         """Sums over rows; without the sink, over the rows that are kept, in which alone values are not 0.
 
         `values` are `measure prompt head query`, `inner` and `outer` the rows' moments over content keys and over all.
@@ -246,12 +246,12 @@ class _Asked:
         weight = self.weight.to(values)
         scores = (values @ weight.permute(2, 0, 1)[..., None])[..., 0].permute(1, 2, 0)
         eligible = self.eligible.to(values)
-        counts = eligible.sum(1)[:, None].expand_as(scores) if kept is None else kept.to(values) @ eligible
+        counts = eligible.sum(1)[:, None].expand_as(scores) if is_kept is None else is_kept.to(values) @ eligible
         (mean, variance), around = self._permuted(inner, self.n), self._permuted(outer, self.n_visible)
-        for found, outside in zip((mean, variance), around, strict=True):
+        for moments, outside in zip((mean, variance), around, strict=True):
             for column in (FIRST, DISTANCE):  # to which special tokens are keys as others are
-                found[..., column] = outside[..., column]
-            found[..., ENTROPY] = torch.nan
+                moments[..., column] = outside[..., column]
+            moments[..., ENTROPY] = torch.nan
         return Sums(scores, counts, mean, variance)
 
     def _permuted(self, moments: _Moments, n: Tensor) -> tuple[Scores, Scores]:
@@ -263,16 +263,16 @@ def _eligible(
     scored: Bool[Tensor, "prompt query"], content: Bool[Tensor, "prompt key"], offset: int
 ) -> Bool[Tensor, "prompt query"]:
     """Rows whose key at the offset is there and no special token."""
-    found = torch.zeros_like(scored)
+    eligible = torch.zeros_like(scored)
     start, stop = max(0, -offset), min(scored.shape[1], content.shape[1] - offset)
     if start < stop:
-        found[:, start:stop] = scored[:, start:stop] & content[:, start + offset : stop + offset]
-    return found
+        eligible[:, start:stop] = scored[:, start:stop] & content[:, start + offset : stop + offset]
+    return eligible
 
 
-def _null_factors(eligible: Tensor, n_copies: Tensor, seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _null_factors(eligible: Tensor, n_copies: Tensor, counts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """What permuted keys take of each row's mass and spread; of entropy, which no order changes, nothing is said."""
-    n, n_visible, far, farther = seen
+    n, n_visible, far, farther = counts
     mean, variance = (each[..., None] * eligible for each in nulls.on_set(torch.ones_like(n), n))
     for column, factors in (
         (FIRST, nulls.on_set(torch.ones_like(n), n_visible)),
