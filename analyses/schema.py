@@ -8,21 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from analyses.figures import measure_name
 from analyses.head_names import head_name
-from analyses.numerals import false_discovery_rate, interval, number, percent
+from analyses.numerals import false_discovery_rate, interval, number, percent, whole
 from analyses.plain_words import WORDS, carried
 from analyses.sections import Table, Text, bold, plain, soft
 
 Cells = Mapping[str, Any]
 _LONGEST = 28  # letters of a text on a terminal
 _signed = partial(number, sign=True)
-
-
-def _whole(value: Any) -> str:
-    return number(None if pd.isna(value) else int(value))
 
 
 def _estimate(value: float, low: float, high: float) -> Text:
@@ -53,11 +47,11 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "wrapped": ("w", str),
     "number": ("r", number),
     "signed": ("r", _signed),
-    "whole": ("r", _whole),
-    "share": ("r", lambda share: "–" if pd.isna(share) else percent(share)),
-    "shares": ("r", lambda low, high: "–" if pd.isna(low) else f"{percent(low)} to {percent(high)}"),
-    "answers": ("r", lambda flips, n: "–" if pd.isna(flips) else f"{flips:.0f} of {n:.0f} answers"),
-    "rate": ("r", lambda q: "–" if pd.isna(q) else false_discovery_rate(q)),
+    "whole": ("r", whole),
+    "share": ("r", percent),
+    "shares": ("r", lambda low, high: f"{percent(low)} to {percent(high)}".replace("– to –", "–")),
+    "answers": ("r", lambda flips, n: f"{whole(flips)} of {whole(n)} answers" if whole(flips) != "–" else "–"),
+    "rate": ("r", false_discovery_rate),
     "between": ("r", partial(interval, sign=True)),
     "bounds": ("r", interval),
     "estimate": ("l", _estimate),
@@ -66,8 +60,8 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "task": ("l", lambda answer, task: answer or task),
     "way": ("r", lambda way: {"noise": "removed", "denoise": "restored"}.get(way, way)),
     "rule": ("w", _rule),
-    "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {_whole(n)})"),
-    "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {_whole(n)})"),
+    "two shares": ("w", lambda head, rule, n: f"{number(head)} / {number(rule)} (n {whole(n)})"),
+    "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),
     "pairs": ("w", _pairs),
     "verdict": ("w", _verdict),
 }
