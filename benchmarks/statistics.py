@@ -230,7 +230,7 @@ def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
     assert isinstance(syntax, part_of_speech.Collector)
     largest = 0.0
     for sink in ("kept", "removed"):
-        own = at_position.totals[sink]
+        own = at_position.sums.totals[sink]
         means = (own.scores.sum(0) / own.weights.sum(0))[:-1]
         for at, name in enumerate(at_position.names):
             if f"{name} {sink}" in peer:
