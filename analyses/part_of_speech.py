@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -220,12 +219,8 @@ class Collector(Scoring):
 
 def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
     """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
-    found = np.full(batch.word_of.shape, -1)
-    for row, window in enumerate(batch.windows):
-        if window.text.tags is not None:
-            by_word = [tags.get(tag, len(tags)) for tag in window.text.tags[window.start : window.stop]]
-            found[row] = np.array([*by_word, -1])[batch.word_of[row].cpu().numpy()]  # NO_WORD is the last place
-    return torch.from_numpy(found).to(batch.device)
+    of_word = batch.by_word(lambda text: text.tags and [tags.get(tag, len(tags)) for tag in text.tags])
+    return torch.where(batch.word_of == NO_WORD, -1, of_word.gather(1, batch.word_of.clamp(min=0)))
 
 
 # The causal test: the number of the subject, across a distractor.

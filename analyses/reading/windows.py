@@ -209,6 +209,20 @@ class Batch:
         found = found.scatter_reduce_(1, at, column, "amin")[:, :-1]
         return torch.where(self.pieces > 0, found, 0)
 
+    def by_word(
+        self, values: Callable[[AnnotatedText], Sequence[int] | None], *, places: bool = False
+    ) -> Int[Tensor, "prompt word"]:
+        """A number of each shown word, from those of its text's words; -1 where there is none.
+
+        `places` are words of the text: they are counted in the window.
+        """
+        found = np.full(tuple(self.pieces.shape), -1)
+        for prompt, window in enumerate(self.windows):
+            if numbers := values(window.text):
+                shown = np.array(numbers[window.start : window.stop])
+                found[prompt, : len(shown)] = shown - window.start * places
+        return torch.from_numpy(found).to(self.device)
+
     @cached_property
     def sink(self) -> Sink:
         """What the second reading takes off."""

@@ -151,22 +151,21 @@ class Items:
         return inside & torch.isin(asked + words, asked + self.target[:, None])
 
     @cached_property
-    def tags(self) -> tuple[list[str], np.ndarray]:
-        """The tags of a batch, and the number of each shown word (prompt word): that of "" where it has none."""
-        numbers, found = {"": 0}, np.zeros(tuple(self.batch.pieces.shape), dtype=int)
-        for prompt, window in enumerate(self.batch.windows):
-            if window.text.tags is not None:
-                own = window.text.tags[window.start : window.stop]
-                found[prompt, : len(own)] = [numbers.setdefault(tag, len(numbers)) for tag in own]
-        return list(numbers), found
+    def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
+        """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
+        numbers: dict[str, int] = {}
+        of_words = self.batch.by_word(
+            lambda text: text.tags and [numbers.setdefault(tag, len(numbers)) for tag in text.tags]
+        )
+        return numbers, of_words
 
     def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
         n_words = self.batch.pieces.shape[1]
         word = torch.arange(n_words, device=self.prompt.device)
-        names, number = self.tags
-        wanted = np.array([name in tags for name in names])[number]
-        shown = torch.from_numpy(wanted).to(word.device) & (self.batch.pieces > 0)
+        numbers, of_words = self.tags
+        wanted = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
+        shown = torch.isin(of_words, wanted) & (self.batch.pieces > 0)
         if last_of_run:
             shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
         none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
@@ -245,7 +244,7 @@ class Choices:
     def _chance_of_tag(self) -> Float[Tensor, "item head"]:
         """How often each choice is right where the words of the target's tag, about as far away, change places."""
         items, chosen = self.items, self.kept.chosen
-        tags = torch.from_numpy(items.tags[1]).to(chosen.device)
+        _, tags = items.tags
         fits = self._among(items, without_first=False)[1]
         fits &= tags[items.prompt] == tags[items.prompt, items.target][:, None]  # item word
         hits = fits.gather(1, chosen.clamp(min=0)) & (chosen >= 0)
