@@ -89,7 +89,7 @@ def measure(grown: str, at: int, shape: Shape, budget: int) -> dict[str, object]
     healthy = run(model, pairs.clean, capture="decoder.0.attn.z")["decoder.0.attn.z"]
     cells = [
         timed(lambda head=head: run(model, pairs.corrupt, edit={"decoder.0.attn.z": patch(healthy, head=head)}), CPU)[0]
-        for head in range(4)
+        for head in (number % shape.heads for number in range(4))
     ]
     floor = multiply_adds(shape, "z", by_position=False) / best_rate(shape.d_model, CPU, torch.float32)
     return {

@@ -116,10 +116,10 @@ class AnnotatedText:
     def word_spans(self) -> tuple[tuple[int, int], ...]:
         """Where each word starts and ends in `text`, in characters."""
         spans: list[tuple[int, int]] = []
-        at = 0
+        start = 0
         for word, space in zip(self.words, self.space_after, strict=True):
-            spans.append((at, at + len(word)))
-            at += len(word) + space
+            spans.append((start, start + len(word)))
+            start += len(word) + space
         return tuple(spans)
 
     @cached_property

@@ -56,11 +56,11 @@ class Sites(dict[str, Site], Shown):
             layered = len(parts) > 2 and parts[1].isdigit()
             alike.setdefault(".".join([parts[0], "*", *parts[2:]]) if layered else name, []).append(site)
         facts = {}
-        for name, found in alike.items():
-            sizes = zip(found[0].axes, found[0].sizes, strict=True)
+        for name, layer_sites in alike.items():
+            sizes = zip(layer_sites[0].axes, layer_sites[0].sizes, strict=True)
             axes = " ".join(axis if size is None else f"{axis}:{size}" for axis, size in sizes)
-            layers = f"{so_many(len(found), 'layer')}, " * (len(found) > 1)
-            facts[name] = f"{layers}{axes} ({found[0].meaning})"
+            layers = f"{so_many(len(layer_sites), 'layer')}, " * (len(layer_sites) > 1)
+            facts[name] = f"{layers}{axes} ({layer_sites[0].meaning})"
         return f"{so_many(len(self), 'site')}; axes come after the prompt's", facts
 
 

@@ -93,8 +93,8 @@ def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
     """
     groups = (weights > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        (found,), _, error = _to_first_order(np.stack([totals, weights]), (1,), groups)
-    return found, error, groups
+        (ratios,), _, error = _to_first_order(np.stack([totals, weights]), (1,), groups)
+    return ratios, error, groups
 
 
 def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array, Array]:
@@ -172,12 +172,13 @@ def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]
         seed: of the resampling.
     """
     totals, weights, there = _over_pairs(effects, wholes)
-    found = estimate(totals, weights, present=there, seed=seed)
-    value, low, high = (each + 0.0 for each in (found.value, found.low, found.high))  # nothing of a negative whole is 0
-    p, crossed = found.two_sided, [each for each in clusters if len({*each}) >= FEWEST_CLUSTERS]
+    estimates = estimate(totals, weights, present=there, seed=seed)
+    # nothing of a negative whole is 0
+    value, low, high = (each + 0.0 for each in (estimates.value, estimates.low, estimates.high))
+    p, crossed = estimates.two_sided, [each for each in clusters if len({*each}) >= FEWEST_CLUSTERS]
     if crossed:
         with np.errstate(divide="ignore", invalid="ignore"):
-            influence = (totals - found.value * weights) / weights.sum(0)
+            influence = (totals - estimates.value * weights) / weights.sum(0)
             error = np.maximum(_crossed_error(influence, crossed), 0)
             degrees = min(len({*each}) for each in crossed) - 1
             apart = special.stdtrit(degrees, 0.975) * error
@@ -194,10 +195,10 @@ def _crossed_error(influence: Array, clusters: Sequence[Sequence[object]]) -> Ar
     """
     total, alone = np.zeros(influence.shape[1]), []
     for size in range(1, len(clusters) + 1):
-        for some in combinations(clusters, size):
-            names = {name: at for at, name in enumerate(dict.fromkeys(zip(*some, strict=True)))}
+        for ways in combinations(clusters, size):
+            names = {name: at for at, name in enumerate(dict.fromkeys(zip(*ways, strict=True)))}
             sums = np.zeros((len(names), influence.shape[1]))
-            np.add.at(sums, [names[name] for name in zip(*some, strict=True)], influence)
+            np.add.at(sums, [names[name] for name in zip(*ways, strict=True)], influence)
             variance = (sums**2).sum(0) * len(names) / max(len(names) - 1, 1)
             total += variance if size % 2 else -variance
             alone += [variance] if size == 1 else []
@@ -303,19 +304,22 @@ def _studentised_quantiles(
         return low, high
     draws = random.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
-    for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
-        own = slice(at, at + step)
-        if not (many := n_groups[own] >= _FEWEST_DRAWN).any():
+    for begin in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
+        columns = slice(begin, begin + step)
+        if not (enough := n_groups[columns] >= _FEWEST_DRAWN).any():
             continue
-        block = full[:, :, own]
+        block = full[:, :, columns]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
-        ratios, error = _ratios(sums, squares, signs, n_groups[own])
-        t = (_signed(signs, ratios) - value[own]) / error
+        ratios, error = _ratios(sums, squares, signs, n_groups[columns])
+        t = (_signed(signs, ratios) - value[columns]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
-        t = np.where(error <= 1e-3 * plain_error[own], 0.0, t)
+        t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
         drawn = _quantiles(t)
-        low[own], high[own] = np.where(many, drawn[0], low[own]), np.where(many, drawn[1], high[own])
+        low[columns], high[columns] = (
+            np.where(enough, drawn[0], low[columns]),
+            np.where(enough, drawn[1], high[columns]),
+        )
     return low, high
 
 
@@ -331,8 +335,9 @@ def _quantiles(t: Array) -> tuple[Array, Array]:
 def mean_interval(values: Array, *, seed: int = 0) -> tuple[float, float, float, float]:
     """Mean of independent observations (prompts), its studentised 95% interval, and a two-sided p for mean != 0."""
     values = np.asarray(values, dtype=float)[:, None]
-    found = estimate(values, np.ones_like(values), seed=seed)
-    value, low, high, p = (float(each[0]) for each in (found.value, found.low, found.high, found.two_sided))
+    estimates = estimate(values, np.ones_like(values), seed=seed)
+    columns = estimates.value, estimates.low, estimates.high, estimates.two_sided
+    value, low, high, p = (float(column[0]) for column in columns)
     return value, low, high, p
 
 

@@ -293,11 +293,11 @@ def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)
     chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
     gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
-    attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
+    beyond = low > bar  # the whole interval: the best of a thousand heads that have learnt nothing is exceeded by luck
+    attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & beyond
     size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
     moves = (size >= NOTABLE_EFFECT) & (least > 0)
-    looks = low > bar  # the best of a thousand heads that have learnt nothing is itself exceeded by luck
-    holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves & looks}
+    holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves & beyond}
     p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
     smallest = np.minimum.reduce([np.where(holds[kind] & rows["label"].notna(), each, 1.0) for kind, each in p.items()])
     called = rows[CELL].assign(p=smallest)

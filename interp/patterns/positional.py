@@ -1,4 +1,4 @@
-"""Where does a head look, counted in positions? Previous token, fixed offsets, the first token, copies, distance.
+"""Where does a head attend, in positions? Previous token, fixed offsets, the first token, copies, distance.
 
 Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures/position.md`.
 Offsets are key - query, so the previous token is -1.
@@ -46,8 +46,8 @@ def score(pattern: Pattern, rows: Rows, *, causal: bool, sink_removed: bool = Fa
     With `sink_removed` the first position is taken off and the rest renormalised; rows that keep less than 0.01 of
     their mass, and rows whose key would be the first position, are not eligible.
     """
-    found = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
-    return found.scores, found.counts
+    sums = Questions(rows, causal=causal).read(pattern)["removed" if sink_removed else "kept"]
+    return sums.scores, sums.counts
 
 
 # Which keys satisfy a measure (`prompt query key`), whether a row sees them or not.
@@ -79,7 +79,7 @@ def after_copies(rows: Rows) -> Claims:
 
 
 class Questions:
-    """What the rows of a batch are asked, the same for every head: made once, read with any number of patterns."""
+    """What every measure reads of a batch's rows: worked out once, applied to any number of patterns."""
 
     def __init__(self, rows: Rows, *, causal: bool):
         around = [near(rows, offset) for offset in offsets(causal)]
