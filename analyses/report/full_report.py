@@ -130,7 +130,8 @@ def find(
     with meanwhile([partial(_timed, part, run) for part in meant.values()], crowded=True) as ended:
         if labels:
             labelled = _labelled(run, model, known, results, exact=exact)
-            facts = _facts({**behaviour_results.tables(results), **labelled.tables}, known)
+            evidence = {"labels": labelled.labels, "evidence": labelled.evidence}
+            facts = _facts({**behaviour_results.tables(results), **evidence}, known)
             parts["labels"] = label_section.section(labelled, model, known, facts)
         else:
             facts = _facts(behaviour_results.tables(results), known)
