@@ -64,7 +64,8 @@ def curves(
         figure, axes = style.panels(title, len(panels), height=2.6, columns=min(2, len(panels)))
         for axis, (heading, label, x, lines) in zip(axes, panels, strict=False):
             for name, y in lines.items():
-                colour, line, width = (*styles[name].split(), "-", "1.5")[:3]
+                words = styles[name].split()
+                colour, line, width = (*words, *("-", "1.5")[len(words) - 1 :])
                 axis.plot(x, y, f"o{line}", color=getattr(style, colour), lw=float(width), ms=3.5, label=name)
             axis.set(xscale="log", yscale="log", xlabel=label, ylabel=unit, title=heading)
             axis.set_xticks([*x], labels=[f"{value:,}" for value in x])
