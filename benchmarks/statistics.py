@@ -212,7 +212,7 @@ def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
     assert isinstance(syntax, part_of_speech.Collector)
     largest = 0.0
     for sink in ("kept", "removed"):
-        totals = at_position.totals[sink]
+        totals = at_position.sums.totals[sink]
         means = (totals.scores.sum(0) / totals.weights.sum(0))[:-1]
         for at, name in enumerate(at_position.names):
             if f"{name} {sink}" in peer:
