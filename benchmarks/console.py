@@ -62,15 +62,19 @@ def curves(
     @style.styled
     def draw() -> None:
         figure, axes = style.panels(title, len(panels), height=2.6, columns=min(2, len(panels)))
+        shown: set[str] = set()
         for axis, (heading, label, x, lines) in zip(axes, panels, strict=False):
             for name, y in lines.items():
-                colour, line, width = (*styles[name].split(), "-", "1.5")[:3]
+                words = styles[name].split()
+                colour, line, width = (*words, *("-", "1.5")[len(words) - 1 :])
                 axis.plot(x, y, f"o{line}", color=getattr(style, colour), lw=float(width), ms=3.5, label=name)
             axis.set(xscale="log", yscale="log", xlabel=label, ylabel=unit, title=heading)
             axis.set_xticks([*x], labels=[f"{value:,}" for value in x])
             axis.minorticks_off()
             axis.yaxis.set_major_formatter("{x:g}")
-        axes[0].legend(frameon=False, fontsize=7)
+            if not lines.keys() <= shown:
+                axis.legend(frameon=False, fontsize=7)
+                shown |= lines.keys()
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=110)
 
