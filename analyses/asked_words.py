@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analyses.measures import Looks, Measure, Rival, Shown
+from analyses.plain_words import Label
 from analyses.reading.windows import Batch, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.rivals.relations import NEAREST, OFFSETS, Items
-from analyses.rivals.rules import ANY
 from interp.tokens import NO_WORD
 
 _RULES = {each.name: each for each in (*OFFSETS, *NEAREST)}
@@ -61,11 +61,12 @@ def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> li
         causal: whether words see no later one; what is not seen is not sought.
     """
     of_mentions = measure.rivals in (RIVALS, PREDICTING_RIVALS)
-    rule = label.removeprefix("rule:") if label.startswith("rule:") else ""
+    called = Label.parse(label)
+    rule = called.name if called.kind == "rule" else ""
     if of_mentions:
         return [_of_mentions(measure, rule, window) for window in batch.windows]
-    if rule.startswith(ANY):
-        sought = [_of_tag(window, rule.removeprefix(ANY)) for window in batch.windows]
+    if called.kind == "any":
+        sought = [_of_tag(window, called.target) for window in batch.windows]
     elif rule in _RULES and measure.pairs is not None:
         sought = _of_rule(measure, _RULES[rule], batch, causal=causal)
     else:

@@ -20,6 +20,7 @@ from torch import Tensor
 from analyses.gender_pairs import effects
 from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
+from analyses.plain_words import Words
 from analyses.reading.collectors import Readings, ReadsFewRows, Scoring, measured
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.rivals import antecedents
@@ -66,11 +67,20 @@ def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> L
 
 _ALL: dict[str, Any] = {"claims": _chain, "rivals": RIVALS, "null": "same distance"}
 _NAMED: dict[str, Any] = _ALL | {"claims": partial(_chain, named=True)}
+_WORDS = Words("antecedent", "goes from a pronoun to what it stands for", "pronouns", "one that they stand for")
+_MASS = Words("antecedent’s share", "gives what a pronoun stands for", share="{} of what it gives mentions before it")
+_AHEAD = Words(
+    "antecedent ahead",
+    "looks at what the next pronoun will mean",
+    "words before a pronoun",
+    "one that the pronoun will stand for",
+)
 # The named items carry the evidence of a coreference head, and the label says what it is.
 MEASURES = (
     Measure(
         "antecedent",
         "the pronoun’s most attended candidate is one that it stands for",
+        words=_WORDS,
         label=None,
         together="antecedent",
         reference="nearest",
@@ -81,6 +91,7 @@ MEASURES = (
     Measure(
         "antecedent:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_WORDS.named,
         label="antecedent",
         together="antecedent",
         tasks=("gender", "name-gender"),
@@ -90,6 +101,7 @@ MEASURES = (
     Measure(
         "antecedent-mass",
         "share of the candidates’ attention that falls on what the pronoun stands for",
+        words=_MASS,
         hidden=False,
         label=None,
         together="antecedent-mass",
@@ -99,6 +111,7 @@ MEASURES = (
     Measure(
         "antecedent-mass:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_MASS.named,
         hidden=False,
         label=None,
         together="antecedent-mass",
@@ -111,6 +124,7 @@ PREDICTING = (
     Measure(
         "antecedent-predicting",
         "the same from the token before the pronoun, where it is predicted",
+        words=_AHEAD,
         claims=partial(_chain, predicting=True),
         label=None,
         together="antecedent-predicting",
@@ -120,6 +134,7 @@ PREDICTING = (
     Measure(
         "antecedent-predicting:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_AHEAD.named,
         claims=partial(_chain, predicting=True, named=True),
         label="antecedent-predicting",
         together="antecedent-predicting",

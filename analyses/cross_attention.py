@@ -9,6 +9,7 @@ import torch
 
 from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
+from analyses.plain_words import Words
 from analyses.reading.collectors import Scoring
 from analyses.reading.windows import Batch
 from interp import InputError, Model
@@ -19,11 +20,13 @@ from interp.patterns.rows import SINKS
 _UNIFORM, _NO_ORDER = Rival("uniform", lambda crossing: crossing.uniform), Rival("no order", 0.0)
 _ROWS: dict[str, Any] = {"rivals": (_UNIFORM,), "of_words": False}
 _ORDER: dict[str, Any] = _ROWS | {"rivals": (_NO_ORDER,), "recorded": "monotonicity"}
+_FIRST = Words("first token", "rests on the first token", "words", "the first token")
+_IN_ORDER = Words("source in order", "walks through the source in order")
 _MEASURES = (  # in the order of `MEASURES`; the last is a number a text
-    Measure("first-token", "attention to the first source token", **_ROWS),
+    Measure("first-token", "attention to the first source token", words=_FIRST, **_ROWS),
     Measure("entropy", "how evenly attention is spread over the source", unit="entropy", **_ROWS),
     Measure("diagonal", "how far from the diagonal attention falls", unit="progress", **_ROWS),
-    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", **_ORDER),
+    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", words=_IN_ORDER, **_ORDER),
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from jaxtyping import Bool
 from torch import Tensor
 
+from analyses.plain_words import Label, Words
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, one_of
 from interp.patterns import Rows
@@ -21,6 +22,7 @@ Quantity = Literal["gain", "value", "lift"]
 Null = Literal["any key", "same distance", "none"]
 Attending = Literal["self", "cross"]
 Probe = Literal["tag", "antecedent"]
+UNSAID = Words("", "")
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
 
@@ -129,6 +131,7 @@ class Measure:
 
     name        as tables have it: `previous-token`, `relation:obj:dependent->head`
     title       the same in plain words
+    words       how it is worded of a head, and in examples; by default from its name or title
     unit        a key of `UNITS`
     mask        of the rows of a batch, the keys that satisfy it (`prompt query key`); None where there are none to
                 point at (entropy)
@@ -172,8 +175,11 @@ class Measure:
     tasks: Sequence[str] = ()
     corpus: str = ""
     recorded: str = ""
+    words: Words = UNSAID
 
     def __post_init__(self):
+        if not self.words.short:
+            object.__setattr__(self, "words", Label.parse(self.name).words(self.title))
         if self.unit not in UNITS:
             raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
         one_of("null", self.null, Null)

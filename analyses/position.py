@@ -19,6 +19,7 @@ from torch import Tensor
 from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
 from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
+from analyses.plain_words import Words
 from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.inputs import given, is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
@@ -73,6 +74,8 @@ def _at(offset: int) -> Callable[[Rows], Tensor]:
 
 def _offset_measure(offset: int) -> Measure:
     name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
+    there = f"token {way}"
+    near = {"words": Words(there, f"looks at the {there}", "words", f"the {there}")} if abs(offset) == 1 else {}
     return Measure(
         name,
         f"attention to the token {abs(offset)} {way}",
@@ -80,19 +83,34 @@ def _offset_measure(offset: int) -> Measure:
         later=offset > 0,
         tasks=("repeat",) if offset == -1 else (),
         recorded=name if offset == -1 else "",
+        **near,
         **_ROWS,
     )
 
 
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
-    Measure("first-token", "attention to the first token", mask=positional.first_token, **_ROWS),
-    Measure("self", "attention to the token itself", mask=_at(0), hidden=False, **_ROWS),
+    Measure(
+        "first-token",
+        "attention to the first token",
+        mask=positional.first_token,
+        words=Words("first token", "rests on the first token", "words", "the first token"),
+        **_ROWS,
+    ),
+    Measure(
+        "self",
+        "attention to the token itself",
+        mask=_at(0),
+        hidden=False,
+        words=Words("itself", "looks at the token itself", "words", "the word itself"),
+        **_ROWS,
+    ),
     Measure(
         "duplicate-token",
         "attention to earlier copies of the same token",
         mask=positional.earlier_copies,
         tasks=("repeat",),
+        words=Words("same token", "looks at earlier copies of the same token", "repeated words", "an earlier copy"),
         **_ROWS,
     ),
     Measure("distance", "mean distance of attention", unit="tokens", **_ROWS),
@@ -103,6 +121,7 @@ MEASURES = (
         rivals=(Rival("untrained heads", None),),
         of_words=False,
         label=None,
+        words=Words("one distance", "looks hardest at one and the same distance", share="in {} of cases"),
     ),
     Measure(
         "induction",
@@ -111,6 +130,12 @@ MEASURES = (
         tasks=("repeat",),
         corpus=REPEATS,
         recorded="induction",
+        words=Words(
+            "induction",
+            "looks at what followed this token before (induction)",
+            "repeated words",
+            "what followed an earlier copy",
+        ),
         **_ROWS,
     ),
 )

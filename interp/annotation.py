@@ -1,6 +1,6 @@
-"""What is known about a text: its words, and for some texts their tags, lemmas, relations and coreference chains.
+"""Annotated texts: words, and for some texts their tags, lemmas, relations and coreference chains.
 
-Readers and generators produce `AnnotatedText`; analyses consume it. A word is addressed by its index in `words`.
+A word is addressed by its index in `words`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

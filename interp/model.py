@@ -1,7 +1,7 @@
-"""What runs a model: all that reading and changing it in one call needs, whatever it is made of.
+"""The protocol of models: all that capturing and editing in one call needs.
 
-A `Transformer` is one; so is a model that another library runs. What needs more, its blocks and weights one at a time,
-takes a `Transformer` (`interp.transformer.with_parts`).
+A `Transformer` is one; so is a model that another library runs. What needs blocks and weights one at a time takes a
+`Transformer` (`interp.transformer.with_parts`).
 """
 
 from collections.abc import Mapping

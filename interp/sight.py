@@ -1,4 +1,4 @@
-"""Who may attend to whom: the causal mask, padding and positions of one call, made once and shared by all layers."""
+"""Who may attend to whom: causal mask, padding and positions of one call, shared by all layers."""
 
 from dataclasses import dataclass, replace
 

@@ -56,19 +56,17 @@ def estimate(
     """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
-    of a ratio or a difference of two. Of three to seven groups it is Student's, of the same error: of so few that are
-    drawn again, some draws hardly vary, and bounds in units of their error are anything. `p` is Student's t with
-    groups - 1 degrees of freedom, of t or of a t freed from what the groups' skewness does to it (Hall 1992), whichever
-    says less: Hall's transformation only ever adds doubt here, since far out its cube calls t larger than it is. Where
-    all n groups say the same, to a millionth, p is that of a sign test, 2^-n, and the interval that of n + 1 groups of
-    which one says 0; where all say 0, nothing tells how large another might be, and it is 0 to 0. Columns without
-    weight are NaN; in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the
-    interval is.
+    of a ratio or a difference of two. For three to seven groups it is Student's, with the same error: some draws of so
+    few hardly vary, and bounds in units of their error are arbitrary. `p` is Student's t with groups - 1 degrees of
+    freedom, of t or of Hall's t without the groups' skewness (1992), whichever is less certain: far out, Hall's cube
+    overstates t. If all n groups agree to a millionth, p is that of a sign test, 2^-n, and the interval that of n + 1
+    groups of which one says 0; if all say 0, it is 0 to 0. Columns without weight are NaN. With weight in one group
+    only the value is defined, in two groups all but the interval.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
         present: which groups were observed (in every column, or group x column); by default those with weight in it.
-            Say it where weights are differences, which may be nothing in a group that was observed.
+            Give it if weights are differences, which may be 0 in an observed group.
         seed: of the resampling.
     """
     beside = [] if baseline_totals is None or baseline_weights is None else [baseline_totals, baseline_weights]
@@ -145,9 +143,9 @@ def _unskewed(t: Array, influence: Array) -> Array:
 
 @dataclass(frozen=True)
 class Shares:
-    """What share of a whole difference each column carries, over `n` pairs; every field has one value a column.
+    """The share of a whole difference in each column, over `n` pairs; 1 is the whole. Fields have one value a column.
 
-    1 is the whole, 0 nothing. `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
+    `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
     """
 
     value: Array
@@ -160,15 +158,15 @@ class Shares:
 def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]] = (), seed: int = 0) -> Shares:
     """Sum of a column's effects over the sum of the wholes, over the pairs in which it has an effect (not NaN).
 
-    A pair whose whole difference is 0 is a pair like any other: its effect counts above, it adds nothing below, and it
-    is one of the `n` that are resampled. Leaving it out would call a share larger the less its pairs differ.
+    A pair whose whole difference is 0 counts like any other: its effect adds to the numerator, and it is resampled.
+    Without such pairs a share would be larger the less its pairs differ.
 
     Args:
         effects: pair x column, or pair x anything that broadcasts; NaN where a pair lacks the column.
         wholes: of each pair.
-        clusters: ways in which pairs are related, each with a name a pair: those of one name are not independent. Error
+        clusters: ways in which pairs are related, each with a name a pair: pairs of one name are not independent. Error
             and test are then of crossed clusters (Cameron, Gelbach & Miller 2011), Student's t with one degree less
-            than the fewest clusters. A way with fewer than eight names is taken as fixed: the finding is about these.
+            than the fewest clusters. A way with fewer than eight names is fixed: the finding is about these names.
         seed: of the resampling.
     """
     totals, weights, there = _over_pairs(effects, wholes)
@@ -234,9 +232,9 @@ class Contrast:
 def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
     """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
 
-    Interval and p are made as in `estimate`. Ratios that are the same in every group cancel exactly if they stand
-    beside each other: what is compared with itself differs by 0, with p 1. Columns in which a ratio has no weight are
-    NaN; in a column with fewer than two groups the value stands and the rest is NaN, with two the interval is.
+    Interval and p are as in `estimate`. Equal neighbouring ratios cancel exactly: what is compared with itself differs
+    by 0, with p 1. Columns in which a ratio has no weight are NaN. With one group only the value is defined, with two
+    all but the interval.
 
     Args:
         totals, weights: ratio x group x column. A group counts in a column where any ratio has weight in it.

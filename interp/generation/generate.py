@@ -47,10 +47,9 @@ def generate(
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
-    Where there is an encoder, it reads the prompts, and what is returned is the decoder's text, from the id that it
-    begins with. `model.config.writing` is followed: what is written first, last and never, and what ends a text. A text
-    also ends when the decoder's context is full. Other strategies that a model's files may name (beams, penalties) are
-    not.
+    Where there is an encoder, it reads the prompts, and the result is the decoder's text, from its start id on.
+    `model.config.writing` says what is written first, last and never, and what ends a text. A text also ends when the
+    decoder's context is full. Other strategies in a model's files (beams, penalties) are ignored.
 
     Args:
         model: a decoder, with an encoder or without; the edits of an `edited` one come before `edit`.
@@ -60,16 +59,16 @@ def generate(
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
         top_p: draw among the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman 2020).
-        repetition_penalty: what logits of tokens that the text has already are divided by, or multiplied where they are
-            below 0, before all else (Keskar 2019); 1 is none.
+        repetition_penalty: divides the logits of tokens that the text has already, or multiplies them below 0, before
+            all else (Keskar 2019); 1 is none.
         stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
-            have ended; by default the ids of `model.config.writing`, and none where that names none.
-        seed: of the draws, which are each prompt's own: the same alone and in any batch. Copies of a prompt differ.
-        edit: as in `run`, with the effect that it would have if the whole text were read at once by `run`. Positions
-            are those of each whole text; negative ones count from its prompt's end, and a `step` may be given:
-            `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))` all that is written. A
-            function gets what each pass reads anew: the prompts, then a position at a time.
-        capture: as in `run`; each site has all positions that were read, which the last token written was not.
+            have ended; by default the ids of `model.config.writing`.
+        seed: of each prompt's own draws, the same alone and in any batch. Copies of a prompt differ.
+        edit: as in `run`, as if it read the whole text at once. Positions are those of each whole text; negative ones
+            count from its prompt's end, and a `step` may be given: `put(v, position=-1)` changes the prompt's last
+            token, `add(v, step=slice(1, None))` all that is written. A function gets the prompts, then one position at
+            a time.
+        capture: as in `run`; each site has all positions that were read, so not the last token written.
 
     Raises:
         InputError: the model has no decoder or no output layer, the decoder's start is not known, settings are out of
@@ -86,8 +85,8 @@ def generate(
 def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
     """What is written behind each prompt, piece by piece: a string for each prompt after each token.
 
-    `settings` are those of `generate`, captures aside. A piece is empty where a character is not whole yet, or the text
-    has ended. Whoever has seen enough leaves the loop.
+    `settings` are those of `generate`, except captures. A piece is empty while a character is incomplete, and after the
+    text has ended.
 
     Raises:
         InputError: as `generate`; the model has no tokenizer.

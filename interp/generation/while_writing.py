@@ -1,7 +1,7 @@
-"""What is read and changed while text is written: one pass after another sees a few columns of one long text.
+"""Captures and edits while text is written, pass after pass over a few columns of one long text.
 
-An edit has in every pass the effect that it would have if the whole text were read at once: it gets a pass's own
-columns, and where it selects positions or steps they are set into the whole text's first.
+An edit has the effect that it would have if the whole text were read at once: it gets the columns of a pass, which are
+put into the whole text's first if it selects positions or steps.
 """
 
 from collections.abc import Iterable, Sequence

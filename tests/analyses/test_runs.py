@@ -133,8 +133,8 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
         (facts_of(leave("foreign"), made_by="someone"), "its run.json is not one of interp's"),
         (tmp_path / "nowhere", f"no such directory; {left}"),
         (tmp_path, f"no run.json is in it; {left}"),
-        (damaged, f"{as_left} it, got"),
-        (nested, f"{as_left} it, got"),
+        (damaged, f"{as_left}, got"),
+        (nested, f"{as_left}, got"),
         (trained, "a training run, which has no tables: interp report --over-training"),
     ):
         with pytest.raises(InputError, match=re.escape(said)) as refusal:

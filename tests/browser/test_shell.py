@@ -285,6 +285,6 @@ def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():
 
     given = [Section("One", [Bold([bold("L1.H3")]), bold("cross.L0.H1"), bold("L1.H4"), "as L1.H3 does"])]
     html = render("What?", [], given, {})
-    assert html.count('href="#L1.H3"') == 1
+    assert html.count('href="#L1.H3"') == 2
     assert html.count('href="#cross.L0.H1"') == 1
     assert "#L1.H4" not in html
