@@ -57,12 +57,12 @@ def measure(
 
 def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> Looks:
     """From a pronoun's pieces, or from the token before them, to the head words of its chain before it."""
-    found: Looks = {}
+    looks_by_row: Looks = {}
     for item in _shown(shown, antecedent_items(shown.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
         looks = pieces_of(shown, right) if item.named or not named else {}
-        found |= {min(looks) - 1: looks[min(looks)]} if predicting and looks else looks
-    return found
+        looks_by_row |= {min(looks) - 1: looks[min(looks)]} if predicting and looks else looks
+    return looks_by_row
 
 
 _ALL: dict[str, Any] = {"claims": _chain, "rivals": RIVALS, "null": "same distance"}
@@ -161,10 +161,10 @@ class _Reader:
         items: _Items | None = None
         before: list[_Question] = []
         for sink in SINKS:
-            asked = [*questions] if sink == "kept" else _without_sink(questions)
-            if asked and asked != before:
-                items, before = _Items.of(asked, self.rivals, batch.device), asked
-            if not asked or items is None:
+            shown = [*questions] if sink == "kept" else _without_sink(questions)
+            if shown and shown != before:
+                items, before = _Items.of(shown, self.rivals, batch.device), shown
+            if not shown or items is None:
                 continue
             where, removed = (items.prompt, items.pronoun, items.candidates), sink == "removed"
             scores, lost = attention_to_candidates(batch, *where, sink_removed=removed, predicting=self.predicting)
@@ -221,8 +221,8 @@ class Collector(Scoring, ReadsFewRows):
             "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
-        asked = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
-        self.readers = [_Reader(self.heads, measures, rules=rules) for measures in asked]
+        places = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
+        self.readers = [_Reader(self.heads, measures, rules=rules) for measures in places]
         # a long text comes in many windows
         self._asked_in = lru_cache(512)(partial(items_and_unasked, pronouns=pronouns))
 
@@ -265,12 +265,12 @@ def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]
 
 def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
     """The item without the candidates that are absent; None where no right or no wrong one is left."""
-    kept = [index for index, word in enumerate(item.candidates) if word not in absent]
-    if len(kept) == len(item.candidates):
+    left = [index for index, word in enumerate(item.candidates) if word not in absent]
+    if len(left) == len(item.candidates):
         return item
-    if len({item.correct[index] for index in kept}) < 2:
+    if len({item.correct[index] for index in left}) < 2:
         return None
-    return item.keeping(kept)
+    return item.keeping(left)
 
 
 def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
@@ -364,8 +364,8 @@ def attention_to_candidates(
     rows = batch.attention.rows(prompt[item], column)
     gone = torch.zeros_like(rows[..., 0])
     if sink_removed:
-        rows, kept = remove_sink(rows)
-        gone = (~kept).to(rows)
+        rows, enough = remove_sink(rows)
+        gone = (~enough).to(rows)
     pooled = rows.new_zeros(len(prompt), *rows.shape[1:]).index_add_(0, item, rows) / pieces[..., None]
     belongs = (word_of[:, :, None] == candidates[:, None]).to(rows)
     lost = gone.new_zeros(len(prompt), gone.shape[1]).index_add_(0, item, gone) > 0

@@ -118,8 +118,8 @@ def measure_pairs(
     Raises:
         InputError: the corpus is empty, no text has such a pair, or the model has no tokenizer.
     """
-    asked = [_with_rivals(Measure(name, title, pairs=pairs))]
-    return measured(Collector(model, measures=asked), model, corpus, seed=seed, progress=progress).heads
+    measures = [_with_rivals(Measure(name, title, pairs=pairs))]
+    return measured(Collector(model, measures=measures), model, corpus, seed=seed, progress=progress).heads
 
 
 def read_file(path: Path) -> list[str | Behaviour]:
@@ -137,10 +137,10 @@ def read_file(path: Path) -> list[str | Behaviour]:
         raise InputError(f"{path}: {type(error).__name__}: {error}") from error
     listed = [names[name] for name in ("BEHAVIOURS", "MEASURES") if name in names]
     made = [each for values in listed for each in values] if listed else list(names.values())
-    found = [each for each in {id(each): each for each in made}.values() if isinstance(each, Behaviour | Measure)]
-    if not found:
+    behaviours = [each for each in {id(each): each for each in made}.values() if isinstance(each, Behaviour | Measure)]
+    if not behaviours:
         raise InputError(f"{path}: expected a Measure or a Behaviour at the top level, found none")
-    return as_behaviours(found)
+    return as_behaviours(behaviours)
 
 
 class Collector(Scoring):
@@ -208,12 +208,12 @@ class _Chosen:
 
 def _pairs(measure: Measure, text: AnnotatedText) -> list[tuple[int, int]]:
     assert measure.pairs is not None
-    found, n = sorted({*measure.pairs(text)}), len(text.words)
-    if outside := [pair for pair in found if not all(0 <= word < n for word in pair)]:
+    pairs, n = sorted({*measure.pairs(text)}), len(text.words)
+    if outside := [pair for pair in pairs if not all(0 <= word < n for word in pair)]:
         raise InputError(
             f"measure {measure.name}: expected pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
         )
-    return found
+    return pairs
 
 
 def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query key"]:

@@ -177,22 +177,22 @@ class Collector(Scoring):
             if self.records is not None and not self.records.full:
                 self.records.add(choices.beside_rules())
             received = turned(batch) if self.turned else batch
-            asked = Items.of(received, self.relations, self.causal, self.counts, turned=True)
-            if self.turned and len(asked):
-                self.received.read(Choices(received, asked), "kept")
+            turned_items = Items.of(received, self.relations, self.causal, self.counts, turned=True)
+            if self.turned and len(turned_items):
+                self.received.read(Choices(received, turned_items), "kept")
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
         word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
-        other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
         lifts, tags = self.lifts["kept"], _tags_of_pieces(batch, self.tags)
         asking = lifts.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word_of.clamp(min=0)))
-        rows = TagRows(lifts.bins, batch.pattern, other & visible, tags, asking)
+        rows = TagRows(lifts.bins, batch.pattern, others & visible, tags, asking)
         lifts.add(batch.groups, rows.with_first, asking, visible)
-        seen = visible.clone()
-        seen[..., 0] = False
-        self.lifts["removed"].add(batch.groups, rows.without_first, asking, seen, batch.sink.scale)
+        visible_rest = visible.clone()
+        visible_rest[..., 0] = False
+        self.lifts["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
 
     def _count_foreign_tags(self, batch: Batch) -> None:
         """Words of another tag set are keys like any others, but no measure is about them."""
@@ -298,15 +298,15 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
     def length(noun: str) -> int:
         return len(tokenizer.continuation(" " + noun))
 
-    own = [(one, many) for one, many in NOUNS if length(one) == length(many)]
-    if len(own) >= 8:
-        return own
+    same_noun = [(one, many) for one, many in NOUNS if length(one) == length(many)]
+    if len(same_noun) >= 8:
+        return same_noun
     plurals = [plural for _, plural in NOUNS]
     rng.shuffle(plurals)
     mixed = [
         (one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]
     ]
-    return own + mixed
+    return same_noun + mixed
 
 
 BEHAVIOUR = Behaviour(

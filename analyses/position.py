@@ -198,8 +198,8 @@ def _lot(window: Window) -> bytes:
 def untrained_share(model: Model, heads: Heads, drawn: Sequence[Window], seeds: Sequence[int]) -> float:
     """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
     tasks = [partial(_untrained_modes, model, heads, drawn, seed, half) for seed in seeds for half in (0, 1)]
-    found = side_by_side(tasks)
-    whole = [positional.Modes(one + other).finish() for one, other in zip(found[::2], found[1::2], strict=True)]
+    counts = side_by_side(tasks)
+    whole = [positional.Modes(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
     return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
 
 
@@ -282,14 +282,14 @@ def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
     ids = repeated(model, length, count, seed)
     start = ids.shape[1] - 2 * length
-    asked = start + length // 2  # the token of the first copy whose successor is asked for
+    column = start + length // 2  # the token of the first copy whose successor is asked for
     generator = torch.Generator().manual_seed(seed)
-    other = torch.randint(asked + 2, start + length - 1, (count,), generator=generator)
+    partner = torch.randint(column + 2, start + length - 1, (count,), generator=generator)
     row = torch.arange(count)
-    clean = ids[:, : asked + length + 1]
+    clean = ids[:, : column + length + 1]
     corrupt = clean.clone()
-    corrupt[row, asked], corrupt[row, other] = clean[row, other], clean[row, asked]
-    pairs = Pairs.from_ids(model, clean, corrupt, clean[row, asked + 1], clean[row, other + 1]).to(model.device)
+    corrupt[row, column], corrupt[row, partner] = clean[row, partner], clean[row, column]
+    pairs = Pairs.from_ids(model, clean, corrupt, clean[row, column + 1], clean[row, partner + 1]).to(model.device)
     copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
     return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
 

@@ -143,14 +143,14 @@ def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Co
     Raises:
         InputError: as `collect`.
     """
-    reading.few_rows = all(isinstance(each, ReadsFewRows) for each in (*collectors, *by_norm))
+    reading.few_rows = all(isinstance(collector, ReadsFewRows) for collector in (*collectors, *by_norm))
     for batch in reading:
-        for each in collectors:
-            each.add(batch)
+        for collector in collectors:
+            collector.add(batch)
         if by_norm:
             weighed = batch.by_norm
-            for each in by_norm:
-                each.add(weighed)
+            for collector in by_norm:
+                collector.add(weighed)
 
 
 def collected(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
@@ -179,10 +179,10 @@ def measured(
         InputError: the corpus is empty or lacks what is measured, or is of words where the model has no tokenizer.
     """
     whole_number("seed", seed)
-    (found,) = collect(Reading(model, corpus, progress), [collector])
-    if isinstance(found, InputError):
-        raise found
-    return found.measured(seed=seed)
+    (collected_sums,) = collect(Reading(model, corpus, progress), [collector])
+    if isinstance(collected_sums, InputError):
+        raise collected_sums
+    return collected_sums.measured(seed=seed)
 
 
 def summary(reading: Reading) -> dict[str, Any]:

@@ -78,8 +78,8 @@ class Pairs:
         prompt, query, key = self._at
         away = key - query
         far = [self.other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
-        one = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
-        columns = [*one, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
+        ends = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
+        columns = [*ends, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
         columns += [self.other & (self.tags[prompt, key] == number) for number in range(len(TAGS))]
         columns += [*self._chosen(self._by_rule(NEAREST)), *self._chosen(self._by_mention())]
         return torch.stack([*columns, *self._related()], 1)
@@ -100,8 +100,8 @@ class Pairs:
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
         prompt, query, key = self._at
-        of = self.tags[prompt, query], self.tags[prompt, key]
-        return torch.where(self.other & (of[0] >= 0) & (of[1] >= 0), of[0] * len(TAGS) + of[1], -1)
+        both = self.tags[prompt, query], self.tags[prompt, key]
+        return torch.where(self.other & (both[0] >= 0) & (both[1] >= 0), both[0] * len(TAGS) + both[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
@@ -114,9 +114,9 @@ class Pairs:
         prompt, query, key = self._at
         numbers: dict[str, int] = {}
         form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
-        own, before = form[prompt, query], (key - 1).clamp(min=0)
-        after = (form[prompt, before] == own) & (key > 0) & (before != query)
-        return [self.other & (form[prompt, key] == own), self.other & after]
+        query_form, before = form[prompt, query], (key - 1).clamp(min=0)
+        after = (form[prompt, before] == query_form) & (key > 0) & (before != query)
+        return [self.other & (form[prompt, key] == query_form), self.other & after]
 
     def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
         """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
@@ -128,13 +128,13 @@ class Pairs:
 
     def _by_mention(self) -> Int[Tensor, "item rule"]:
         """The mention that each rule of reference chooses for a pronoun."""
-        found = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
+        words_by_rule = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
         for prompt, window in enumerate(self.batch.windows):
             for item in antecedent_items(window.text):
                 if window.scores(item.pronoun):
                     words = [item.candidates[int(np.argmax(rule(item)))] for rule in _MENTIONS]
-                    found[prompt, item.pronoun - window.start] = np.array(words) - window.start
-        return torch.from_numpy(found).to(self.query.device)[self.prompt, self.query]
+                    words_by_rule[prompt, item.pronoun - window.start] = np.array(words) - window.start
+        return torch.from_numpy(words_by_rule).to(self.query.device)[self.prompt, self.query]
 
     def _related(self) -> list[Bool[Tensor, " pair"]]:
         """Heads and dependents by relation, and other mentions of the same chain."""
@@ -153,10 +153,10 @@ class Pairs:
         )
         up = self.other & (heads[prompt, query] == key), edges[prompt, query]
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]
-        found = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
+        linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
         chains = self.batch.by_word(_chains)
         same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
-        return [*found, self.other & same]
+        return [*linked_by, self.other & same]
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:
@@ -164,7 +164,7 @@ def _chains(text: AnnotatedText) -> list[int] | None:
     if not text.mentions:
         return None
     numbers: dict[str, int] = {}
-    found = [-1] * len(text.words)
+    chains = [-1] * len(text.words)
     for mention in text.mentions:
-        found[mention.head] = numbers.setdefault(mention.chain, len(numbers))
-    return found
+        chains[mention.head] = numbers.setdefault(mention.chain, len(numbers))
+    return chains

@@ -88,7 +88,7 @@ class Items:
         """
         numbers = {name: number for number, name in enumerate(relations)}
         n_ways = 1 if turned else len(WAYS)
-        found: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int]] = []
         unseen = np.zeros(n_ways * len(relations), dtype=int)
         for prompt, window in enumerate(batch.windows):
             heads, names = window.text.heads, window.text.relations
@@ -111,10 +111,10 @@ class Items:
                     if target not in shown or (causal and ahead):
                         unseen[column] += 1
                     else:
-                        found.append((prompt, query - window.start, target - window.start, column))
+                        rows.append((prompt, query - window.start, target - window.start, column))
         if unseen.any() and not turned:
             counts[_NOT_VISIBLE] += int(unseen.sum())
-        return Items.of_rows(batch, found, unseen)
+        return Items.of_rows(batch, rows, unseen)
 
     @staticmethod
     def of_rows(batch: Batch, rows: Sequence[tuple[int, int, int, int]], unseen: np.ndarray) -> "Items":
@@ -125,7 +125,7 @@ class Items:
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
         """The items of any measures of word pairs: the plain way, which asks for the pairs of each text."""
-        found: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int]] = []
         for (prompt, window), (column, measure) in product(enumerate(batch.windows), enumerate(measures)):
             assert measure.pairs is not None
             for query, target in measure.pairs(window.text):
@@ -134,8 +134,8 @@ class Items:
                 if target not in window.columns or (causal and target > query):
                     counts[f"{measure.name}: pairs left out: the word sought is not visible"] += 1
                     continue
-                found.append((prompt, query - window.start, target - window.start, column))
-        return Items.of_rows(batch, found, np.zeros(0, dtype=int))
+                rows.append((prompt, query - window.start, target - window.start, column))
+        return Items.of_rows(batch, rows, np.zeros(0, dtype=int))
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -146,9 +146,9 @@ class Items:
     def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
         """Whether each word is one that its query is asked for by this measure: a verb may have several auxiliaries."""
         n_prompts, n_words = self.batch.pieces.shape
-        asked = ((self.column * n_prompts + self.prompt) * n_words + self.query)[:, None] * n_words
+        queries = ((self.column * n_prompts + self.prompt) * n_words + self.query)[:, None] * n_words
         inside = (words >= 0) & (words < n_words)
-        return inside & torch.isin(asked + words, asked + self.target[:, None])
+        return inside & torch.isin(queries + words, queries + self.target[:, None])
 
     @cached_property
     def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
@@ -169,11 +169,11 @@ class Items:
         if last_of_run:
             shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
         none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
-        at = torch.where(shown, word, none)
+        places = torch.where(shown, word, none)
         if before:
-            nearest = torch.cat([none, at.cummax(1).values[:, :-1]], 1)
+            nearest = torch.cat([none, places.cummax(1).values[:, :-1]], 1)
         else:
-            nearest = torch.cat([at.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
+            nearest = torch.cat([places.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
         chosen = nearest[self.prompt, self.query]
         return torch.where(chosen < n_words, chosen, -1)
 
@@ -252,8 +252,8 @@ class Choices:
 
     def removed(self, sink: Sink) -> Judged:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
-        several, first = self.batch.pieces[self.prompt, self.word] > 1, self.first_word[self.prompt] != NO_WORD
-        return self.kept.replaced(*self._judge(several | first, sink.scale))
+        many_rows, first = self.batch.pieces[self.prompt, self.word] > 1, self.first_word[self.prompt] != NO_WORD
+        return self.kept.replaced(*self._judge(many_rows | first, sink.scale))
 
     def lost(self, sink: Sink) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
         """Items of which a row keeps too little without the first position, and those whose target stood there."""
@@ -264,14 +264,14 @@ class Choices:
     def ruled(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
         """How often each rule is right: 0 or 1, or by chance."""
         items = self.items  # a one-hot row's highest word needs no search
-        found = [self._chance(without_first) if rule.looks is None else rule(items) == items.target for rule in rivals]
-        return torch.stack(found, 1).to(self.rows)
+        right = [self._chance(without_first) if rule.looks is None else rule(items) == items.target for rule in rivals]
+        return torch.stack(right, 1).to(self.rows)
 
     def _chance(self, without_first: bool) -> Float[Tensor, " item"]:
         """One in as many as there are other words to see."""
         batch, (prompt, query) = self.batch, (self.items.prompt, self.items.query)
-        seen = batch.rows.visible[prompt, batch.first_piece[prompt, query]].gather(1, batch.first_piece[prompt])
-        return 1 / (seen & self._among(self.items, without_first=without_first)[0]).sum(1).clamp(min=1)
+        visible = batch.rows.visible[prompt, batch.first_piece[prompt, query]].gather(1, batch.first_piece[prompt])
+        return 1 / (visible & self._among(self.items, without_first=without_first)[0]).sum(1).clamp(min=1)
 
     def _among(
         self, items: Items, *, without_first: bool
@@ -289,15 +289,15 @@ class Choices:
         """Attention from each piece of the words that ask to other words, and apart from it to the first position."""
         prompt, word_of = self.prompt[self.of], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
-        other = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
-        to_first = rows[..., 0] * other[:, :1]
-        other[:, 0] = False
-        rows *= other[:, None]
-        several = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
+        others = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
+        to_first = rows[..., 0] * others[:, :1]
+        others[:, 0] = False
+        rows *= others[:, None]
+        in_pieces = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
         first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
         ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
-            (columns,) = several[number].nonzero(as_tuple=True)
+            (columns,) = in_pieces[number].nonzero(as_tuple=True)
             into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
             added_up = rows[begin:end] @ into
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
@@ -354,12 +354,12 @@ class ChoiceTotals:
 
     def read(self, choices: Choices, sink: str) -> None:
         """Add the items of a batch, without those that are lost to a head or to all."""
-        removed, taken = sink == "removed", choices.batch.sink
-        judged = choices.removed(taken) if removed else choices.kept
+        removed, sink_taken = sink == "removed", choices.batch.sink
+        judged = choices.removed(sink_taken) if removed else choices.kept
         rivals = choices.ruled(self.rivals, without_first=removed)
         counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
         if removed:
-            rows, at_sink = choices.lost(taken)
+            rows, at_sink = choices.lost(sink_taken)
             everywhere *= ~at_sink[:, None]
             counted = (~rows & ~at_sink[:, None]).to(judged.right)
         columns = [judged.right * counted, rivals * everywhere, counted, everywhere]
