@@ -39,7 +39,7 @@ def any_of(measures: Sequence[Measure]) -> Measure:
             found.setdefault(row, set()).update(keys)
         return found
 
-    return replace(first, claims=claims, pairs=None)
+    return replace(first, mask=None, claims=claims, pairs=None)
 
 
 def asks(measure: Measure, window: Window, *, causal: bool) -> list[int]:

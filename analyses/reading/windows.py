@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from analyses.reading.attended import Attended, Known, OnDemand, Pass, makes_rows
+from analyses.reading.attended import Attended, Pass, makes_rows
 from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
@@ -69,6 +69,15 @@ class Window:
             if self.word_of[column] != NO_WORD:
                 found.setdefault(self.word_of[column], []).append(column)
         return found
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Its tokens as a batch of one, all of them visible."""
+        n = len(self.ids)
+        content, scored = (
+            torch.tensor([[at in columns for at in range(n)]]) for columns in (self.content, self.scored)
+        )
+        return Rows(torch.tensor([self.ids]), content, scored, torch.ones(1, n, n, dtype=torch.bool))
 
     @property
     def shown(self) -> str:
@@ -166,7 +175,7 @@ class Batch:
 
     def having(self, pattern: Float[Tensor, "prompt head query key"], **rows: Tensor) -> "Batch":
         """The same windows with another pattern, and what is changed of its `rows`."""
-        return replace(self, attention=Known(pattern), rows=replace(self.rows, **rows))
+        return replace(self, attention=Attended(pattern), rows=replace(self.rows, **rows))
 
     @property
     def device(self) -> torch.device:
@@ -199,6 +208,20 @@ class Batch:
         column = torch.arange(n_columns, device=at.device).expand_as(at)
         found = found.scatter_reduce_(1, at, column, "amin")[:, :-1]
         return torch.where(self.pieces > 0, found, 0)
+
+    def by_word(
+        self, values: Callable[[AnnotatedText], Sequence[int] | None], *, places: bool = False
+    ) -> Int[Tensor, "prompt word"]:
+        """A number of each shown word, from those of its text's words; -1 where there is none.
+
+        `places` are words of the text: they are counted in the window.
+        """
+        found = np.full(tuple(self.pieces.shape), -1)
+        for prompt, window in enumerate(self.windows):
+            if numbers := values(window.text):
+                shown = np.array(numbers[window.start : window.stop])
+                found[prompt, : len(shown)] = shown - window.start * places
+        return torch.from_numpy(found).to(self.device)
 
     @cached_property
     def sink(self) -> Sink:
@@ -312,9 +335,9 @@ def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeigh
     return Batch(
         windows=shown,
         tokens=tokens,
-        attention=OnDemand(reading),
+        attention=Attended(reading),
         rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
         crossing=crossing,
-        weighted=None if norms is None else OnDemand(reading, by_norm=True),
+        weighted=None if norms is None else Attended(reading, by_norm=True),
     )

@@ -95,7 +95,7 @@ class Pairs:
     def tags(self) -> Int[Tensor, "prompt word"]:
         """Each word's number in `TAGS`; -1 for another tag or none."""
         numbers = {tag: number for number, tag in enumerate(TAGS)}
-        return self._by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
+        return self.batch.by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
@@ -106,14 +106,14 @@ class Pairs:
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
         prompt, _, key = self._at
-        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
         return torch.where(self.other, form[prompt, key], -1)
 
     def _same_form(self) -> list[Bool[Tensor, " pair"]]:
         """Other words of the query's form, and words behind one."""
         prompt, query, key = self._at
         numbers: dict[str, int] = {}
-        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
         own, before = form[prompt, query], (key - 1).clamp(min=0)
         after = (form[prompt, before] == own) & (key > 0) & (before != query)
         return [self.other & (form[prompt, key] == own), self.other & after]
@@ -140,8 +140,8 @@ class Pairs:
         """Heads and dependents by relation, and other mentions of the same chain."""
         prompt, query, key = self._at
         numbers = {name: number for number, name in enumerate(RELATIONS)}
-        heads = self._by_word(lambda text: text.heads, offset=True)
-        edges = self._by_word(
+        heads = self.batch.by_word(lambda text: text.heads, places=True)
+        edges = self.batch.by_word(
             lambda text: (
                 text.heads
                 and text.relations
@@ -154,18 +154,9 @@ class Pairs:
         up = self.other & (heads[prompt, query] == key), edges[prompt, query]
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]
         found = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
-        chains = self._by_word(_chains)
+        chains = self.batch.by_word(_chains)
         same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
         return [*found, self.other & same]
-
-    def _by_word(self, of: Callable[..., Sequence[int] | None], *, offset: bool = False) -> Int[Tensor, "prompt word"]:
-        """A number a shown word, -1 where there is none; with `offset` it is a word of the text."""
-        found = np.full(tuple(self.batch.pieces.shape), -1)
-        for prompt, window in enumerate(self.batch.windows):
-            if values := of(window.text):
-                own = np.array(values[window.start : window.stop])
-                found[prompt, : len(own)] = own - window.start if offset else own
-        return torch.from_numpy(found).to(self.query.device)
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:

@@ -206,9 +206,7 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
             "ci_low": found.low,
             "ci_high": found.high,
             "p": found.p,
-            "predicts": shared.value,
-            "predicts_low": shared.low,
-            "predicts_high": shared.high,
+            **_interval(shared, "predicts"),
         }
     )
     kept = table.loc[(table["n"] > 0) & table["value"].notna()]
@@ -271,19 +269,11 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
         "value": reports.right.mean(0),
         "n": len(reports.groups),
         "rival_value": float(reports.hits[:, best].mean()),
-        "margin": margin.value,
-        "margin_low": margin.low,
-        "margin_high": margin.high,
+        **_interval(margin, "margin"),
         "margin_p": margin.p,
         "choosing_margin": chosen_by,
         **rival,
-        "own_rival": own["rival"],
-        "own_n_differ": own["n_differ"],
-        "own_documents": own["documents"],
-        "own_difference": own["difference"],
-        "own_low": own["ci_low"],
-        "own_high": own["ci_high"],
-        "own_p": own["p"],
+        **{f"own_{name.removeprefix('ci_')}": values for name, values in own.items() if not name.endswith("share")},
         **_beyond_chance(reports, seed),
         **_followed(chooses, reports, seed),
     }
@@ -302,11 +292,14 @@ def _against(items: _Choices, rule: np.ndarray, seed: int) -> dict[str, np.ndarr
         "documents": np.array([len(np.unique(items.groups[own])) for own in differ.T]),
         "target_share": shares[0],
         "rival_share": shares[1],
-        "difference": found.value,
-        "ci_low": found.low,
-        "ci_high": found.high,
+        **_interval(found, "difference", "ci"),
         "p": found.p,
     }
+
+
+def _interval(found: Estimate, name: str, prefix: str = "") -> dict[str, np.ndarray]:
+    """A mean with both ends."""
+    return {name: found.value, f"{prefix or name}_low": found.low, f"{prefix or name}_high": found.high}
 
 
 def _beyond_chance(items: _Choices, seed: int) -> dict[str, np.ndarray]:
@@ -332,9 +325,7 @@ def _followed(chooses: _Choices, items: _Choices, seed: int) -> dict[str, object
     held = (found.low >= PREDICTED) & (weight >= MASS)
     return {
         "rule": np.where(held, np.append(items.names, items.itself)[of], NO_RULE),
-        "predicts": found.value,
-        "predicts_low": found.low,
-        "predicts_high": found.high,
+        **_interval(found, "predicts"),
         "mass": weight,
     }
 

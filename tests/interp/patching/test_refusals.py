@@ -7,7 +7,7 @@ import torch
 from tiny import pairs_of_two, ragged_pairs, rows, two_stacks, variant
 
 from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig
-from interp.composition import composition_scores
+from interp.attribution import composition_scores
 from interp.patching import (
     Claim,
     Metric,

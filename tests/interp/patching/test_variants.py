@@ -5,8 +5,7 @@ import torch
 from tiny import VARIANTS, pairs_of_two, ragged_pairs, two_stacks, variant
 
 from interp import InputError, run, sites
-from interp.attribution import attribution_by_source, direct_logit_attribution, logit_lens
-from interp.composition import composition_scores
+from interp.attribution import attribution_by_source, composition_scores, direct_logit_attribution, logit_lens
 from interp.patching import (
     attribution_patching,
     logit_difference,
