@@ -312,7 +312,7 @@ def attend(
     if bias is not None:  # the same for all cells
         bias = (bias if heads is None else bias[:, heads])[:, :, None]
     seen = sight.near(attn.reach).mask()
-    pattern = attn.entering(scores, bias, None if bool(seen.all()) else seen[:, :, None]).softmax(-1)
+    pattern = attn.pattern(attn.entering(scores, bias, None if bool(seen.all()) else seen[:, :, None]))
     z = pattern[..., past:] @ v
     if past:
         earlier = pattern[..., :past].reshape(prompts, count, cells * queries, past)

@@ -21,7 +21,7 @@ from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedR
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
 from interp.patching.resumption import observed
-from interp.tap import UNTAPPED, Tap
+from interp.tap import UNTAPPED, Edit, Tap
 from interp.transformer import Block, Transformer
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
@@ -29,6 +29,8 @@ At = tuple[slice, slice | Tensor]  # all prompts, and the positions that change
 Stream = Float[Tensor, "cell prompt row d_model"]
 # of each cell the heads that it changes; a cell is a head, or the query heads that share a key or a value
 Change = Float[Tensor, "cell member prompt row d_head"]
+# of patterns on a new first axis, what each changes of the first: small changes keep their precision
+_CHANGED: dict[str, Edit] = {"pattern": lambda pattern: pattern - pattern[:1]}
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class SitePatches:
             {part: run[f"{self.prefix}.{part}"][layer] for part in "qkvz"} for run in (self.base, self.source)
         )
         if attn.config.qk_norm == "all" and self.patch_site.site in {"q", "k"} and where.by_head:
-            dz = self._mixed(attn, own, self._coupled(attn, block, layer, where, heads), rows)
-            dz = (dz - self._mixed(attn, own, {}, rows)).permute(0, 3, 1, 2, 4)
-            return dz, attn.W_O.expand(len(heads), *attn.W_O.shape)
+            site, new = self.patch_site.site, self._coupled(attn, block, layer, where, heads)
+            dz = self._mixed(attn, own | {site: torch.cat([own[site][None], new])}, rows, Tap(edit=_CHANGED))[1:]
+            return dz.permute(0, 3, 1, 2, 4), attn.W_O.expand(len(heads), *attn.W_O.shape)
         n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if where.by_head else 1
         dz = self._dz(attn, own, theirs, where, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
         writes = attn.W_O.unflatten(0, (n_cells, -1))
@@ -103,39 +105,34 @@ class SitePatches:
             return theirs["z"][:, rows] - own["z"][:, rows]
         if site in {"pattern", "scores"}:
             source = Tap(capture={site})
-            self._mixed(attn, theirs, {}, rows, source)
+            self._mixed(attn, theirs, rows, source)
             at = slice(None) if where.key is None else where.key
 
             def patched(value: Tensor) -> Tensor:
                 new = value.clone()
                 new[..., at] = source.seen[site][..., at]
-                return torch.stack([value, new])
+                return new - value if site == "pattern" else torch.stack([value, new])
 
-            before, after = self._mixed(attn, own, {}, rows, Tap(edit={site: patched}))
-            return after - before
+            z = self._mixed(attn, own, rows, Tap(edit={**_CHANGED, site: patched}))
+            return z if site == "pattern" else z[1]
         new = theirs[site]
         if where.position is not None and self.patch_site.of_keys:
             new = own[site].clone()
             new[:, where.position] = theirs[site][:, where.position]
-        before, after = self._mixed(attn, own, {site: torch.stack([own[site], new])}, rows)
-        return after - before
+        if site == "v":  # z is linear in it
+            return self._mixed(attn, own | {"v": new - own["v"]}, rows)
+        return self._mixed(attn, own | {site: torch.stack([own[site], new])}, rows, Tap(edit=_CHANGED))[1]
 
     def _mixed(
-        self,
-        attn: Attention,
-        kept: dict[str, Tensor],
-        new: dict[str, Tensor],
-        rows: slice | Tensor,
-        tap: Tap = UNTAPPED,
+        self, attn: Attention, parts: dict[str, Tensor], rows: slice | Tensor, tap: Tap = UNTAPPED
     ) -> Float[Tensor, "*cell prompt row head d_head"]:
-        """z at `rows` from a run's queries, keys and values, or `new` ones, on any leading axis."""
-        parts = kept | new
+        """z at `rows` from queries, keys and values as they meet, on any leading axis."""
         sight = sight_of(self.model, self.base, self.patch_site.attention, rows)
         return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], sight, tap)
 
     def _coupled(
         self, attn: Attention, block: Block, layer: int, where: Where, heads: list[int]
-    ) -> dict[str, Float[Tensor, "cell prompt position head d_head"]]:
+    ) -> Float[Tensor, "cell prompt position head d_head"]:
         """Queries or keys, each cell's own head as in the source run before the norm over all heads."""
         site = self.patch_site.site
         base, source = (self._projected(attn, block, run, layer) for run in (self.base, self.source))
@@ -146,7 +143,7 @@ class SitePatches:
         positions = self.base.batch.positions
         if raw.shape[2] != positions.shape[1]:  # keys of another text, which nothing turns
             positions = positions.new_zeros(1, raw.shape[2])
-        return {site: (attn.queries if site == "q" else attn.keys)(raw, positions)}
+        return (attn.queries if site == "q" else attn.keys)(raw, positions)
 
     def _projected(self, attn: Attention, block: Block, run: PlainRun, layer: int) -> Tensor:
         """Queries or keys before the norm, prompt position head d_head."""
