@@ -28,8 +28,7 @@ from analyses.reading.windows import Progress, Window
 from analyses.shards import Kept, Lot, Shards
 from interp import TokenBatch, Transformer
 from interp.patching.gradients.claimed_keys import estimated_knock_out
-from interp.patching.joint_knockout import knock_out_together
-from interp.patching.knockout import Claim, How, Read, knock_out
+from interp.patching.knockout import Claim, How, Read, knock_out, knock_out_together
 from interp.patching.patch_sites import last_stack
 from interp.patterns import N_GROUPS
 from interp.patterns.captured import read_patterns
