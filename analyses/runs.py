@@ -213,7 +213,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         if not folder.is_dir():
             raise InputError(f"{'a file' if folder.exists() else 'no such directory'}; {expected}")
         if (folder / record.METRICS).is_file():
-            raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
+            raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")
     except PermissionError as error:

@@ -135,7 +135,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
         (tmp_path, f"no run.json is in it; {left}"),
         (damaged, f"{as_left}, got"),
         (nested, f"{as_left}, got"),
-        (trained, "a training run, which has no tables: interp report --over-training"),
+        (trained, "a training run, which has no tables: interp over-training"),
     ):
         with pytest.raises(InputError, match=re.escape(said)) as refusal:
             runs.join([out])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyses.corpora.corpus import Corpus, annotated
+from analyses.corpora.corpus import Corpus, annotations
 from interp.annotation import ROOT, AnnotatedText
 from interp.errors import InputError, inside
 
@@ -54,38 +54,35 @@ def take(
         InputError: `data` is no rows or can be read only once, has no such column, or holds no text; or a row, named
             by its number from 0, is not as said here.
     """
-    named = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
-    named |= {"document": document, "target": target}
-    what = _called(data)
-    columns = _columns(data)
-    chosen = {use: column for use, column in named.items() if column is not None}
+    uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
+    uses |= {"document": document, "target": target}
+    chosen = {use: column for use, column in uses.items() if column is not None}
+    title, columns = _title(data), _columns(data)
     if columns is None and (chosen or text):
-        raise InputError(f"{what} has texts that are annotated already, and no columns: name none")
+        raise InputError(f"{title} has texts that are annotated already, and no columns: name none")
     if columns is not None and (text is not None or words is None):
-        chosen[_TEXT] = text if text is not None else _text_column(columns, what)
+        chosen[_TEXT] = text if text is not None else _text_column(columns, title)
     for column in chosen.values():
         if (columns or []).count(column) != 1:
-            raise InputError(
-                f'expected one column "{column}" in {what}, which has {", ".join(map(str, columns or ()))}'
-            )
-    rows = _Rows(_reader(data, list(chosen.values())), chosen, _class_labels(data, chosen), what)
-    read = rows.digested()
-    if not read.texts:
-        raise InputError(f"{name or what} holds no text: expected at least one row with something in it")
-    called = name or f"{what}, {read.texts:,} text{'s' * (read.texts > 1)}, {read.digest[:_SHOWN]}"
-    if read.empty:
-        called += f", without {read.empty:,} empty row{'s' * (read.empty > 1)}"
-    return Corpus(called, _KIND, read.annotates, read.digest, lambda: rows.texts(called))
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What one reading of all rows told."""
-
-    digest: str
-    texts: int
-    empty: int  # rows without text
-    annotates: frozenset[str]  # what all texts have
+            listed = ", ".join(map(str, columns or ()))
+            raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
+    rows = _Rows(_reader(data, list(chosen.values())), chosen, _class_labels(data, chosen), title)
+    sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
+    for made in rows.texts("row"):  # whatever the corpus is called
+        if made is None:
+            n_empty += 1
+            continue
+        n_texts += 1
+        known = [(field.name, value) for field in fields(made) if (value := getattr(made, field.name)) is not None]
+        sha.update(repr(known).encode())
+        annotates = annotations(made) if annotates is None else annotates & annotations(made)
+    if annotates is None:
+        raise InputError(f"{name or title} holds no text: expected at least one row with something in it")
+    digest = sha.hexdigest()
+    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_SHOWN]}"
+    if n_empty:
+        full_name += f", without {n_empty:,} empty row{'s' * (n_empty > 1)}"
+    return Corpus(full_name, _KIND, annotates, digest, lambda: filter(None, rows.texts(full_name)))
 
 
 @dataclass(frozen=True)
@@ -95,119 +92,95 @@ class _Rows:
     read: Callable[[], Iterable[Any]]
     columns: Mapping[str, Any]  # by use: "text", "words", "tags"...
     labels: Mapping[str, Sequence[str]]  # by use, what numbers stand for
-    what: str
+    title: str
 
-    def texts(self, name: str) -> Iterator[AnnotatedText]:
-        """All texts; those whose document nothing names are called by `name` and their number."""
-        return (made for made in self._made(name) if made is not None)
-
-    def digested(self) -> _Read:
-        """The digest, and what else one reading of all rows tells."""
-        sha, texts, empty = hashlib.sha256(), 0, 0
-        annotates: frozenset[str] | None = None
-        for made in self._made("row"):  # whatever the corpus is called
-            if made is None:
-                empty += 1
-                continue
-            texts += 1
-            known = {field.name: getattr(made, field.name) for field in fields(made)}
-            sha.update(repr([(key, value) for key, value in known.items() if value is not None]).encode())
-            annotates = annotated(made) if annotates is None else annotates & annotated(made)
-        return _Read(sha.hexdigest(), texts, empty, annotates or frozenset())
-
-    def _made(self, name: str) -> Iterator[AnnotatedText | None]:
+    def texts(self, name: str) -> Iterator[AnnotatedText | None]:
+        """The text of each row, None where it has none; what no column names is a document of `name` and its number."""
         for number, row in enumerate(self.read()):
-            with inside(f"{self.what}, row {number}"):
+            with inside(f"{self.title}, row {number}"):
                 yield self._text(row, f"{name}:{number}")
 
     def _text(self, row: Any, document: str) -> AnnotatedText | None:
-        """The text of a row; None where it has none."""
         if isinstance(row, AnnotatedText):
             return row if row.words else None
-        if isinstance(row, str) or _missing(row):
+        if isinstance(row, str) or _is_missing(row):
             row = {_TEXT: row}
         if not isinstance(row, Mapping):
             raise InputError(f"expected a string, a mapping by column or an AnnotatedText, got {type(row).__name__}")
         if lacking := [column for column in self.columns.values() if column not in row]:
             raise InputError(f'expected a value of "{lacking[0]}", got {", ".join(map(str, row)) or "nothing"}')
-        given = {use: row[column] for use, column in self.columns.items()}
-        forms = self._forms(given)
-        if not forms:
+        values = {use: row[column] for use, column in self.columns.items()}
+        words = self._words(values)
+        if not words:
             return None
-        spaces = _spaces(given[_TEXT], forms) if _TEXT in given and "words" in given else (True,) * len(forms)
-        if _missing(given.get("document", document)):
+        if _is_missing(values.get("document", document)):
             raise InputError(f'expected the name of a document in "{self.columns["document"]}", got none')
-        target = given.get("target")
-        if "target" in given and not isinstance(target, str):
-            raise InputError(f'expected a string in "{self.columns["target"]}", got {target!r}')
+        if not isinstance(values.get("target", ""), str):
+            raise InputError(f'expected a string in "{self.columns["target"]}", got {values["target"]!r}')
+        spelled = _TEXT in values and "words" in values
+        by_word = {use: self._strings(values[use], use) for use in ("tags", "relations", "lemmas") if use in values}
         return AnnotatedText(
-            words=forms,
-            space_after=spaces,
-            document=str(given.get("document", document)),
-            tags=self._by_word(given, "tags"),
-            heads=_heads(given["heads"], self.columns["heads"]) if "heads" in given else None,
-            relations=self._by_word(given, "relations"),
-            target=target,
-            lemmas=self._by_word(given, "lemmas"),
+            words=words,
+            space_after=_spaces(values[_TEXT], words) if spelled else (True,) * len(words),
+            document=str(values.get("document", document)),
+            heads=_heads(values["heads"], self.columns["heads"]) if "heads" in values else None,
+            target=values.get("target"),
+            **by_word,
         )
 
-    def _by_word(self, given: Mapping[str, Any], use: str) -> tuple[str, ...] | None:
-        return self._strings(given[use], use) if use in given else None
-
-    def _forms(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+    def _words(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """The words of a row; none where it has no text."""
-        use = "words" if "words" in given else _TEXT
-        value = given[use]
-        if _missing(value):
+        use = "words" if "words" in values else _TEXT
+        if _is_missing(values[use]):
             return ()
         if use == "words":
-            return self._strings(value, use)
-        if not isinstance(value, str):
-            raise InputError(f'expected a string in "{self.columns[use]}", got {value!r}')
-        return tuple(value.split())
+            return self._strings(values[use], use)
+        if not isinstance(values[use], str):
+            raise InputError(f'expected a string in "{self.columns[use]}", got {values[use]!r}')
+        return tuple(values[use].split())
 
     def _strings(self, value: Any, use: str) -> tuple[str, ...]:
         """A list of strings, or of numbers that stand for some."""
         names = self.labels.get(use, ())
         strings: list[str] = []
-        for each in _listed(value, self.columns[use]):
-            labelled = isinstance(each, (int, np.integer)) and 0 <= each < len(names)
-            string = names[int(each)] if labelled else each
+        for entry in _list(value, self.columns[use]):
+            is_label = isinstance(entry, (int, np.integer)) and 0 <= entry < len(names)
+            string = names[int(entry)] if is_label else entry
             if not isinstance(string, str) or not string.strip():
-                raise InputError(f'expected a list of strings in "{self.columns[use]}", got one with {each!r}')
+                raise InputError(f'expected a list of strings in "{self.columns[use]}", got one with {entry!r}')
             strings.append(string)
         return tuple(strings)
 
 
 def _heads(value: Any, column: Any) -> tuple[int, ...]:
     """Heads as we count them, from 0 and with ROOT, of what CoNLL-U counts."""
-    given = [str(each) for each in _listed(value, column)]
-    if wrong := [each for each in given if not each.isdecimal()]:
+    heads = [str(head) for head in _list(value, column)]
+    if wrong := [head for head in heads if not head.isdecimal()]:
         raise InputError(f"expected heads numbered as in CoNLL-U, 1 the first word and 0 for the root, got {wrong[0]}")
-    return tuple(int(each) - 1 if each != "0" else ROOT for each in given)
+    return tuple(int(head) - 1 if head != "0" else ROOT for head in heads)
 
 
 def _spaces(text: Any, words: Sequence[str]) -> tuple[bool, ...]:
     """Whether a space follows each word in the text that they spell."""
-    found, rest = [], text.lstrip() if isinstance(text, str) else ""
+    spaces, rest = [], text.lstrip() if isinstance(text, str) else ""
     for word in words:
         if not rest.startswith(word):
             raise InputError(f"expected the words to spell the text, got {word!r} where it goes on {rest[:30]!r}")
         rest = rest[len(word) :]
-        found.append(rest[:1].isspace() or not rest)
+        spaces.append(rest[:1].isspace() or not rest)
         rest = rest.lstrip()
     if rest:
         raise InputError(f"expected the words to spell the text, got none for {rest[:30]!r}")
-    return tuple(found)
+    return tuple(spaces)
 
 
-def _listed(value: Any, column: Any) -> list[Any]:
+def _list(value: Any, column: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
         raise InputError(f'expected a list, one value a word, in "{column}", got {value!r}')
     return list(value)
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
@@ -233,9 +206,9 @@ def _columns(data: Any) -> list[Any] | None:
     if isinstance(data, pd.DataFrame):
         return list(data.columns)
     if isinstance(data, Mapping):
-        some = ", ".join(map(str, data))
+        keys = [*map(str, data), ""]
         raise InputError(
-            f'expected rows, got a mapping of {some}: take one of these, as in data["{next(iter(data), "")}"]'
+            f'expected rows, got a mapping of {", ".join(keys[:-1])}: take one of these, as in data["{keys[0]}"]'
         )
     if not isinstance(data, Iterable):
         raise InputError(f"expected rows (a frame, a dataset, a list), got {type(data).__name__}")
@@ -249,13 +222,11 @@ def _columns(data: Any) -> list[Any] | None:
     return list(first) if isinstance(first, Mapping) else [_TEXT]
 
 
-def _text_column(columns: Sequence[Any], what: str) -> Any:
-    if _TEXT in columns:
-        return _TEXT
-    if len(columns) == 1:
-        return columns[0]
+def _text_column(columns: Sequence[Any], title: str) -> Any:
+    if _TEXT in columns or len(columns) == 1:
+        return _TEXT if _TEXT in columns else columns[0]
     raise InputError(
-        f"{what} has columns {', '.join(map(str, columns))}: say which is the text, as in text={columns[0]!r}"
+        f"{title} has columns {', '.join(map(str, columns))}: say which is the text, as in text={columns[0]!r}"
     )
 
 
@@ -268,7 +239,7 @@ def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[st
     return {use: names for use, feature in inner.items() if (names := getattr(feature, "names", None))}
 
 
-def _called(data: Any) -> str:
+def _title(data: Any) -> str:
     """What the data is, where it has no name."""
     if isinstance(data, pd.DataFrame):
         return "a frame"
