@@ -23,7 +23,7 @@ class Continued(TokenBatch):
     begun: Int[Tensor, " prompt"] | None = None
 
     @staticmethod
-    def of(prompts: TokenBatch, n_read: int) -> "Continued":
+    def from_prompts(prompts: TokenBatch, n_read: int) -> "Continued":
         """`prompts`, padded on the left, with `n_read` columns behind them; their ids are 0."""
         real = prompts.mask.new_ones(len(prompts.ids), n_read)
         mask = torch.cat([prompts.mask, real], 1)
@@ -42,11 +42,7 @@ class Continued(TokenBatch):
         return (self.positions - self.ends[:, None] + 1).clamp(min=0).masked_fill(~self.mask, -1)
 
     def at_steps(self, columns: list[list[int]], step: Index) -> list[list[int]]:
-        """Of some columns of each text those that are read in some steps; an array gives one step a text.
-
-        Raises:
-            InputError: a step that there cannot be.
-        """
+        """Of some columns of each text those that are read in some steps; an array gives one step a text."""
         n_steps, owner = int(self.steps.max()) + 1, "where step 0 reads the prompt"
         numbers = [entries(index, n_steps, "step", owner) for index in for_texts(step, len(self.ids), "step")]
         texts = zip(columns, numbers, self.steps.tolist(), strict=True)

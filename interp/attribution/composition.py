@@ -31,7 +31,7 @@ def composition_scores(
     only_stack(model, "composition of heads")
     n_layers, n_heads = model.config.n_layers, model.config.n_heads
     shape = (3, n_layers, n_heads, n_layers, n_heads)
-    factors = [_Factors.of(model, layer) for layer in range(n_layers)]
+    factors = [_Factors.from_weights(model, layer) for layer in range(n_layers)]
     scores = torch.full(shape, torch.nan, dtype=factors[0].writes.dtype, device=model.device)
     for layer in range(n_layers):
         writes = factors[layer].writes  # head rank d_model
@@ -57,7 +57,7 @@ class _Factors:
     values: Float[Tensor, "head d_model rank"]
 
     @staticmethod
-    def of(model: Transformer, layer: int) -> "_Factors":
+    def from_weights(model: Transformer, layer: int) -> "_Factors":
         """From the weights, in at least float32."""
         block, config = model.last.blocks[layer], model.last.config
         attn, norm, after = block.attn, block.attention.norm_before, block.attention.norm_after
