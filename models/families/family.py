@@ -1,4 +1,4 @@
-"""How a family of models writes its configuration and names its weights: its module says the one, `names.toml` the other."""
+"""How a family writes its configuration and names its weights: its module says the one, `names.toml` the other."""
 
 import json
 import math
