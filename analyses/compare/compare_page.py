@@ -6,14 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import figures, plain_words
+from analyses import figures
 from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.head_names import head_name
-from analyses.headlines.facts import titles
+from analyses.headlines.facts import vocabulary
 from analyses.numerals import false_discovery_rate, interval, number
+from analyses.plain_words import worded
 from analyses.sections import (
     UNUSED,
     Block,
@@ -33,7 +34,7 @@ from analyses.sections import (
 )
 
 _NAMED = 4  # measures in a sentence
-_TITLES = titles(OURS)
+_WORDS = vocabulary(OURS)
 _COLUMNS = [
     *("model", "head", "depth", "value", "baseline", "gain"),
     *("difference of gains", "q", "difference of values", "n"),
@@ -224,7 +225,7 @@ def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _words(measure: str) -> str:
     """A measure as the first sentences tell it, without notation."""
-    return plain_words.label(measure, _TITLES.get(measure, "")).short
+    return worded(measure, _WORDS).short
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
 from models.families.family import Family, Fields, with_output
 from models.families.llama import common, stack, without
+from models.families.local_attention import FULL, NEAR, layer_types, near, window
 from models.families.rotation import stated, two_rotaries
-from models.families.windows import FULL, NEAR, layer_types, near, window
 
 
 def _config(fields: Fields) -> TransformerConfig:

@@ -4,8 +4,8 @@ from typing import Any
 
 from interp.config import Local, TransformerConfig
 from models.families.family import Family, Fields, with_output
+from models.families.local_attention import layers_called
 from models.families.sizes import Sizes
-from models.families.windows import layers_called
 
 SIZES = Sizes.named("gpt_neo")
 

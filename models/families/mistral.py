@@ -5,7 +5,7 @@ from typing import Any
 from interp.config import Experts, TransformerConfig
 from models.families.family import Family, Fields, with_output
 from models.families.llama import common, gated, stack, without
-from models.families.windows import all_near, window
+from models.families.local_attention import all_near, window
 
 
 def _config(fields: Fields) -> TransformerConfig:

@@ -8,9 +8,9 @@ from typing import Any
 from interp.config import Gated, LayerNorm, Local, StackConfig, TransformerConfig
 from models.families import bert
 from models.families.family import Family, Fields, activation_name
+from models.families.local_attention import FULL, NEAR, near
 from models.families.rotation import stated, two_rotaries
 from models.families.sizes import Sizes
-from models.families.windows import FULL, NEAR, near
 
 SIZES = Sizes.named("modernbert")
 PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained

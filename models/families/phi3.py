@@ -6,7 +6,7 @@ from interp.config import Rotary, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, with_output
 from models.families.llama import common, stack, without
-from models.families.windows import all_near, window
+from models.families.local_attention import all_near, window
 
 
 def _config(fields: Fields) -> TransformerConfig:

@@ -6,7 +6,7 @@ from interp.config import Local, TransformerConfig
 from interp.errors import InputError
 from models.families.family import Family, Fields, with_output
 from models.families.llama import common, stack, without
-from models.families.windows import layer_types, near, window
+from models.families.local_attention import layer_types, near, window
 
 
 def _config(fields: Fields) -> TransformerConfig:

@@ -7,7 +7,7 @@ from typing import Any
 from interp.config import Interpolated, Positions, Rotary, Stretched, Yarn
 from interp.errors import InputError
 from models.families.family import Fields
-from models.families.windows import FULL, NEAR
+from models.families.local_attention import FULL, NEAR
 
 
 def rotary(fields: Fields, d_head: int, *, base: float = 10_000.0, share: float | None = None) -> Rotary:
