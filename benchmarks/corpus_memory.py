@@ -70,11 +70,12 @@ def measure(model_name: str, count: int) -> None:
 
 def draw(lines: list[dict[str, float]], path: Path) -> None:
     """Peak memory against tokens read."""
-    from analyses.figures.style import GREY, INK, legend, single, styled
+    from analyses.figures.style import GREY, INK, WIDTH, legend, panels, styled
 
     @styled
     def figure() -> "Figure":
-        drawn, axes = single("How much memory does it take to read a corpus for all three behaviours at once?", 3.2)
+        question = "How much memory does it take to read a corpus for all three behaviours at once?"
+        drawn, (axes,) = panels(question, height=2.7, width=WIDTH)
         tokens = [line["tokens"] for line in lines]
         axes.plot(tokens, [line["peak_mb"] for line in lines], "o-", color=INK, label="peak")
         axes.plot(tokens, [line["loaded_mb"] for line in lines], "o--", color=GREY, label="before the first text")
