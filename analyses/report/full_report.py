@@ -177,7 +177,7 @@ def find(
     given = model
     if model.tokenizer is None:
         known, model, corpora = _without_words(known, model, corpora, run.seed)
-    passages = corpus_passages.asked(given, texts)  # before the long work: a text may be too long
+    passages = corpus_passages.read_texts(given, texts)  # before the long work: a text may be too long
     trained = Part() if training is None else _trained(training, given)
     measured = behaviour_results.measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
@@ -186,7 +186,7 @@ def find(
     if not passages:
         asked_of = [measure for behaviour in known.values() for measure in behaviour.measures]
         corpus = next(each.corpus for each in results if not each.left_out)
-        passages = corpus_passages.found(given, corpus, asked_of)
+        passages = corpus_passages.choose(given, corpus, asked_of)
     found = Found(results, trained, passages)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}
     if any(rest.values()):
