@@ -66,10 +66,10 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
     width = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
     totals = Totals.empty(heads.count + 2 * width, len(names))
     for first in range(0, len(pairs), _TOGETHER):
-        some = pairs[first : first + _TOGETHER]
-        pattern, source = _read(model, heads, some)
-        hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, some))
-        totals.add(torch.tensor([group_of(pair.target) for pair in some]), hits, rows)
+        batch = pairs[first : first + _TOGETHER]
+        pattern, source = _read(model, heads, batch)
+        hits, rows = score(torch.cat([pattern, _places(source, width, pattern.shape[2])], 1), _sought(model, batch))
+        totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
     baselines = [f"place {at}" for at in range(width)] + [f"place {-1 - at}" for at in range(width)]
     scored = [Scored(totals, [Measure(name) for name in names], SINKS[0], baselines)]
     documents = len({pair.target for pair in pairs})
@@ -80,10 +80,10 @@ def score(
     pattern: Pattern, sought: Bool[Tensor, "prompt part query key"]
 ) -> tuple[Float[Tensor, "prompt head part2"], Float[Tensor, "prompt head part2"]]:
     """Rows whose highest key is one of those sought, and rows in which any is; the last part is all parts together."""
-    asked = sought.any(-1)[:, None]
+    has_part = sought.any(-1)[:, None]
     best = argmax(pattern)[:, :, None, :, None]
     hits = torch.take_along_dim(sought[:, None].to(pattern.device), best, -1)[..., 0].sum(-1).double()
-    rows = asked.sum(-1).expand(hits.shape).to(hits)
+    rows = has_part.sum(-1).expand(hits.shape).to(hits)
     return torch.cat([hits, hits.sum(-1, keepdim=True)], -1), torch.cat([rows, rows.sum(-1, keepdim=True)], -1)
 
 
@@ -106,11 +106,11 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
-    found = {}
+    drawn = {}
     for (title, kind), head in zip(zip(TITLES, _kinds(model), strict=True), heads, strict=True):
         pattern, _ = _read(model, kind, [pair])
         chosen = pattern[0, head.layer * kind.n_heads + head.head]
-        found[f"{title} L{head.layer}.H{head.head}"] = chosen.double().cpu().numpy()
+        drawn[f"{title} L{head.layer}.H{head.head}"] = chosen.double().cpu().numpy()
     aligned = [
         (
             part.name,
@@ -121,7 +121,7 @@ def example(model: Model, pair: Pair, heads: Sequence[Head]) -> Example:
     ]
     written = target_tokenizer.labels(target)
     start = target_tokenizer.label(model.config.target_start or 0)
-    return Example(found, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
+    return Example(drawn, source_tokenizer.labels(source), [start, *written[:-1]], written, aligned)
 
 
 def _names(pair: Pair) -> list[str]:
@@ -130,10 +130,10 @@ def _names(pair: Pair) -> list[str]:
 
 
 def _kinds(model: Model) -> list[Heads]:
-    found = Heads.every(model)
-    if len(found) != 3:
+    kinds = Heads.every(model)
+    if len(kinds) != 3:
         raise InputError("alignment is between two texts: expected a model with an encoder and a decoder")
-    return found
+    return kinds
 
 
 def _tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
@@ -147,13 +147,13 @@ def _read(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, T
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
     if heads.stack == "encoder":
-        asked = given(model, sources)
-        return patterns(model, heads, asked), asked.tokens
+        inputs = given(model, sources)
+        return patterns(model, heads, inputs), inputs.tokens
     start = model.config.target_start or 0
     read = [[start, *target_tokenizer.encode(pair.target)[:-1]] for pair in pairs]
-    asked = given(model, read, sources)
-    assert asked.source is not None
-    return patterns(model, heads, asked), asked.source
+    inputs = given(model, read, sources)
+    assert inputs.source is not None
+    return patterns(model, heads, inputs), inputs.source
 
 
 def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part query key"]:
@@ -162,13 +162,13 @@ def _sought(model: Model, pairs: Sequence[Pair]) -> Bool[Tensor, "prompt part qu
     n_keys = max(len(source_tokenizer.encode(pair.source)) for pair in pairs)
     n_queries = max(len(target_tokenizer.encode(pair.target)) for pair in pairs)
     names = _names(pairs[0])
-    found = torch.zeros(len(pairs), len(names), n_queries, n_keys, dtype=torch.bool)
+    sought = torch.zeros(len(pairs), len(names), n_queries, n_keys, dtype=torch.bool)
     for row, pair in enumerate(pairs):
         for part in pair.parts:
             queries = torch.tensor(_columns(target_tokenizer, pair.target, part.target))
             keys = torch.tensor(_columns(source_tokenizer, pair.source, part.source))
-            found[row, names.index(part.name), queries[:, None], keys] = True
-    return found
+            sought[row, names.index(part.name), queries[:, None], keys] = True
+    return sought
 
 
 def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
@@ -187,8 +187,8 @@ def _places(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "pr
     last = source.lengths[:, None] - 1
     steps = torch.arange(width, device=source.ids.device)
     key: Int[Tensor, "prompt place"] = torch.cat([steps.minimum(last), (last - steps).clamp(min=0)], 1)
-    seen = torch.nn.functional.one_hot(key, source.ids.shape[1]).float()
-    return seen[:, :, None].expand(-1, -1, n_queries, -1)
+    columns = torch.nn.functional.one_hot(key, source.ids.shape[1]).float()
+    return columns[:, :, None].expand(-1, -1, n_queries, -1)
 
 
 def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Head:

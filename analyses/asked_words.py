@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analyses.measures import Looks, Measure, Rival, Shown
+from analyses.plain_words import Label
 from analyses.reading.windows import Batch, Window
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, antecedent_items
 from analyses.rivals.relations import NEAREST, OFFSETS, Items
-from analyses.rivals.rules import ANY
 from interp.tokens import NO_WORD
 
 _RULES = {each.name: each for each in (*OFFSETS, *NEAREST)}
@@ -34,12 +34,12 @@ def any_of(measures: Sequence[Measure]) -> Measure:
         return first
 
     def claims(shown: Shown) -> Looks:
-        found: Looks = {}
+        looks: Looks = {}
         for row, keys in (each for measure in measures for each in measure.looks(shown).items()):
-            found.setdefault(row, set()).update(keys)
-        return found
+            looks.setdefault(row, set()).update(keys)
+        return looks
 
-    return replace(first, claims=claims, pairs=None)
+    return replace(first, mask=None, claims=claims, pairs=None)
 
 
 def asks(measure: Measure, window: Window, *, causal: bool) -> list[int]:
@@ -61,57 +61,58 @@ def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> li
         causal: whether words see no later one; what is not seen is not sought.
     """
     of_mentions = measure.rivals in (RIVALS, PREDICTING_RIVALS)
-    rule = label.removeprefix("rule:") if label.startswith("rule:") else ""
+    called = Label.parse(label)
+    rule = called.name if called.kind == "rule" else ""
     if of_mentions:
         return [_of_mentions(measure, rule, window) for window in batch.windows]
-    if rule.startswith(ANY):
-        found = [_of_tag(window, rule.removeprefix(ANY)) for window in batch.windows]
+    if called.kind == "any":
+        sought = [_of_tag(window, called.target) for window in batch.windows]
     elif rule in _RULES and measure.pairs is not None:
-        found = _of_rule(measure, _RULES[rule], batch, causal=causal)
+        sought = _of_rule(measure, _RULES[rule], batch, causal=causal)
     else:
-        found = [_claimed(measure, window) for window in batch.windows]
-    several = zip(found, batch.windows, strict=True)
-    return [_chosen(own, window, causal=causal, others=measure.of_words) for own, window in several]
+        sought = [_claimed(measure, window) for window in batch.windows]
+    pairs = zip(sought, batch.windows, strict=True)
+    return [_chosen(own, window, causal=causal, others=measure.of_words) for own, window in pairs]
 
 
 def _chosen(own: dict[int, set[int]], window: Window, *, causal: bool, others: bool) -> list[Question]:
     """Questions to which a visible word is sought."""
-    words, found = {*window.columns}, []
+    words, questions = {*window.columns}, []
     for asking, sought in sorted(own.items()):
-        seen = {word for word in words if not (causal and word > asking) and not (others and word == asking)}
-        if asking in words and sought & seen:
-            found.append(Question(asking, frozenset(sought & seen), frozenset(seen)))
-    return found
+        visible = {word for word in words if not (causal and word > asking) and not (others and word == asking)}
+        if asking in words and sought & visible:
+            questions.append(Question(asking, frozenset(sought & visible), frozenset(visible)))
+    return questions
 
 
 def _claimed(measure: Measure, window: Window) -> dict[int, set[int]]:
     """By the word of each row that asks, the words of the keys that it claims; tokens outside words are left out."""
-    found: dict[int, set[int]] = {}
+    by_word: dict[int, set[int]] = {}
     for row, keys in measure.looks(window).items():
-        found.setdefault(window.word_of[row], set()).update(window.word_of[key] for key in keys)
-    return {word: sought - {NO_WORD} for word, sought in found.items() if word != NO_WORD}
+        by_word.setdefault(window.word_of[row], set()).update(window.word_of[key] for key in keys)
+    return {word: sought - {NO_WORD} for word, sought in by_word.items() if word != NO_WORD}
 
 
 def _of_tag(window: Window, tag: str) -> dict[int, set[int]]:
     """From every word to the others of a tag."""
     tags = window.text.tags or ()
-    own = {word for word in window.columns if word < len(tags) and tags[word] == tag}
-    return {word: own - {word} for word in window.columns}
+    tagged = {word for word in window.columns if word < len(tags) and tags[word] == tag}
+    return {word: tagged - {word} for word in window.columns}
 
 
 def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> list[dict[int, set[int]]]:
     """From each word that the measure asks to the one that the rule takes."""
     items = Items.of_pairs(batch, [measure], causal, Counter())
-    found: list[dict[int, set[int]]] = [{} for _ in batch.windows]
+    by_prompt: list[dict[int, set[int]]] = [{} for _ in batch.windows]
     columns: Sequence[list[int]] = [each.tolist() for each in (items.prompt, items.query, rule(items))]
     for prompt, query, word in zip(*columns, strict=True):
-        found[prompt].setdefault(query, set()).add(word)
-    return found
+        by_prompt[prompt].setdefault(query, set()).add(word)
+    return by_prompt
 
 
 def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
     """From each pronoun that the measure asks, or the word before it, to the mentions sought among all before it."""
-    looks, rules, found = measure.looks(window), {each.name: each for each in measure.rivals}, []
+    looks, rules, questions = measure.looks(window), {each.name: each for each in measure.rivals}, []
     for item in antecedent_items(window.text):
         row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells
         if row not in looks or window.word_of[row] == NO_WORD:
@@ -120,5 +121,5 @@ def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
         sought = {word for word, fit in zip(item.candidates, fits, strict=True) if fit}
         among = {word for word in item.candidates if word in window.columns}
         if sought & among:
-            found.append(Question(window.word_of[row], frozenset(sought & among), frozenset(among)))
-    return found
+            questions.append(Question(window.word_of[row], frozenset(sought & among), frozenset(among)))
+    return questions

@@ -21,19 +21,19 @@ def chosen(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Beh
     Raises:
         InputError: no such behaviour, or two of one name, or two measures of one name.
     """
-    found: dict[str, Behaviour] = {}
+    by_name: dict[str, Behaviour] = {}
     for each in OURS if behaviours is None else behaviours:
         if isinstance(each, str) and each not in OURS:
             raise InputError(f"no behaviour {each}: expected some of {', '.join(OURS)}")
         behaviour = OURS[each] if isinstance(each, str) else each
-        if behaviour.name in found:
+        if behaviour.name in by_name:
             raise InputError(f"two behaviours are called {behaviour.name}: give each a name of its own")
-        found[behaviour.name] = behaviour
-    names = Counter(measure.name for behaviour in found.values() for measure in behaviour.measures)
-    own = [behaviour for name, behaviour in found.items() if behaviour is not OURS.get(name)]
-    if twice := sorted({measure.name for each in own for measure in each.measures if names[measure.name] > 1}):
+        by_name[behaviour.name] = behaviour
+    names = Counter(measure.name for behaviour in by_name.values() for measure in behaviour.measures)
+    others = [behaviour for name, behaviour in by_name.items() if behaviour is not OURS.get(name)]
+    if twice := sorted({measure.name for each in others for measure in each.measures if names[measure.name] > 1}):
         raise InputError(f"several measures are called {', '.join(twice)}: give each a name of its own")
-    return found
+    return by_name
 
 
 def asked_of(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -67,10 +66,10 @@ class Effects:
 def make_task(name: str, question: str, carried: str, build: Callable[[], Task]) -> Task:
     """The task that `build` makes; one without pairs, and the reason, where none can be made for this model."""
     try:
-        made = build()
+        task = build()
     except InputError as error:
-        made = Task(name, question, None, refused=str(error))
-    return replace(made, carried=carried)
+        task = Task(name, question, None, refused=str(error))
+    return replace(task, carried=carried)
 
 
 def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:
@@ -84,16 +83,19 @@ def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: in
     of its answers (`guessed`), as what is carried there is no answer, or if copies of the model whose heads look
     elsewhere do it as well: then any head that averages what it sees carries some of it.
     """
-    rows: list[pd.DataFrame] = []
-    described = []
-    for task in tasks:
-        facts, found = _one_task(model, task, seed)
-        about = {"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried}
-        described.append({**about, **facts})
-        rows += [each.assign(behaviour=behaviour, task=task.name) for each in found]
+    measured = [_measure(model, task, seed) for task in tasks]
+    facts = [
+        {"task": task.name, "behaviour": behaviour, "question": task.question, "carried": task.carried, **about}
+        for task, (about, _) in zip(tasks, measured, strict=True)
+    ]
+    rows = [
+        table.assign(behaviour=behaviour, task=task.name)
+        for task, (_, tables) in zip(tasks, measured, strict=True)
+        for table in tables
+    ]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=EFFECT_COLUMNS)
     table["q"] = table["q_within"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    return Effects(table.reindex(columns=EFFECT_COLUMNS), described)
+    return Effects(table.reindex(columns=EFFECT_COLUMNS), facts)
 
 
 def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
@@ -102,45 +104,43 @@ def no_effects(behaviour: str, why: str = NO_OUTPUT) -> Effects:
     return Effects(table, left_out=f"The causal test of {behaviour} was left out: {why}.")
 
 
-def _one_task(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame]]:
-    missing = float("nan")
-    facts: dict[str, Any] = {"n": 0, "clean": missing, "corrupt": missing, "neutral": missing, "difference": missing}
-    facts |= {"accuracy": missing, "left_out": int(sum(task.left_out.values())), "refused": task.refused}
+def _measure(model: Model, task: Task, seed: int) -> tuple[dict[str, Any], list[pd.DataFrame]]:
+    """The row of `tables/tasks`, and rows of `tables/effects`, one table a direction."""
+    facts: dict[str, Any] = {"n": 0, **dict.fromkeys(("clean", "corrupt", "neutral", "difference", "accuracy"), np.nan)}
+    facts |= {"left_out": int(sum(task.left_out.values())), "refused": task.refused}
     if task.pairs is None:
         return facts, []
     plain = unpatched(model, task.pairs, logit_difference())
-    clean, corrupt = (each[ANSWERS] for each in plain)
+    clean, corrupt = (values[ANSWERS] for values in plain)
     facts |= {"n": len(task.pairs), "clean": float(clean.mean()), "corrupt": float(corrupt.mean())}
-    facts |= {
-        "difference": float((clean - corrupt).mean()),
-        "accuracy": float((clean > 0).double().mean()),
-        **task.extra,
-    }
+    facts |= {"difference": float((clean - corrupt).mean()), "accuracy": float((clean > 0).double().mean())}
+    facts |= task.extra
     if task.neutral is not None:
-        facts["neutral"] = float(_neutral_difference(model, task).mean())
-    facts |= {"fixed": ", ".join(name for name, of in task.clusters.items() if len({*of}) < FEWEST_CLUSTERS)}
+        facts["neutral"] = float(_neutral_difference(model, task.pairs, task.neutral).mean())
+    facts["fixed"] = ", ".join(name for name, values in task.clusters.items() if len({*values}) < FEWEST_CLUSTERS)
     clusters = [*task.clusters.values()]
-    right = (clean > 0).double().cpu().numpy()
     reason = guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain)
-    if reason := reason or _unneeded(model, task, right, clusters, seed):
+    reason = reason or _unneeded(model, task.pairs, (clean > 0).double().cpu().numpy(), clusters, seed)
+    if reason:
         return facts | {"refused": reason}, []  # before a sweep, which would take minutes of a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     reports = _reporting(task.pairs, seed)
     return facts, [_effect_rows(model, sweep, clusters, reports, seed) for sweep in sweeps]
 
 
-def _unneeded(model: Model, task: Task, right: np.ndarray, clusters: Sequence[Sequence[str]], seed: int) -> str | None:
+def _unneeded(
+    model: Model, pairs: Pairs, right: np.ndarray, clusters: Sequence[Sequence[str]], seed: int
+) -> str | None:
     """Why a task asks nothing of where heads look: copies of the model with shuffled queries and keys do it as well.
 
     That is where one of them gives at least as many right answers as the lower end of the model's 95% interval.
     """
-    assert task.pairs is not None
     if not isinstance(model, Transformer):
         return None  # another library's heads cannot be shuffled
-    found = shares(right[:, None], np.ones(len(right)), clusters=clusters)
+    accuracy = shares(right[:, None], np.ones(len(right)), clusters=clusters)
     copies = (shuffled_copy(model, 2_000_000 + _COPIES * seed + number) for number in range(_COPIES))
-    best = max(int((unpatched(each, task.pairs, logit_difference())[0][ANSWERS] > 0).sum()) for each in copies)
-    if best < found.low[0] * len(right):
+    best = max(int((unpatched(each, pairs, logit_difference())[0][ANSWERS] > 0).sum()) for each in copies)
+    if best < accuracy.low[0] * len(right):
         return None
     return (
         f"the model puts the right answer first in {int(right.sum())} of {len(right)} prompts, and a copy of it whose "
@@ -157,15 +157,13 @@ def _reporting(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
     return np.array([2 * rank[order[name]] >= len(order) for name in names])
 
 
-def _neutral_difference(model: Model, task: Task) -> Tensor:
+def _neutral_difference(model: Model, pairs: Pairs, neutral: TokenBatch) -> Tensor:
     """Logit of the right minus the wrong answer where the prompt says neither."""
-    assert task.neutral is not None
-    assert task.pairs is not None
-    assert task.pairs.right is not None
-    assert task.pairs.wrong is not None
-    logits = last_logits(model, task.neutral.to(model.device))
-    at = torch.arange(len(logits))
-    return logits[at, task.pairs.right] - logits[at, task.pairs.wrong]
+    assert pairs.right is not None
+    assert pairs.wrong is not None
+    logits = last_logits(model, neutral.to(model.device))
+    right, wrong = (logits.gather(1, answer[:, None])[:, 0] for answer in (pairs.right, pairs.wrong))
+    return right - wrong
 
 
 def _effect_rows(
@@ -176,14 +174,20 @@ def _effect_rows(
     effect = sweep.effect().double().flatten(0, -2).cpu().numpy().T
     whole = sweep.difference().double().cpu().numpy()
 
-    def of_half(some: Bool[np.ndarray, " pair"]) -> Shares:
-        ways = [[name for name, here in zip(way, some, strict=True) if here] for way in clusters]
-        return shares(effect[some], whole[some], clusters=ways, seed=seed)
+    def of_half(half: Bool[np.ndarray, " pair"]) -> Shares:
+        ways = [[name for name, here in zip(way, half, strict=True) if here] for way in clusters]
+        return shares(effect[half], whole[half], clusters=ways, seed=seed)
 
-    chose, found = of_half(~reports), of_half(reports)
+    chose, reported = of_half(~reports), of_half(reports)
     bound = np.where(chose.value > 0, chose.low, chose.high)
     clear = (np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0)
     where, _ = Heads.of(model).columns(1)
-    columns = {"effect": found.value, "ci_low": found.low, "ci_high": found.high, "p": found.p, "n": found.n}
+    columns = {
+        "effect": reported.value,
+        "ci_low": reported.low,
+        "ci_high": reported.high,
+        "p": reported.p,
+        "n": reported.n,
+    }
     columns |= {"flips": changed[:, reports].sum(1), "choosing_bound": np.where(clear, bound, np.nan)}
     return pd.DataFrame({**where, "intervention": sweep.direction, **columns})

@@ -6,8 +6,8 @@ causal test (`analyses.gender_pairs`) swaps two people and asks which heads carr
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,15 +18,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from analyses.gender_pairs import effects
-from analyses.head_tables import Collected, Heads, Scored
+from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, pieces_of
-from analyses.reading.collectors import ReadsFewRows, measured, summary
-from analyses.reading.windows import Batch, Progress, Reading, Window
+from analyses.plain_words import Words
+from analyses.reading.collectors import Readings, ReadsFewRows, Scoring, measured
+from analyses.reading.windows import Batch, Progress, Window
 from analyses.rivals import antecedents
 from analyses.rivals.antecedents import PREDICTING_RIVALS, RIVALS, AntecedentItem, antecedent_items, items_and_unasked
 from analyses.rivals.rules import ANTECEDENT, NO_CHOICE, Chosen, Records, followed
-from interp import AnnotatedText, InputError, Model
-from interp.patterns import Null, Totals, nulls, remove_sink, selection
+from interp import AnnotatedText, Model
+from interp.patterns import nulls, remove_sink, selection
 from interp.patterns.rows import SINKS
 
 
@@ -56,21 +57,30 @@ def measure(
 
 def _chain(shown: Window, *, named: bool = False, predicting: bool = False) -> Looks:
     """From a pronoun's pieces, or from the token before them, to the head words of its chain before it."""
-    found: Looks = {}
+    looks_by_row: Looks = {}
     for item in _shown(shown, antecedent_items(shown.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
         looks = pieces_of(shown, right) if item.named or not named else {}
-        found |= {min(looks) - 1: looks[min(looks)]} if predicting and looks else looks
-    return found
+        looks_by_row |= {min(looks) - 1: looks[min(looks)]} if predicting and looks else looks
+    return looks_by_row
 
 
 _ALL: dict[str, Any] = {"claims": _chain, "rivals": RIVALS, "null": "same distance"}
 _NAMED: dict[str, Any] = _ALL | {"claims": partial(_chain, named=True)}
+_WORDS = Words("antecedent", "goes from a pronoun to what it stands for", "pronouns", "one that they stand for")
+_MASS = Words("antecedent’s share", "gives what a pronoun stands for", share="{} of what it gives mentions before it")
+_AHEAD = Words(
+    "antecedent ahead",
+    "looks at what the next pronoun will mean",
+    "words before a pronoun",
+    "one that the pronoun will stand for",
+)
 # The named items carry the evidence of a coreference head, and the label says what it is.
 MEASURES = (
     Measure(
         "antecedent",
         "the pronoun’s most attended candidate is one that it stands for",
+        words=_WORDS,
         label=None,
         together="antecedent",
         reference="nearest",
@@ -81,6 +91,7 @@ MEASURES = (
     Measure(
         "antecedent:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_WORDS.named,
         label="antecedent",
         together="antecedent",
         tasks=("gender", "name-gender"),
@@ -90,6 +101,7 @@ MEASURES = (
     Measure(
         "antecedent-mass",
         "share of the candidates’ attention that falls on what the pronoun stands for",
+        words=_MASS,
         hidden=False,
         label=None,
         together="antecedent-mass",
@@ -99,6 +111,7 @@ MEASURES = (
     Measure(
         "antecedent-mass:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_MASS.named,
         hidden=False,
         label=None,
         together="antecedent-mass",
@@ -111,6 +124,7 @@ PREDICTING = (
     Measure(
         "antecedent-predicting",
         "the same from the token before the pronoun, where it is predicted",
+        words=_AHEAD,
         claims=partial(_chain, predicting=True),
         label=None,
         together="antecedent-predicting",
@@ -120,6 +134,7 @@ PREDICTING = (
     Measure(
         "antecedent-predicting:named",
         "the same where the nearest true antecedent is a name or a noun",
+        words=_AHEAD.named,
         claims=partial(_chain, predicting=True, named=True),
         label="antecedent-predicting",
         together="antecedent-predicting",
@@ -135,39 +150,59 @@ class _Reader:
     def __init__(self, heads: Heads, measures: Sequence[Measure], *, rules: bool):
         self.measures, self.rivals = measures, measures[0].rivals
         self.predicting = measures[0].foretells
-        self.totals = {sink: Totals.empty(heads.count + len(self.rivals), len(measures)) for sink in SINKS}
-        self.nulls = {sink: Null.empty(heads.count, len(measures)) for sink in SINKS}
+        self.sums = Readings(heads, measures)
         choosing = [rival for rival in self.rivals if rival.looks is not antecedents.random]
         tiers = [[each for each in choosing if (each.name in _POSITIONAL) == simple] for simple in (True, False)]
         self.records = Records(heads, measures[:2], tiers, ANTECEDENT) if rules else None
         self.order = [self.rivals.index(rival) for tier in tiers for rival in tier]
 
-    def read(self, batch: Batch, questions: Sequence["_Question"]) -> None:
+    def read(self, batch: Batch, questions: "Sequence[_Question]") -> None:
         """Add the items of a batch, in both readings."""
         items: _Items | None = None
-        before: Sequence[_Question] = ()
+        before: list[_Question] = []
         for sink in SINKS:
-            asked = questions if sink == "kept" else _without_sink(questions)
-            if asked and asked != before:
-                items, before = _Items.of(asked, self.rivals, batch.device), asked
-            if not asked or items is None:
+            shown = [*questions] if sink == "kept" else _without_sink(questions)
+            if shown and shown != before:
+                items, before = _Items.of(shown, self.rivals, batch.device), shown
+            if not shown or items is None:
                 continue
             where, removed = (items.prompt, items.pronoun, items.candidates), sink == "removed"
             scores, lost = attention_to_candidates(batch, *where, sink_removed=removed, predicting=self.predicting)
-            _add(self.totals[sink], self.nulls[sink], batch, items, scores, lost)
+            self._add(sink, batch.groups[items.prompt.cpu()], items, scores, lost)
             if sink == "kept" and self.records is not None and not self.records.full:
                 self.records.add(_beside_rules(batch, items, scores, self.order))
 
-    def scored(self) -> list[Scored]:
-        """The sums of both readings."""
-        rules = [rival.name for rival in self.rivals]
-        return [Scored(self.totals[sink], self.measures, sink, rules, null=self.nulls[sink]) for sink in SINKS]
+    def _add(
+        self,
+        sink: str,
+        groups: Int[Tensor, " item"],
+        items: "_Items",
+        scores: Float[Tensor, "item head candidate"],
+        lost: Bool[Tensor, "item head"],
+    ) -> None:
+        candidates, correct = items.candidates != _PADDING, items.correct
+        bins = nulls.distance_bin(items.candidates - items.pronoun[:, None])
+        permuted = [null(scores, candidates, correct, bins) for null in (nulls.choice, nulls.share)]
+        everyone = torch.cat([scores, items.baselines.to(scores)], 1)
+        kept = torch.cat([~lost, torch.ones_like(items.baselines[..., 0], dtype=torch.bool)], 1)
+        right = selection.accuracy(everyone, candidates, correct)
+        among, any_mass = selection.share(everyone, candidates, correct)
+        selected, massive, named = kept.to(right), kept * any_mass, items.named[:, None]
+        n_measures = len(self.measures)  # choices, and where they are asked for too, masses
+        weights = torch.stack([selected, selected * named, massive, massive * named][:n_measures], -1)
+        counted = weights[:, : scores.shape[1]]
+        mean, variance = (
+            torch.stack([choice, choice, share, share][:n_measures], -1) * counted
+            for choice, share in zip(*permuted, strict=True)
+        )
+        values = torch.stack([right, right, among, among][:n_measures], -1) * weights
+        self.sums.add(sink, groups, values, weights, (mean, variance))
 
 
 _POSITIONAL = "nearest", "first"
 
 
-class Collector(ReadsFewRows):
+class Collector(Scoring, ReadsFewRows):
     """Adds up antecedent selection and mass."""
 
     def __init__(
@@ -180,60 +215,39 @@ class Collector(ReadsFewRows):
         rules: bool = True,
     ):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
-        self.heads = heads or Heads.of(model)
-        self.n_ctx = model.config.stacks[self.heads.stack].n_ctx
-        asked = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
-        self.readers = [_Reader(self.heads, measures, rules=rules) for measures in asked]
-        self.counts: Counter[str] = Counter()
+        super().__init__(model, BEHAVIOUR.name, heads)
+        n_ctx = model.config.stacks[self.heads.stack].n_ctx
+        self.nothing = (
+            "the corpus has no pronoun with both a right and a wrong mention before it in one window of the model's "
+            f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
+        )
+        places = [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]
+        self.readers = [_Reader(self.heads, measures, rules=rules) for measures in places]
         # a long text comes in many windows
         self._asked_in = lru_cache(512)(partial(items_and_unasked, pronouns=pronouns))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        questions = [
-            question
-            for prompt, window in enumerate(batch.windows)
-            for question in _questions(prompt, window, self._asked_in(window.text)[0], self.counts)
-        ]
-        for window in batch.windows:
-            self.counts.update(reason for word, reason in self._asked_in(window.text)[1] if window.scores(word))
+        questions: list[_Question] = []
+        for prompt, window in enumerate(batch.windows):
+            items, unasked = self._asked_in(window.text)
+            self.counts.update(reason for word, reason in unasked if window.scores(word))
+            self.counts.update(["texts left out of coreference: no chains"] * (window.text.mentions is None))
+            questions += [(prompt, window, item) for item in _shown(window, items, self.counts)]
         for reader in self.readers:
             reader.read(batch, questions)
 
-    def collected(self, reading: Reading) -> Collected:
-        """What was added up.
+    def scored(self) -> list[Scored]:
+        """What was added up, in both readings."""
+        return [part for reader in self.readers for part in reader.sums.scored()]
 
-        Raises:
-            InputError: no pronoun had a right and a wrong candidate before it.
-        """
-        if not self.readers[0].totals["kept"].rows.any():
-            raise InputError(
-                "the corpus has no pronoun with both a right and a wrong mention before it in one window of the "
-                f"model's context ({self.n_ctx} tokens): expected coreference chains, and a context that shows them"
-            )
-        counts, about = {**reading.counts, **self.counts}, summary(reading)
+    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
+        """What gives the rows of `tables/rules`."""
         records = [reader.records for reader in self.readers if reader.records is not None]
-        beside = followed(records, BEHAVIOUR.name, about["corpus"])
-        scored = [each for reader in self.readers for each in reader.scored()]
-        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, rules=beside, **about)
+        return followed(records, self.behaviour, corpus)
 
 
-@dataclass(frozen=True)
-class _Question:
-    """An item as one window shows it; words are counted in the window."""
-
-    prompt: int
-    item: AntecedentItem
-    first_word: int
-    at_sink: int  # the word at the first position, which the second reading removes; -1 for none
-
-
-def _questions(prompt: int, window: Window, items: list[AntecedentItem], counts: Counter[str]) -> Iterable[_Question]:
-    if window.text.mentions is None:
-        counts["texts left out of coreference: no chains"] += 1
-        return []
-    shown = _shown(window, items, counts)
-    return [_Question(prompt, item, window.start, window.word_of[0]) for item in shown]
+_Question = tuple[int, Window, AntecedentItem]  # the number of a prompt, and an item as its window shows it
 
 
 def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
@@ -251,24 +265,18 @@ def _shown(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]
 
 def _without(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
     """The item without the candidates that are absent; None where no right or no wrong one is left."""
-    kept = [index for index, word in enumerate(item.candidates) if word not in absent]
-    if len(kept) == len(item.candidates):
+    left = [index for index, word in enumerate(item.candidates) if word not in absent]
+    if len(left) == len(item.candidates):
         return item
-    if len({item.correct[index] for index in kept}) < 2:
+    if len({item.correct[index] for index in left}) < 2:
         return None
-    return item.keeping(kept)
+    return item.keeping(left)
 
 
 def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
     """What stands at the first position is no candidate there."""
-    found = []
-    for question in questions:
-        item = _without(question.item, (question.at_sink,))
-        if item is question.item:
-            found.append(question)
-        elif item is not None:
-            found.append(replace(question, item=item))
-    return found
+    shown = ((prompt, window, _without(item, (window.word_of[0],))) for prompt, window, item in questions)
+    return [(prompt, window, item) for prompt, window, item in shown if item is not None]
 
 
 @dataclass(frozen=True)
@@ -284,26 +292,23 @@ class _Items:
 
     @staticmethod
     def of(questions: Sequence[_Question], rivals: Sequence[Rival], device: torch.device) -> "_Items":
-        items = [question.item for question in questions]
+        items = [item for _, _, item in questions]
         lengths = [len(item.candidates) for item in items]
         present = np.arange(max(lengths)) < np.array(lengths)[:, None]
         candidates = np.full(present.shape, _PADDING)
-        candidates[present] = [word - each.first_word for each in questions for word in each.item.candidates]
+        candidates[present] = [word - window.start for _, window, item in questions for word in item.candidates]
         correct = np.zeros(present.shape, dtype=bool)
         correct[present] = [right for item in items for right in item.correct]
         baselines = np.zeros((len(rivals), *present.shape), dtype=np.float32)
         for index, rival in enumerate(rivals):
             baselines[index][present] = [score for item in items for score in rival(item)]
         columns = (
-            np.array([question.prompt for question in questions]),
-            np.array([question.item.pronoun - question.first_word for question in questions]),
+            np.array([prompt for prompt, _, _ in questions]),
+            np.array([item.pronoun - window.start for _, window, item in questions]),
             np.array([item.named for item in items]),
             *(candidates, correct, baselines.transpose(1, 0, 2)),
         )
         return _Items(*(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in columns))
-
-    def __len__(self) -> int:
-        return len(self.prompt)
 
 
 _PADDING = -2  # no word: NO_WORD is -1
@@ -337,33 +342,6 @@ def _beside_rules(
     return Chosen(**both)
 
 
-def _add(
-    totals: Totals,
-    null: Null,
-    batch: Batch,
-    items: _Items,
-    scores: Float[Tensor, "item head candidate"],
-    lost: Bool[Tensor, "item head"],
-) -> None:
-    candidates, correct = items.candidates != _PADDING, items.correct
-    bins = nulls.distance_bin(items.candidates - items.pronoun[:, None])
-    permuted = [each(scores, candidates, correct, bins) for each in (nulls.choice, nulls.share)]
-    everyone = torch.cat([scores, items.baselines.to(scores)], 1)
-    kept = torch.cat([~lost, torch.ones_like(items.baselines[..., 0], dtype=torch.bool)], 1)
-    right = selection.accuracy(everyone, candidates, correct)
-    among, any_mass = selection.share(everyone, candidates, correct)
-    selected, massive = kept.to(right), kept * any_mass
-    named = items.named[:, None]
-    n_measures = totals.rows.shape[-1]  # choices, and where they are asked for too, masses
-    weights = torch.stack([selected, selected * named, massive, massive * named][:n_measures], -1)
-    groups = batch.groups[items.prompt.cpu()]
-    totals.add(groups, torch.stack([right, right, among, among][:n_measures], -1) * weights, weights)
-    own = weights[:, : scores.shape[1]]
-    both = zip(*permuted, strict=True)
-    mean, variance = (torch.stack([each, each, other, other][:n_measures], -1) for each, other in both)
-    null.add(groups, mean * own, variance * own)
-
-
 def attention_to_candidates(
     batch: Batch,
     prompt: Int[Tensor, " item"],
@@ -386,8 +364,8 @@ def attention_to_candidates(
     rows = batch.attention.rows(prompt[item], column)
     gone = torch.zeros_like(rows[..., 0])
     if sink_removed:
-        rows, kept = remove_sink(rows)
-        gone = (~kept).to(rows)
+        rows, enough = remove_sink(rows)
+        gone = (~enough).to(rows)
     pooled = rows.new_zeros(len(prompt), *rows.shape[1:]).index_add_(0, item, rows) / pieces[..., None]
     belongs = (word_of[:, :, None] == candidates[:, None]).to(rows)
     lost = gone.new_zeros(len(prompt), gone.shape[1]).index_add_(0, item, gone) > 0

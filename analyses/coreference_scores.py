@@ -217,23 +217,23 @@ class _Choices:
 
 def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Choices | None:
     """What is chosen for the items that a batch scores; None where there are none."""
-    asked = [
+    questions = [
         (prompt, window, item)
         for prompt, window in enumerate(batch.windows)
         for item in _items(window, kind, counts)
         if window.scores(item.pronoun)
     ]
-    if not asked:
+    if not questions:
         return None
-    items = [item for _, _, item in asked]
-    start = np.array([window.start for _, window, _ in asked])[:, None]
+    items = [item for _, _, item in questions]
+    start = np.array([window.start for _, window, _ in questions])[:, None]
     names, pronoun = np.array([item.names for item in items]), np.array([[item.pronoun] for item in items])
-    visible = np.array([[_shows(window, name) for name in item.names] for _, window, item in asked])
+    visible = np.array([[_shows(window, name) for name in item.names] for _, window, item in questions])
     visible &= (names < pronoun) | (not causal)
     shown = torch.from_numpy(np.where(visible, names - start, _ABSENT)).to(batch.device)
-    prompt = torch.tensor([prompt for prompt, _, _ in asked], device=shown.device)
-    at = torch.from_numpy((pronoun - start)[:, 0]).to(shown.device)
-    attention = attention_to_candidates(batch, prompt, at, shown)[0].cpu().numpy()
+    prompt = torch.tensor([prompt for prompt, _, _ in questions], device=shown.device)
+    word = torch.from_numpy((pronoun - start)[:, 0]).to(shown.device)
+    attention = attention_to_candidates(batch, prompt, word, shown)[0].cpu().numpy()
     conditions = np.empty(len(items), dtype=object)
     conditions[:] = [item.conditions for item in items]
     return _Choices(
@@ -288,9 +288,9 @@ def _table(choices: _Choices, corpus: Corpus, heads: Heads, women: Mapping[str, 
         head, rule = _best(chooses, Score("", score.among, paper.of), heads.count)
         chosen = np.isin(np.arange(heads.count + len(RULES)), [head, rule])
         which = {**about, "resolver": [*named, *RULES], "chosen": chosen}
-        for half, some in halves.items():
-            if found := _scored(choices.of(some), score, rule, women, seed):
-                rows.append({**which, "half": half, "score": score.name, "condition": score.condition, **found})
+        for half, chosen_half in halves.items():
+            if values := _scored(choices.of(chosen_half), score, rule, women, seed):
+                rows.append({**which, "half": half, "score": score.name, "condition": score.condition, **values})
     if not rows:
         conditions = ", ".join(dict.fromkeys(score.among for score in paper.scores))
         raise InputError(f"{corpus.name}: expected texts of {conditions}, as the names of the files say, got none")
@@ -308,21 +308,21 @@ def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, floa
     """One score of every resolver; None where it has no item."""
     if score.of in ("pearson", "spearman"):
         return _correlated(choices, score, women)
-    asked = [condition for condition in score.between if condition] or [score.condition]
-    items = np.any([choices.where(condition) for condition in asked], axis=0)
-    if not all(choices.where(condition).any() for condition in asked):
+    conditions = [condition for condition in score.between if condition] or [score.condition]
+    items = np.any([choices.where(condition) for condition in conditions], axis=0)
+    if not all(choices.where(condition).any() for condition in conditions):
         return None
     size = {"n": int(items.sum()), "coverage": float(choices.visible[items].mean())}
     if score.of == "ratio":
         return size | _ratio(*(each for of in score.between for each in _totals(choices, Score("", of, "F1"))))
     if score.of == "difference":
-        mean = "occupation" if "she" in asked else "accuracy"
+        mean = "occupation" if "she" in conditions else "accuracy"
         two = [each for of in score.between for each in _totals(choices, Score("", of, mean))]
-        found = estimate(*two, seed=seed)
-        return size | {"value": found.gain, "ci_low": found.low, "ci_high": found.high}
-    own = _totals(choices, score)
-    alone = estimate(*own, seed=seed)
-    beside = estimate(*own, *(each[:, [rule]].repeat(each.shape[1], 1) for each in own), seed=seed)
+        result = estimate(*two, seed=seed)
+        return size | {"value": result.gain, "ci_low": result.low, "ci_high": result.high}
+    totals = _totals(choices, score)
+    alone = estimate(*totals, seed=seed)
+    beside = estimate(*totals, *(each[:, [rule]].repeat(each.shape[1], 1) for each in totals), seed=seed)
     return size | {
         **{"value": alone.value, "ci_low": alone.low, "ci_high": alone.high},
         **{"rule": RULES[rule - choices.chosen.shape[1] + len(RULES)], "gain": beside.gain},
@@ -332,18 +332,18 @@ def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, floa
 
 def _totals(choices: _Choices, score: Score) -> tuple[np.ndarray, np.ndarray]:
     """What a mean divides (group resolver): F1 is 2 TP / (2 TP + FP + FN), counted over names."""
-    some = choices.of(choices.where(score.condition))
-    right = np.stack([(some.chosen == name) & some.correct[:, [name]] for name in (0, 1)]).any(0)
+    items = choices.of(choices.where(score.condition))
+    right = np.stack([(items.chosen == name) & items.correct[:, [name]] for name in (0, 1)]).any(0)
     if score.of == "F1":
-        wrong = (some.chosen != _NONE) & ~right
-        missed = some.correct.sum(1, keepdims=True) - right
+        wrong = (items.chosen != _NONE) & ~right
+        missed = items.correct.sum(1, keepdims=True) - right
         counted = 2.0 * right, 2.0 * right + wrong + missed
     else:
-        hits = right if score.of == "accuracy" else some.chosen == some.occupation[:, None]
+        hits = right if score.of == "accuracy" else items.chosen == items.occupation[:, None]
         counted = hits.astype(float), np.ones(hits.shape)
-    totals = np.zeros((2, N_GROUPS, some.chosen.shape[1]))
+    totals = np.zeros((2, N_GROUPS, items.chosen.shape[1]))
     for total, part in zip(totals, counted, strict=True):
-        np.add.at(total, np.array([group_of(str(each)) for each in some.clusters], dtype=int), part)
+        np.add.at(total, np.array([group_of(str(each)) for each in items.clusters], dtype=int), part)
     return totals[0], totals[1]
 
 
@@ -370,16 +370,16 @@ def _share_of_women(corpus: Corpus) -> dict[str, float]:
 def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> dict[str, Any] | None:
     """Over occupations, she - he with the share of women; Fisher's z interval, as Bonett & Wright (2000) have it for
     ranks. None where fewer than four occupations have both."""
-    occupations = [each for each in dict.fromkeys(choices.clusters) if each in women]
+    occupations = [occupation for occupation in dict.fromkeys(choices.clusters) if occupation in women]
     took = choices.chosen == choices.occupation[:, None]
     she, he = choices.where("she"), choices.where("he")
     differences, shares, items = [], [], []
-    for each in occupations:
-        own = choices.clusters == each
-        if (own & she).any() and (own & he).any():
-            differences.append(took[own & she].mean(0) - took[own & he].mean(0))
-            shares.append(women[each])
-            items.append(own & (she | he))
+    for occupation in occupations:
+        of_occupation = choices.clusters == occupation
+        if (of_occupation & she).any() and (of_occupation & he).any():
+            differences.append(took[of_occupation & she].mean(0) - took[of_occupation & he].mean(0))
+            shares.append(women[occupation])
+            items.append(of_occupation & (she | he))
     if len(shares) < 4:
         return None
     x, y = np.array(differences), np.array(shares)
@@ -389,8 +389,8 @@ def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> 
         r = (x * y[:, None]).sum(0) / np.sqrt((x**2).sum(0) * (y**2).sum())
         error = np.sqrt((1 + (r**2 / 2 if score.of == "spearman" else 0)) / (len(y) - 3))
         z, width = np.arctanh(r), stats.norm.ppf(0.975) * error
-    some = np.any(items, axis=0)
+    counted = np.any(items, axis=0)
     return {
         **{"value": r, "ci_low": np.tanh(z - width), "ci_high": np.tanh(z + width)},
-        **{"n": len(y), "coverage": float(choices.visible[some].mean())},
+        **{"n": len(y), "coverage": float(choices.visible[counted].mean())},
     }

@@ -3,14 +3,15 @@
 Beside position in the stacks' own attention. Queries and keys stand in different texts, so there are no offsets.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from analyses.head_tables import Collected, Heads, Scored
+from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
-from analyses.reading.collectors import summary
-from analyses.reading.windows import Batch, Reading
+from analyses.plain_words import Words
+from analyses.reading.collectors import Scoring
+from analyses.reading.windows import Batch
 from interp import InputError, Model
 from interp.patterns import Totals
 from interp.patterns.crossing import MEASURES, score
@@ -19,16 +20,17 @@ from interp.patterns.rows import SINKS
 _UNIFORM, _NO_ORDER = Rival("uniform", lambda crossing: crossing.uniform), Rival("no order", 0.0)
 _ROWS: dict[str, Any] = {"rivals": (_UNIFORM,), "of_words": False}
 _ORDER: dict[str, Any] = _ROWS | {"rivals": (_NO_ORDER,), "recorded": "monotonicity"}
-_MEASURES = (  # in the order of `MEASURES`
-    Measure("first-token", "attention to the first source token", **_ROWS),
+_FIRST = Words("first token", "rests on the first token", "words", "the first token")
+_IN_ORDER = Words("source in order", "walks through the source in order")
+_MEASURES = (  # in the order of `MEASURES`; the last is a number a text
+    Measure("first-token", "attention to the first source token", words=_FIRST, **_ROWS),
     Measure("entropy", "how evenly attention is spread over the source", unit="entropy", **_ROWS),
     Measure("diagonal", "how far from the diagonal attention falls", unit="progress", **_ROWS),
-    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", **_ORDER),
+    Measure("monotonicity", "how orderly the source is walked through", unit="correlation", words=_IN_ORDER, **_ORDER),
 )
-_OVER_ROWS = MEASURES.index("monotonicity")  # the last is a number a text
 
 
-class Collector:
+class Collector(Scoring):
     """Adds up the measures of cross-attention."""
 
     def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
@@ -37,10 +39,10 @@ class Collector:
         Raises:
             InputError: the heads are not those of cross-attention.
         """
-        crossing = [each for each in Heads.every(model) if each.attention == "cross"]
+        crossing = [kind for kind in Heads.every(model) if kind.attention == "cross"]
         if heads is None and not crossing:
             raise InputError("this model has no cross-attention: expected an encoder and a decoder")
-        self.heads = heads or crossing[0]
+        super().__init__(model, BEHAVIOUR.name, heads or crossing[0])
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(MEASURES)) for sink in SINKS}
 
     def add(self, batch: Batch) -> None:
@@ -52,22 +54,15 @@ class Collector:
             read = [score(pattern, batch.crossing, sink_removed=sink == "removed") for pattern in both]
             self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*read, strict=True)))
 
-    def collected(self, reading: Reading) -> Collected:
+    def scored(self) -> list[Scored]:
         """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
-        scored = [part for sink in SINKS for part in self._scored(sink, self.totals[sink])]
-        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=dict(reading.counts), **summary(reading))
-
-    @staticmethod
-    def _scored(sink: Literal["kept", "removed"], totals: Totals) -> list[Scored]:
-        rows, order = (
-            Totals(*(part[..., measures] for part in (totals.scores, totals.weights, totals.rows)))
-            for measures in (slice(_OVER_ROWS), slice(_OVER_ROWS, None))
-        )
-        alone = Totals(*(part[:, :-1] for part in (order.scores, order.weights, order.rows)))
-        return [
-            Scored(rows, _MEASURES[:_OVER_ROWS], sink, [_UNIFORM.name]),
-            Scored(alone, _MEASURES[_OVER_ROWS:], sink, constant=(_NO_ORDER.name, 0.0)),
-        ]
+        scored = []
+        for sink, totals in self.totals.items():
+            parts = totals.scores, totals.weights, totals.rows
+            rows, order = Totals(*(part[..., :-1] for part in parts)), Totals(*(part[:, :-1, -1:] for part in parts))
+            scored.append(Scored(rows, _MEASURES[:-1], sink, [_UNIFORM.name]))
+            scored.append(Scored(order, _MEASURES[-1:], sink, constant=(_NO_ORDER.name, 0.0)))
+        return scored
 
 
 BEHAVIOUR = Behaviour(

@@ -81,11 +81,11 @@ def explain(
     """
     heads, name = heads or Heads.of(model), getattr(corpus, "name", "texts")
     reading = Reading(model, sample(corpus, causal=heads.causal, seed=seed), progress, heads=heads)
-    seen, names = _read(reading)
+    pairs, names = _read(reading)
     refuse_unread(reading.counts, name)
-    if len({*(seen.group % 2).tolist()}) < 2:
+    if len({*(pairs.group % 2).tolist()}) < 2:
         raise InputError(f"{name}: expected documents in both halves, to fit on one and report on the other")
-    table = explained(seen, names, heads, seed=seed)
+    table = explained(pairs, names, heads, seed=seed)
     return Explained(table.assign(corpus=name).reindex(columns=COLUMNS), dict(reading.counts))
 
 
@@ -159,12 +159,12 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
     prompt, query = asks.nonzero(as_tuple=True)
     rows = pooled[prompt, :, query]
     item, key = (rows[:, -1] > 0).nonzero(as_tuple=True)
-    given = rows[item, :, key]
+    attention = rows[item, :, key]
     ends = torch.where(key == n_words, BEFORE_ALL, BEHIND_ALL)
     pairs = Pairs(batch, prompt, query, item, torch.where(key < n_words, key, ends))
     marks = pairs.marks(), pairs.tag_pairs(), pairs.forms(forms)
-    found = item, batch.groups[prompt.cpu()], given[:, -1], given[:, :-1], *marks
-    return tuple(each.cpu() for each in found)
+    columns = item, batch.groups[prompt.cpu()], attention[:, -1], attention[:, :-1], *marks
+    return tuple(each.cpu() for each in columns)
 
 
 def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
@@ -184,12 +184,12 @@ def explained(seen: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, see
     named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL, ALL)]
     members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
     kl, rows = reported.below_uniform(), reported.rows()
-    own = kl.sum(0) / rows.sum()
-    kl = torch.where(own < AS_UNIFORM, torch.nan, kl)
+    mean_kl = kl.sum(0) / rows.sum()
+    kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
     ruled, read = (each.having([*rules.values()]) for each in (fitted, reported))
-    found = [_mixture(ruled, read, kl, named, heads, seed), *_by_group(fitted, reported, kl, members, heads, seed)]
-    table = pd.concat(found, ignore_index=True)
-    table["kl"] = own.numpy()[table["layer"] * heads.n_heads + table["head"]]
+    tables = [_mixture(ruled, read, kl, named, heads, seed), *_by_group(fitted, reported, kl, members, heads, seed)]
+    table = pd.concat(tables, ignore_index=True)
+    table["kl"] = mean_kl.numpy()[table["layer"] * heads.n_heads + table["head"]]
     return table.assign(n=int(rows.sum()), documents=int((rows > 0).sum()))
 
 
@@ -206,9 +206,9 @@ def _mixture(
     had = mixtures.shares(reported, weights)
     totals = torch.cat([had, mixtures.closer(reported, weights)[:, None]], 1)
     rows = reported.rows()[:, None] + 0 * kl  # NaN where nothing is said
-    of = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
+    wholes = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
     weight = torch.cat([weights + 0 * kl[0], torch.full_like(weights[:1], torch.nan)]).T.flatten()
-    return _estimated(heads, "mixture", parts, totals, of, seed).assign(weight=weight.numpy())
+    return _estimated(heads, "mixture", parts, totals, wholes, seed).assign(weight=weight.numpy())
 
 
 def _by_group(
@@ -223,15 +223,15 @@ def _by_group(
     every = range(len(GROUPS))
     weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], heads.count)}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
-    for some in (some for size in every for some in combinations(every, size + 1)):
-        which = [at for group in some for at in members[group]]
+    for subset in (subset for size in every for subset in combinations(every, size + 1)):
+        which = [at for group in subset for at in members[group]]
         if not which:  # no mark of these groups occurs, so they explain nothing
-            weights[some], closer[some] = weights[()], closer[()]
+            weights[subset], closer[subset] = weights[()], closer[()]
             continue
         fits, reads = (each.having(which) for each in (fitted, reported))
-        before = weights[some[:-1]].clone()
+        before = weights[subset[:-1]].clone()
         before[which] = choice_models.fit(fits, start=before[which])
-        weights[some], closer[some] = before, choice_models.closer(reads, before[which])
+        weights[subset], closer[subset] = before, choice_models.closer(reads, before[which])
 
     def adds(group: int, to: Sequence[int]) -> Float[Tensor, "group head"]:
         return closer[tuple(sorted((*to, group)))] - closer[tuple(to)]
@@ -267,8 +267,8 @@ def _estimated(
     seed: int,
 ) -> pd.DataFrame:
     """Totals over what they are shares of; `parts` has the name and the group of each."""
-    where, at = heads.columns(len(parts))
-    found = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, of)), seed=seed)
-    names, groups = (np.array(each, dtype=object)[at] for each in zip(*parts, strict=True))
-    intervals = {"share": found.value, "ci_low": found.low, "ci_high": found.high}
+    where, part = heads.columns(len(parts))
+    shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, of)), seed=seed)
+    names, groups = (np.array(each, dtype=object)[part] for each in zip(*parts, strict=True))
+    intervals = {"share": shares.value, "ci_low": shares.low, "ci_high": shares.high}
     return pd.DataFrame({**where, "kind": kind, "part": names, "group": groups, **intervals})

@@ -113,9 +113,15 @@ def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
     rows = effects.loc[effects["task"] == task]
     largest = carriers(rows).loc[lambda found: found["effect"] > 0]
     largest = largest.sort_values("choosing_bound", ascending=False, kind="stable").drop_duplicates(HEAD).head(top)
-    chosen = largest[[*HEAD, "n"]]
-    for way in rows["intervention"].unique():
-        values = rows.loc[rows["intervention"] == way, [*HEAD, "effect", "ci_low", "ci_high", "flips"]]
+    return largest[HEAD].merge(both_ways(rows), on=HEAD, how="left")
+
+
+def both_ways(effects: pd.DataFrame) -> pd.DataFrame:
+    """A row a head and task, with `denoise` and `noise` and what belongs to either."""
+    key = [*HEAD, *(each for each in ("behaviour", "task") if each in effects)]
+    joined = effects[[*key, "n"]].drop_duplicates(key)
+    for way in effects["intervention"].unique():
         names = {"effect": way, "ci_low": f"{way}_low", "ci_high": f"{way}_high", "flips": f"{way}_flips"}
-        chosen = chosen.merge(values.rename(columns=names), on=HEAD, how="left")
-    return chosen
+        values = effects.loc[effects["intervention"] == way, [*key, *names]].rename(columns=names)
+        joined = joined.merge(values, on=key, how="left")
+    return joined

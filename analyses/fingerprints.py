@@ -112,14 +112,14 @@ def _modules(model: nn.Module) -> Iterator[list[Any]]:
 
 def _hashes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The hash of each setting that has one; private ones may be left by an earlier call."""
-    found: dict[str, Any] = {}
+    hashes: dict[str, Any] = {}
     for name, value in settings.items():
         if name in _CONFIGS and hasattr(value, "__dict__"):
-            found[name] = _hashes(vars(value))
+            hashes[name] = _hashes(vars(value))
         elif name not in {"training", "device"} and not name.startswith("_"):
             with suppress(TypeError):
-                found[name] = hash_of(value)
-    return found
+                hashes[name] = hash_of(value)
+    return hashes
 
 
 def _check_code(path: str, module: nn.Module) -> None:

@@ -5,11 +5,11 @@ to Sue and closed" his eyes, "Tim watched Sue close" her eyes. So neither the fi
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
-from interp import InputError, Model, TokenBatch, Tokenizer
+from interp import InputError, Model, TokenBatch
 from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patching.pairs import first_difference
@@ -70,28 +70,32 @@ class _Prompt(NamedTuple):
 
 
 def _two_people(model: Model, count: int, seed: int, question: str) -> Task:
-    def prompt(number: int, masculine: str, feminine: str, rng: random.Random) -> _Prompt:
+    def prompt(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
         frame = rng.choice(_OBJECT if number // 2 % 2 else _SUBJECT)
-        clean, corrupt = (frame.format(one=a, other=b) for a, b in ((masculine, feminine), (feminine, masculine)))
-        return _Prompt(clean, corrupt, " his", " her", (masculine, feminine), frame)
+        clean, corrupt = (frame.format(one=one, other=other) for one, other in (names, names[::-1]))
+        return _Prompt(clean, corrupt, " his", " her", names, frame)
 
-    tokenizer, made = _made(model, count, seed, prompt)
-    return _task("gender", question, model, made, None, tokenizer)
+    return _task(model, "gender", question, count, seed, prompt)
 
 
 def _one_person(model: Model, count: int, seed: int, question: str) -> Task:
-    def prompt(number: int, masculine: str, feminine: str, rng: random.Random) -> _Prompt:
+    def prompt(number: int, names: tuple[str, str], rng: random.Random) -> _Prompt:
         frame, he, she = rng.choice(_ONE)
-        clean, corrupt = (frame.format(name=name) for name in (masculine, feminine))
-        return _Prompt(clean, corrupt, he, she, (masculine, feminine), frame)
+        clean, corrupt = (frame.format(name=name) for name in names)
+        return _Prompt(clean, corrupt, he, she, names, frame)
 
-    tokenizer, made = _made(model, count, seed, prompt)
-    return _task("name-gender", question, model, made, _NEUTRAL, tokenizer)
+    return _task(model, "name-gender", question, count, seed, prompt, _NEUTRAL)
 
 
-def _made(
-    model: Model, count: int, seed: int, prompt: Callable[[int, str, str, random.Random], _Prompt]
-) -> tuple[Tokenizer, list[_Prompt]]:
+def _task(
+    model: Model,
+    name: str,
+    question: str,
+    count: int,
+    seed: int,
+    prompt: Callable[[int, tuple[str, str], random.Random], _Prompt],
+    neutral: str | None = None,
+) -> Task:
     """Pairs of prompts, every second one with the other gender as the clean one; names go round before any comes again.
 
     Raises:
@@ -102,30 +106,24 @@ def _made(
         raise InputError("this model has no tokenizer")
     rng = random.Random(seed)
     lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
-    names = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
-    if not names:
+    both = [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
+    if not both:
         raise InputError("no masculine and feminine name have the same number of tokens")
-    rng.shuffle(names)
-    made = []
-    for number in range(count):
-        one = prompt(number, *names[number % len(names)], rng)
-        swapped = one._replace(clean=one.corrupt, corrupt=one.clean, right=one.wrong, wrong=one.right)
-        made.append(swapped if number % 2 else one)
-    return tokenizer, made
-
-
-def _task(
-    name: str, question: str, model: Model, made: Sequence[_Prompt], neutral: str | None, tokenizer: Tokenizer
-) -> Task:
-    clean, corrupt, right, wrong, names, frames = map(list, zip(*made, strict=True))
-    found = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
+    rng.shuffle(both)
+    prompts = [prompt(number, both[number % len(both)], rng) for number in range(count)]
+    prompts[1::2] = [
+        each._replace(clean=each.corrupt, corrupt=each.clean, right=each.wrong, wrong=each.right)
+        for each in prompts[1::2]
+    ]
+    clean, corrupt, right, wrong, names, frames = map(list, zip(*prompts, strict=True))
+    pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
     rows = []
-    for place in found.kept if neutral else ():
+    for place in pairs.kept if neutral else ():
         pronouns = tokenizer.continuation(right[place]), tokenizer.continuation(wrong[place])
-        shared = pronouns[0][: first_difference(*pronouns)]
-        rows.append([*tokenizer.prefix, *tokenizer.pieces(frames[place].format(name=neutral)).ids, *shared])
+        start = pronouns[0][: first_difference(*pronouns)]
+        rows.append([*tokenizer.prefix, *tokenizer.pieces(frames[place].format(name=neutral)).ids, *start])
     shared = dict(zip(("masculine name", "feminine name"), zip(*names, strict=True), strict=True)) | {"frame": frames}
-    clusters = {way: [values[place] for place in found.kept] for way, values in shared.items()}
-    answers = [right[place].strip().lower() for place in found.kept]
+    clusters = {way: [values[place] for place in pairs.kept] for way, values in shared.items()}
+    answers = [right[place].strip().lower() for place in pairs.kept]
     beside = TokenBatch.from_rows(rows) if rows else None
-    return Task(name, question, found, beside, found.left_out, clusters=clusters, answers=answers)
+    return Task(name, question, pairs, beside, pairs.left_out, clusters=clusters, answers=answers)

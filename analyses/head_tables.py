@@ -51,17 +51,17 @@ class Heads:
         Raises:
             InputError: the model has two.
         """
-        found, *more = Heads.every(model)
+        heads, *more = Heads.every(model)
         if more:
             raise InputError("expected a model of one stack: this one has an encoder and a decoder, name which heads")
-        return found
+        return heads
 
     @staticmethod
     def every(model: Model) -> "list[Heads]":
         """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
-        found = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
-        crossing = [replace(each, attention="cross", causal=False) for each in found[1:]]
-        return found + crossing
+        kinds = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
+        crossing = [replace(each, attention="cross", causal=False) for each in kinds[1:]]
+        return kinds + crossing
 
     @property
     def title(self) -> str:
@@ -170,14 +170,14 @@ class Collected:
         table = pd.concat([self._rows(*part, seed) for part in finished], ignore_index=True)
         table = table.loc[table["n"] > 0].reset_index(drop=True).assign(behaviour=self.behaviour)
         (table,) = with_q([table])
-        asked, twice = (
+        names, twice = (
             {measure.name for each in self.scored if each.sink == sink for measure in each.measures} for sink in SINKS
         )
         of_words = {measure.name for each in self.scored for measure in each.measures if measure.of_words}
         both = [] if self.start_token else [*(of_words & twice)]
         readings = np.where(table["measure"].isin(both), BOTH_READINGS, "kept")
         table = table.assign(readings=readings)
-        absent = sorted(asked - {*table.loc[table["sink"] == "kept", "measure"]})
+        absent = sorted(names - {*table.loc[table["sink"] == "kept", "measure"]})
         counts = {**self.counts, **({NO_ITEMS: len(absent)} if absent else {})}
         followed = partial(self.rules, seed=seed) if self.rules else pd.DataFrame
         return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
@@ -211,17 +211,19 @@ def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
-    own = pd.DataFrame({**{each: by_norm[each] for each in cell}, **{new: by_norm[old] for old, new in named.items()}})
-    return heads.drop(columns=[*named.values()]).merge(own, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
+    columns = pd.DataFrame(
+        {**{each: by_norm[each] for each in cell}, **{new: by_norm[old] for old, new in named.items()}}
+    )
+    return heads.drop(columns=[*named.values()]).merge(columns, on=cell, how="left").reindex(columns=HEAD_COLUMNS)
 
 
 def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFrame:
     scores, weights, rows = (total.numpy() for total in (totals.scores, totals.weights, totals.rows))
     against, against_weights, names = strictest(scored, scores, weights, heads.count)
     shape = (scores.shape[0], heads.count * len(scored.measures))
-    own = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
+    head_totals = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
     theirs = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
-    found = estimate(*own, *theirs, seed=seed)
+    result = estimate(*head_totals, *theirs, seed=seed)
     where, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {
@@ -231,16 +233,16 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
                 for column, name in (*((each, each) for each in ("unit", "together", "fewest")), ("measure", "name"))
             },
             "sink": scored.sink,
-            "value": found.value,
-            "baseline": found.baseline,
+            "value": result.value,
+            "baseline": result.baseline,
             "baseline_name": np.asarray(names, dtype=object)[measure],
-            "gain": found.gain,
-            "ci_low": found.low,
-            "ci_high": found.high,
-            "p": found.p,
+            "gain": result.gain,
+            "ci_low": result.low,
+            "ci_high": result.high,
+            "p": result.p,
             **_under_null(scored.null, totals, heads.count),
             "n": rows[:, : heads.count].sum(0).reshape(-1).round().astype(int),
-            "documents": found.groups,
+            "documents": result.groups,
         }
     )
 
@@ -250,13 +252,15 @@ def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     names = ("reference", "reference_gain", "reference_low", "reference_p")
     columns = {name: np.full((heads.count, len(scored.measures)), np.nan) for name in names}
-    for at, measure in enumerate(scored.measures):
+    for column, measure in enumerate(scored.measures):
         if measure.reference in scored.baselines:
             rival = [heads.count + scored.baselines.index(measure.reference)] * heads.count
-            own, theirs = ([each[:, rows, at] for each in (scores, weights)] for rows in (range(heads.count), rival))
-            found = estimate(*own, *theirs, seed=seed)
-            for name, values in zip(names, (found.baseline, found.gain, found.low, found.p), strict=True):
-                columns[name][:, at] = values
+            head_totals, theirs = (
+                [each[:, rows, column] for each in (scores, weights)] for rows in (range(heads.count), rival)
+            )
+            result = estimate(*head_totals, *theirs, seed=seed)
+            for name, values in zip(names, (result.baseline, result.gain, result.low, result.p), strict=True):
+                columns[name][:, column] = values
     return {name: values.reshape(-1) for name, values in columns.items()}
 
 
@@ -273,8 +277,8 @@ def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, An
 
 def gains(scored: Scored, n_heads: int) -> np.ndarray:
     """Value less strictest baseline (head measure), without an interval; NaN where nothing counts."""
-    own, against = values(scored, n_heads)
-    return own - against
+    head_values, against = values(scored, n_heads)
+    return head_values - against
 
 
 def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -283,8 +287,8 @@ def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     against, against_weights, _ = strictest(scored, scores, weights, n_heads)
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
-        return own, against.sum(0) / against_weights.sum(0)
+        head_values = scores[:, :n_heads].sum(0) / weights[:, :n_heads].sum(0)
+        return head_values, against.sum(0) / against_weights.sum(0)
 
 
 def strictest(
@@ -313,9 +317,9 @@ def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     tests = [(at, name) for at, table in enumerate(tables) for name in ("p", "reference_p") if name in table]
     p = [tables[at][name].to_numpy(dtype=float) for at, name in tests]
     q = np.split(benjamini_hochberg(np.concatenate(p)), np.cumsum([len(each) for each in p])[:-1])
-    found = [*tables]
+    corrected = [*tables]
     for (at, name), part in zip(tests, q, strict=True):
-        found[at] = found[at].assign(**{name.removesuffix("p") + "q": part})
-    if len(found) == 1:
-        found = [found[0].assign(q_within=found[0]["q"])]
-    return found
+        corrected[at] = corrected[at].assign(**{name.removesuffix("p") + "q": part})
+    if len(corrected) == 1:
+        corrected = [corrected[0].assign(q_within=corrected[0]["q"])]
+    return corrected

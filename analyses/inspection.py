@@ -1,27 +1,27 @@
 """What is known of one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from analyses import plain_words
 from analyses.behaviours import OURS
 from analyses.experiments import EXPERIMENTS
 from analyses.experiments.experiment import Outcome
 from analyses.explanations import ALL
 from analyses.head_names import Place, places
-from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, answers
-from analyses.headlines.written_reports import facts_of
+from analyses.headlines import ranking, say
+from analyses.headlines.facts import Fact, answers, vocabulary
+from analyses.headlines.written_reports import WRITTEN, facts_of
 from analyses.measures import RANKED
-from analyses.numerals import false_discovery_rate, interval, number
+from analyses.plain_words import Words
 from analyses.report.output import jsonable
 from analyses.runs import RunFolder
+from analyses.schema import SCHEMAS
 from interp.errors import InputError
 
 COLUMNS = 80  # of a terminal
@@ -30,25 +30,31 @@ _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
 _APART = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
-_CHOICE = "the choice of "
-_WAYS = {"noise": "removed", "denoise": "restored"}  # of the answer, by patching this head alone
-_LONGEST = 28  # letters of a name in a table
-Row = Mapping[str, Any]
-
-
-class Shown(NamedTuple):
-    """How a table is shown: its title, the rows of a head that are, in order, and what each column says of a row."""
-
-    title: str
-    chosen: Callable[[pd.DataFrame], pd.DataFrame]
-    columns: Mapping[str, Callable[[Row], str]]
+_TABLES = {  # by table: its title, which of its rows are shown, and in which columns
+    "heads": ("Attention: the largest gains over the baseline", ("gain", 8), "measure value baseline gain q"),
+    "rules": ("Beside simple rules", ("value", 4), "measure value rival rival_value"),
+    "effects": (
+        "Minimal pairs: the share that this head alone carries",
+        ("effect", 8),
+        "answer is effect interval q",
+    ),
+    "explained": ("What its attention is made of", ("share", 4), "part group share interval"),
+    "cells": ("Patched", ("effect", 8), "metric direction effect interval share q"),
+    "compare": ("The best head of a model", ("gain", 8), "model measure gain q"),
+    "when_formed": (
+        "When it formed, while the model was trained",
+        ("gain", 4),
+        "measure value baseline formed_at before step",
+    ),
+    "formed": ("The head with most of a measure, at the last look", ("gain", 8), "run measure gain half_way"),
+}
 
 
 @dataclass(frozen=True)
 class Inspected:
     """A head of a run: its facts, the first to be told first, and its rows of each table that has some.
 
-    `answers` says by task what its answer is called.
+    `answers` says by task what its answer is called, `words` how labels are worded.
     """
 
     run: RunFolder
@@ -57,41 +63,63 @@ class Inspected:
     facts: Sequence[Fact]
     rows: Mapping[str, pd.DataFrame]
     answers: Mapping[str, str]
+    words: Mapping[str, Words]
 
     def data(self) -> dict[str, Any]:
         """All of it, as JSON has it: what is undefined is null."""
-        told = [{**asdict(fact), "needed": fact.needed} for fact in self.facts]
+        facts = [{**_plain(fact), "needed": fact.needed} for fact in self.facts]
         about = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
         rows = {table: own.astype(object).where(own.notna(), None) for table, own in self.rows.items()}
-        return jsonable(
-            {**about, "facts": told, "tables": {table: own.to_dict("records") for table, own in rows.items()}}
-        )
+        tables = {table: own.to_dict("records") for table, own in rows.items()}
+        return jsonable({**about, "facts": facts, "tables": tables})
 
     def lines(self) -> Iterator[str]:
         """What a terminal shows."""
-        of = self.run.model or ", ".join(each["name"] for each in self.run.facts.get("models", ()))
-        yield from wrap(f"{self.name} of {of or 'the models'} in {self.run.folder}", COLUMNS)
+        model = self.run.model or ", ".join(each["name"] for each in self.run.facts.get("models", ()))
+        yield from wrap(f"{self.name} of {model or 'the models'} in {self.run.folder}", COLUMNS)
         for kind, title in _KINDS.items():
-            own = [fact for fact in self.facts if fact.kind == kind]
-            if own:
-                yield from ("", title)
-            for fact in own:
-                yield from _fact(fact)
+            facts = [fact for fact in self.facts if fact.kind == kind]
+            yield from ("", title) if facts else ()
+            for fact in facts:
+                sentence, numbers = say.fact(fact, self.name, self.words), "; ".join(say.numbers(fact))
+                yield from wrap(f"- {sentence}", COLUMNS, subsequent_indent="  ")
+                yield from wrap(numbers, COLUMNS, initial_indent="    ", subsequent_indent="    ")
         if not self.facts and "heads" in self.rows and "model" not in self.rows["heads"]:
             yield from ("", "Nothing that was asked of this head holds.")
-        for table, shown in SHOWN.items():
-            if table in self.rows and len(rows := shown.chosen(self.rows[table])):
-                apart = {name: _text(name) for name in _APART if name in rows and len({*rows[name]}) > 1}
-                columns = {**shown.columns, **apart}
-                own = [{**row, **self._in_words(row)} for row in rows.to_dict("records")]
-                yield from ("", f"{shown.title} (tables/{table})", *_table(columns, own))
+        for name, (title, (column, top), columns) in _TABLES.items():
+            rows = _leading(name, self.rows.get(name, pd.DataFrame(columns=[column])), column, top)
+            if len(rows):
+                apart = [each for each in _APART if each in rows and len({*rows[each]}) > 1]
+                shown = [row | {"carried": self.answers.get(row.get("task", ""))} for row in rows.to_dict("records")]
+                yield from ("", f"{title} (tables/{name})")
+                yield from SCHEMAS[name].terminal(shown, columns, apart)
 
-    def _in_words(self, row: Row) -> Row:
-        """What a table has of a causal task as names of its own, in words."""
-        if "task" not in row or "intervention" not in row:
-            return {}
-        answer, way = self.answers.get(row["task"]) or row["task"], row["intervention"]
-        return {"task": plain_words.answer(answer).removeprefix(_CHOICE), "intervention": _WAYS.get(way, way)}
+
+def _plain(fact: Fact) -> dict[str, Any]:
+    """A fact as JSON has it."""
+    rows = [{"table": row.table, "key": row.key} for row in fact.rows]
+    values = {field.name: getattr(fact, field.name) for field in fields(fact)}
+    words, sizes = fact.words._asdict(), [asdict(size) for size in fact.sizes]
+    return {
+        **values,
+        "words": words,
+        "sizes": sizes,
+        "rows": rows,
+        "label": fact.name,
+        "name": fact.name,
+        "rung": fact.rung,
+    }
+
+
+def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFrame:
+    """The rows of a table that a terminal shows: the largest."""
+    if name == "heads" and "unit" in rows:
+        rows = rows.loc[(rows["sink"] == "kept") & rows["unit"].isin([*RANKED])]
+    if name == "explained" and len(rows):
+        rows = rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)]
+    if name == "when_formed" and len(rows):
+        rows = rows.dropna(subset=["formed_at"])
+    return rows.dropna(subset=[column]).nlargest(top, column) if len(rows) else rows
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
@@ -102,14 +130,14 @@ def inspect(run: RunFolder, name: str) -> Inspected:
     """
     tables = {each: run.table(each) for each in run.tables}
     by_head = {each: table for each, table in tables.items() if {"layer", "head"} <= {*table.columns}}
-    having = _places(by_head.values())
-    if not having:
+    heads = _places(by_head.values())
+    if not heads:
         raise InputError(f"{run.folder} has no table of heads: it has {', '.join(tables) or 'none'}")
-    place = _found(name, having)
-    several = len({each.kind for each in having}) > 1
+    place = _place(name, heads)
     rows = {each: own for each, table in by_head.items() if len(own := _rows(table, place))}
-    own = ranking.ranked(facts_of(run, tables).get(place, []))
-    return Inspected(run, place.named(several=several), place, own, rows, answers(tables))
+    facts = ranking.ranked(facts_of(run, tables).get(place, []))
+    called = place.named(several=len({each.kind for each in heads}) > 1)
+    return Inspected(run, called, place, facts, rows, answers(tables), vocabulary(WRITTEN))
 
 
 def said(run: RunFolder) -> list[str]:
@@ -150,13 +178,12 @@ def _experiment(name: str) -> str:
 def _places(tables: Iterable[pd.DataFrame]) -> list[Place]:
     """Every head that a table has a row of that says of which stack and attention it is."""
     columns = [*Place._fields]
-    told = (table for table in tables if {*columns} <= {*table.columns})  # others are of models of one kind
-    having = [table.reindex(columns=columns).dropna(subset=["layer", "head"]) for table in told]
-    rows = pd.concat(having) if having else pd.DataFrame(columns=columns)
+    whole = [table[columns] for table in tables if {*columns} <= {*table.columns}]  # others: models of one kind
+    rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=columns)
     return places(rows.fillna({"stack": "", "attention": "self"}))
 
 
-def _found(name: str, places: Sequence[Place]) -> Place:
+def _place(name: str, places: Sequence[Place]) -> Place:
     """The head that is called so.
 
     Raises:
@@ -187,144 +214,3 @@ def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
         if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
             own &= table[column].isna() | (table[column] == getattr(place, column))
     return table.loc[own.fillna(False).astype(bool)]
-
-
-# A terminal.
-
-
-def _fact(fact: Fact) -> Iterator[str]:
-    """A fact in words, and below it its numbers."""
-    yield from wrap(f"- {fact.words.said}", COLUMNS, subsequent_indent="  ")
-    numbers = [_size(size) for size in fact.sizes]
-    if fact.value == fact.value:
-        beside = f", {fact.baseline_name} {number(fact.baseline)}" if fact.baseline_name else ""
-        numbers.append(f"on {fact.read_on} {number(fact.value)}{beside}")
-    if fact.sizes[0].q != fact.sizes[0].q:
-        numbers.append(f"q {false_discovery_rate(fact.q)}")
-    if fact.q_effect == fact.q_effect:
-        numbers.append(f"q of the effect {false_discovery_rate(fact.q_effect)}")
-    yield from wrap("; ".join(numbers), COLUMNS, initial_indent="    ", subsequent_indent="    ")
-
-
-def _size(size: Size) -> str:
-    unit = " nats a token" if size.unit == "nats" else ""
-    of = f"over {size.over} " if size.what == "gain" and size.over else ""
-    of = f"of {plain_words.readout(size.over)} " if size.unit == "nats" else of
-    own = f", q {false_discovery_rate(size.q)}" if size.q == size.q else ""
-    return f"{size.what} {number(size.value, sign=True)}{unit} {of}({interval(size.low, size.high, sign=True)}){own}"
-
-
-def _table(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> Iterator[str]:
-    cells = [[*columns], *([tell(row) for tell in columns.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for first, *rest in cells:
-        numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True))
-        yield f"  {first:<{widths[0]}}{numbers}"
-
-
-def _text(column: str) -> Callable[[Row], str]:
-    def tell(row: Row) -> str:
-        text = str(row[column])
-        half = (_LONGEST - 1) // 2
-        return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
-
-    return tell
-
-
-def _number(column: str, *, sign: bool = False) -> Callable[[Row], str]:
-    return lambda row: number(row.get(column), sign=sign)
-
-
-def _interval(low: str, high: str) -> Callable[[Row], str]:
-    return lambda row: interval(row.get(low), row.get(high), sign=True)
-
-
-def _q(column: str = "q") -> Callable[[Row], str]:
-    return lambda row: "–" if pd.isna(row[column]) else false_discovery_rate(row[column])
-
-
-def _largest(column: str, top: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    return lambda rows: rows.dropna(subset=[column]).nlargest(top, column)
-
-
-def _kept(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest gains in shares and lifts, the first position kept."""
-    return _largest("gain", 8)(rows.loc[(rows["sink"] == "kept") & rows["unit"].isin([*RANKED])])
-
-
-def _mixture(rows: pd.DataFrame) -> pd.DataFrame:
-    return _largest("share", 4)(rows.loc[(rows["kind"] == "mixture") & (rows["part"] != ALL)])
-
-
-_CI = _interval("ci_low", "ci_high")
-SHOWN: Mapping[str, Shown] = {
-    "heads": Shown(
-        "Attention: the largest gains over the baseline",
-        _kept,
-        {
-            "measure": _text("measure"),
-            **{"value": _number("value"), "baseline": _number("baseline"), "gain": _number("gain", sign=True)},
-            "q": _q(),
-        },
-    ),
-    "rules": Shown(
-        "Beside simple rules",
-        _largest("value", 4),
-        {
-            "measure": _text("measure"),
-            "value": _number("value"),
-            "strictest rule": _text("rival"),
-            "its value": _number("rival_value"),
-        },
-    ),
-    "effects": Shown(
-        "Minimal pairs: the share that this head alone carries",
-        _largest("effect", 8),
-        {
-            "answer": lambda row: str(row["task"]),
-            "is": _text("intervention"),
-            **{"share": _number("effect", sign=True), "95% interval": _CI, "q": _q()},
-        },
-    ),
-    "explained": Shown(
-        "What its attention is made of",
-        _mixture,
-        {"rule": _text("part"), "kind": _text("group"), "share": _number("share"), "95% interval": _CI},
-    ),
-    "cells": Shown(
-        "Patched",
-        _largest("effect", 8),
-        {
-            "metric": _text("metric"),
-            "patched": _text("direction"),
-            "effect": _number("effect", sign=True),
-            **{"95% interval": _CI, "share": _number("share"), "q": _q()},
-        },
-    ),
-    "compare": Shown(
-        "The best head of a model",
-        _largest("gain", 8),
-        {"model": _text("model"), "measure": _text("measure"), "gain": _number("gain", sign=True), "q": _q()},
-    ),
-    "when_formed": Shown(
-        "When it formed, while the model was trained",
-        lambda rows: _largest("gain", 4)(rows.dropna(subset=["formed_at"])),
-        {
-            "measure": _text("measure"),
-            **{"at the end": _number("value"), "baseline": _number("baseline")},
-            "by step": lambda row: number(int(row["formed_at"])),
-            "not yet at": lambda row: "–" if pd.isna(row["before"]) else number(int(row["before"])),
-            "of": lambda row: number(int(row["step"])),
-        },
-    ),
-    "formed": Shown(
-        "The head with most of a measure, at the last look",
-        _largest("gain", 8),
-        {
-            "run": _text("run"),
-            "measure": _text("measure"),
-            "gain": _number("gain", sign=True),
-            "half-way": lambda row: "–" if pd.isna(row["half_way"]) else number(int(row["half_way"])),
-        },
-    ),
-}

@@ -10,13 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from jaxtyping import Bool
+from torch import Tensor
+
+from analyses.plain_words import Label, Words
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, one_of
+from interp.patterns import Rows
 
 Quantity = Literal["gain", "value", "lift"]
 Null = Literal["any key", "same distance", "none"]
 Attending = Literal["self", "cross"]
 Probe = Literal["tag", "antecedent"]
+UNSAID = Words("", "")
 Looks = dict[int, set[int]]
 """For each row (a column of a window's tokens) its keys, whether visible or not."""
 
@@ -43,6 +49,11 @@ class Shown(Protocol):
     @cached_property
     def scored(self) -> frozenset[int]:
         """Of these, the columns whose rows are counted in this window."""
+        ...
+
+    @property
+    def rows(self) -> Rows:
+        """The same as tensors: a batch of one, all of it visible."""
         ...
 
     @cached_property
@@ -120,8 +131,11 @@ class Measure:
 
     name        as tables have it: `previous-token`, `relation:obj:dependent->head`
     title       the same in plain words
+    words       how it is worded of a head, and in examples; by default from its name or title
     unit        a key of `UNITS`
-    claims      which rows are eligible, and the keys that satisfy it; None where there are none to point at (entropy)
+    mask        of the rows of a batch, the keys that satisfy it (`prompt query key`); None where there are none to
+                point at (entropy)
+    claims      instead of `mask`, of one window: which rows are eligible, and the keys that satisfy it
     pairs       instead of `claims`: the words that ask with the words that are sought, of a whole text. The head's
                 choice is the word with most of its attention; rows and keys are the words' pieces
     rivals      what must be beaten: the strictest on the same rows is the baseline
@@ -144,6 +158,7 @@ class Measure:
     name: str
     title: str = ""
     unit: str = "share"
+    mask: Callable[[Rows], Bool[Tensor, "prompt query key"]] | None = None
     claims: Callable[[Any], Looks] | None = None  # of a `Shown`
     pairs: Callable[[AnnotatedText], Iterable[tuple[int, int]]] | None = None
     needs: Sequence[str] = ()
@@ -160,13 +175,16 @@ class Measure:
     tasks: Sequence[str] = ()
     corpus: str = ""
     recorded: str = ""
+    words: Words = UNSAID
 
     def __post_init__(self):
+        if not self.words.short:
+            object.__setattr__(self, "words", Label.parse(self.name).words(self.title))
         if self.unit not in UNITS:
             raise InputError(f"measure {self.name}: expected a unit of {', '.join(UNITS)}, got {self.unit!r}")
         one_of("null", self.null, Null)
-        if self.claims and self.pairs:
-            raise InputError(f"measure {self.name}: expected `claims` or `pairs`, got both")
+        if sum(way is not None for way in (self.mask, self.claims, self.pairs)) > 1:
+            raise InputError(f"measure {self.name}: expected one of `mask`, `claims` and `pairs`, got several")
 
     @property
     def called(self) -> str | None:
@@ -183,10 +201,16 @@ class Measure:
     @property
     def points(self) -> bool:
         """Whether there are keys that satisfy it."""
-        return self.claims is not None or self.pairs is not None
+        return not (self.mask is None and self.claims is None and self.pairs is None)
 
     def looks(self, shown: Shown) -> Looks:
         """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
+        if self.mask is not None:
+            looks: Looks = {}
+            for row, key in self.mask(shown.rows)[0].nonzero().tolist():
+                if row in shown.scored:
+                    looks.setdefault(row, set()).add(key)
+            return looks
         if self.claims is not None:
             return self.claims(shown)
         return pieces_of(shown, self.pairs(shown.text)) if self.pairs is not None else {}

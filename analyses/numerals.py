@@ -6,9 +6,13 @@ from typing import Any
 import numpy as np
 
 
+def _is_undefined(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
 def number(value: Any, *, sign: bool = False) -> str:
-    """Whole numbers with their thousands apart, others to three digits, what is undefined as a dash."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    """Whole numbers with their thousands apart, others to three digits."""
+    if _is_undefined(value):
         return "–"
     if isinstance(value, (int, np.integer)):
         return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
@@ -18,12 +22,12 @@ def number(value: Any, *, sign: bool = False) -> str:
 
 
 def whole(value: Any) -> str:
-    """A count as text, also one that a column with missing ones holds as a fraction."""
-    return number(value if not math.isfinite(value) else int(value))
+    """A count, also one that a column with missing ones holds as a fraction."""
+    return number(value if _is_undefined(value) else int(value))
 
 
 def interval(low: Any, high: Any, *, sign: bool = False) -> str:
-    """Two bounds as text; a dash where they are undefined."""
+    """Two bounds."""
     bounds = [number(each, sign=sign) for each in (low, high)]
     return "–" if "–" in bounds else " to ".join(bounds)
 
@@ -33,13 +37,15 @@ def counted(count: int, what: str) -> str:
     return f"{number(count)} {what}{'s' if count != 1 else ''}"
 
 
-def false_discovery_rate(q: float) -> str:
-    """A q as text."""
-    return "< 0.001" if q < 0.001 else number(q)
+def false_discovery_rate(q: float | None) -> str:
+    """A q."""
+    return "< 0.001" if q is not None and q < 0.001 else number(q)
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """A share with two digits; of what rounds to nothing or all and is neither, that it is more or less."""
+    if share is None or _is_undefined(share):
+        return "–"
     if 0 < share < 0.005:
         return "under 1%"
     if 0.995 <= share < 1:

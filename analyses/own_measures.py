@@ -20,15 +20,15 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from analyses.head_tables import Collected, Heads, Scored
+from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Measure, Rival
 from analyses.position import UNIFORM as EVERY_KEY
-from analyses.reading.collectors import measured, summary
-from analyses.reading.windows import Batch, Progress, Reading
+from analyses.reading.collectors import Readings, Scoring, measured
+from analyses.reading.windows import Batch, Progress
 from analyses.rivals.relations import OFFSETS, UNIFORM, Choices, ChoiceTotals, Items
 from interp import AnnotatedText, InputError, Model
-from interp.patterns import Null, Rows, Totals
-from interp.patterns.nulls import on_set, spread
+from interp.patterns import Rows
+from interp.patterns.claimed import Claimed
 from interp.patterns.rows import REAL, SINKS
 
 NAME = "own measures"
@@ -118,8 +118,8 @@ def measure_pairs(
     Raises:
         InputError: the corpus is empty, no text has such a pair, or the model has no tokenizer.
     """
-    asked = [_with_rivals(Measure(name, title, pairs=pairs))]
-    return measured(Collector(model, measures=asked), model, corpus, seed=seed, progress=progress).heads
+    measures = [_with_rivals(Measure(name, title, pairs=pairs))]
+    return measured(Collector(model, measures=measures), model, corpus, seed=seed, progress=progress).heads
 
 
 def read_file(path: Path) -> list[str | Behaviour]:
@@ -137,13 +137,13 @@ def read_file(path: Path) -> list[str | Behaviour]:
         raise InputError(f"{path}: {type(error).__name__}: {error}") from error
     listed = [names[name] for name in ("BEHAVIOURS", "MEASURES") if name in names]
     made = [each for values in listed for each in values] if listed else list(names.values())
-    found = [each for each in {id(each): each for each in made}.values() if isinstance(each, Behaviour | Measure)]
-    if not found:
+    behaviours = [each for each in {id(each): each for each in made}.values() if isinstance(each, Behaviour | Measure)]
+    if not behaviours:
         raise InputError(f"{path}: expected a Measure or a Behaviour at the top level, found none")
-    return as_behaviours(found)
+    return as_behaviours(behaviours)
 
 
-class Collector:
+class Collector(Scoring):
     """Adds up measures of word pairs and of claims."""
 
     def __init__(
@@ -155,102 +155,73 @@ class Collector:
         measures: Sequence[Measure] = (),
         behaviour: str = NAME,
     ):
-        self.heads, self.behaviour = heads or Heads.of(model), behaviour
+        super().__init__(model, behaviour, heads)
         self.measures = [measure for measure in measures if not (measure.later and self.heads.causal)]
-        self.totals = [{sink: self._empty(measure) for sink in SINKS} for measure in self.measures]
-        # a long text comes in many windows, and each asks for its pairs
-        self.pairs = [lru_cache(512)(partial(_pairs, measure)) for measure in self.measures]
-        self.counts: Counter[str] = Counter()
+        self.scorers = [
+            Shares(self.heads, measure) if measure.pairs is None else _Chosen(self.heads, measure, self.counts)
+            for measure in self.measures
+        ]
+        names = ", ".join(measure.name for measure in self.measures)
+        self.nothing = f"the corpus has no item of {names} that this model shows"
 
-    def _empty(self, measure: Measure) -> "ChoiceTotals | _Mass":
-        if measure.pairs is None:
-            return _Mass(self.heads.count, measure.rivals)
-        return ChoiceTotals(self.heads.count, 1, measure.rivals)
+
+class Shares:
+    """Attention on claimed keys, over the rows that see any."""
+
+    def __init__(self, heads: Heads, measure: Measure):
+        self.measure, self.sums = measure, Readings(heads, [measure])
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        for measure, pairs, totals in zip(self.measures, self.pairs, self.totals, strict=True):
-            if measure.pairs is None:
-                read = claimed_keys(batch, measure)
-            else:
-                items = Items.of_pairs(batch, [replace(measure, pairs=pairs)], self.heads.causal, self.counts)
-                read = Choices(batch, items) if len(items) else None
-            for sink, own in totals.items():
-                if isinstance(own, _Mass) and isinstance(read, Tensor):
-                    own.add(batch, read, removed=sink == "removed")
-                elif isinstance(own, ChoiceTotals) and isinstance(read, Choices):
-                    own.read(read, sink)
+        claimed = Claimed(batch.rows, [claimed_keys(batch, self.measure)])
+        shape = len(batch.windows), 1, *batch.rows.visible.shape[1:]
+        rivals = torch.cat([rival(batch.rows).expand(shape) for rival in self.measure.rivals], 1)
+        heads = claimed.read(batch.pattern, batch.sink)
+        self.sums.add_prompts(batch.groups, heads, claimed.read_rule(rivals.to(batch.pattern)))
 
-    def collected(self, reading: Reading) -> Collected:
-        """What was added up.
+    def scored(self) -> list[Scored]:
+        """The sums of both readings."""
+        return self.sums.scored()
 
-        Raises:
-            InputError: no text had anything to ask.
-        """
-        scored = []
-        for measure, by_sink in zip(self.measures, self.totals, strict=True):
-            names = [rival.name for rival in measure.rivals]
+
+class _Chosen:
+    """How often the word that is chosen is the one sought."""
+
+    def __init__(self, heads: Heads, measure: Measure, counts: Counter[str]):
+        self.heads, self.measure, self.counts = heads, measure, counts
+        # a long text comes in many windows, and each asks for its pairs
+        self.asked = [replace(measure, pairs=lru_cache(512)(partial(_pairs, measure)))]
+        self.totals = {sink: ChoiceTotals(heads.count, 1, measure.rivals) for sink in SINKS}
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        items = Items.of_pairs(batch, self.asked, self.heads.causal, self.counts)
+        if len(items):
+            choices = Choices(batch, items)
             for sink in SINKS:
-                totals, null = by_sink[sink].finish()
-                scored.append(Scored(totals, [measure], sink, names, null=null))
-        if not any(bool(part.totals.rows.any()) for part in scored):
-            names = ", ".join(measure.name for measure in self.measures)
-            raise InputError(f"the corpus has no item of {names} that this model shows")
-        counts = {**reading.counts, **self.counts}
-        return Collected(self.heads, self.behaviour, scored=scored, counts=counts, **summary(reading))
+                self.totals[sink].read(choices, sink)
+
+    def scored(self) -> list[Scored]:
+        """The sums of both readings."""
+        return [self.totals[sink].scored([self.measure], sink) for sink in SINKS]
 
 
 def _pairs(measure: Measure, text: AnnotatedText) -> list[tuple[int, int]]:
     assert measure.pairs is not None
-    found, n = sorted({*measure.pairs(text)}), len(text.words)
-    if outside := [pair for pair in found if not all(0 <= word < n for word in pair)]:
+    pairs, n = sorted({*measure.pairs(text)}), len(text.words)
+    if outside := [pair for pair in pairs if not all(0 <= word < n for word in pair)]:
         raise InputError(
             f"measure {measure.name}: expected pairs of words 0-{n - 1} of {text.document}, got {outside[0]}"
         )
-    return found
+    return pairs
 
 
 def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query key"]:
-    """True where a row of the batch sees a key that satisfies the measure."""
+    """True where a key satisfies the measure, whether the row sees it or not."""
+    if measure.mask is not None:
+        return measure.mask(batch.rows)
     claimed = torch.zeros_like(batch.rows.visible)
     for prompt, window in enumerate(batch.windows):
         for row, keys in measure.looks(window).items():
             claimed[prompt, row, [key for key in keys if 0 <= key < claimed.shape[-1]]] = True
-    return claimed & batch.rows.visible
-
-
-class _Mass:
-    """Attention on claimed keys, over the rows that see any: heads, then rivals; and what permuted keys give."""
-
-    def __init__(self, n_heads: int, rivals: Sequence[Rival]):
-        self.totals, self.null, self.rivals = Totals.empty(n_heads + len(rivals), 1), Null.empty(n_heads, 1), rivals
-
-    def finish(self) -> tuple[Totals, Null]:
-        """Totals over heads and rivals, and the heads' null."""
-        return self.totals, self.null
-
-    def add(self, batch: Batch, claimed: Bool[Tensor, "prompt query key"], *, removed: bool) -> None:
-        """Add a batch."""
-        rows, sink, pattern = batch.rows, batch.sink, batch.pattern
-        seen = rows.visible.clone()
-        scale = sink.scale if removed else torch.ones_like(sink.scale)
-        if removed:
-            claimed, seen = claimed.clone(), seen.clone()
-            claimed[..., 0], seen[..., 0] = False, False
-        asks = (claimed.any(-1) & rows.scored)[:, None]
-        counted = asks & (scale > 0)
-        own = (pattern * claimed[:, None]).sum(-1) * scale * counted
-        rules = torch.cat([rule(rows).expand(len(own), 1, -1, -1) for rule in self.rivals], 1)
-        if removed:
-            rules = rules * seen[:, None]
-            rules = rules / rules.sum(-1, keepdim=True).clamp(min=1e-30)
-        theirs = (rules * claimed[:, None]).sum(-1) * asks
-        scores = torch.cat([own.sum(-1), theirs.to(own).sum(-1)], 1)[..., None]
-        n_rows = torch.cat([counted.sum(-1), asks.sum(-1).expand(theirs.shape[:2])], 1)[..., None].to(scores)
-        self.totals.add(batch.groups, scores, n_rows)
-        mean, variance = on_set(claimed.sum(-1)[:, None].to(own), seen.sum(-1)[:, None].to(own))
-        attention = pattern * seen[:, None]
-        mass, squares = attention.sum(-1) * scale, attention.square().sum(-1) * scale.square()
-        moved = spread(mass, squares, seen.sum(-1)[:, None].to(own))
-        parts = ((mass * mean * counted).sum(-1), (moved * variance * counted).sum(-1))
-        self.null.add(batch.groups, *(part[..., None] for part in parts))
+    return claimed

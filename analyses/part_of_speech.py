@@ -6,20 +6,18 @@ number of a subject across a distractor to its verb.
 """
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from analyses.causal_tests import PAIRS, Effects, Task, make_task, no_effects, patch_heads
-from analyses.head_tables import Collected, Heads, Scored
+from analyses.head_tables import Heads, Scored
 from analyses.measures import Behaviour, Looks, Measure, Rival, Shown, pieces_of
-from analyses.reading.collectors import measured, summary
-from analyses.reading.windows import Batch, Progress, Reading
+from analyses.reading.collectors import Scoring, measured
+from analyses.reading.windows import Batch, Progress
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Choices, ChoiceTotals, Items, turned
 from analyses.rivals.rules import RELATION, Records, followed
 from interp import AnnotatedText, InputError, Model, Tokenizer
@@ -133,7 +131,10 @@ def _tagged(shown: Shown, query: str, key: str) -> Looks:
     return pieces_of(shown, ((word, other) for word in shown.columns if tags[word] == query for other in keys))
 
 
-class Collector:
+_NOTHING = "the corpus has no word with a tag or relation that is measured: expected universal tags and dependencies"
+
+
+class Collector(Scoring):
     """Adds up relation accuracies and what tag lifts are made of."""
 
     def __init__(
@@ -148,7 +149,7 @@ class Collector:
         transposed: bool = True,
     ):
         """Start from nothing; without `rules` no choices are kept for `tables/rules`."""
-        self.heads = heads or Heads.of(model)
+        super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.causal = self.heads.causal
         self.relations = list(relations)
         self.chosen = [relation_measure(name, way) for name in relations for way in WAYS]
@@ -162,7 +163,6 @@ class Collector:
         self.records = Records(self.heads, self.chosen, (OFFSETS, NEAREST), RELATION) if rules else None
         if self.records is not None:
             self.records.unseen[:] = 0
-        self.counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -177,22 +177,22 @@ class Collector:
             if self.records is not None and not self.records.full:
                 self.records.add(choices.beside_rules())
             received = turned(batch) if self.turned else batch
-            asked = Items.of(received, self.relations, self.causal, self.counts, turned=True)
-            if self.turned and len(asked):
-                self.received.read(Choices(received, asked), "kept")
+            turned_items = Items.of(received, self.relations, self.causal, self.counts, turned=True)
+            if self.turned and len(turned_items):
+                self.received.read(Choices(received, turned_items), "kept")
 
     def _add_lifts(self, batch: Batch) -> None:
         self._count_foreign_tags(batch)
         word_of, scored, visible = batch.word_of, batch.rows.scored, batch.rows.visible
         has_word = (word_of != NO_WORD) & (word_of < batch.pieces.shape[1])
-        other = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
+        others = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
         lifts, tags = self.lifts["kept"], _tags_of_pieces(batch, self.tags)
         asking = lifts.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word_of.clamp(min=0)))
-        rows = TagRows(lifts.bins, batch.pattern, other & visible, tags, asking)
+        rows = TagRows(lifts.bins, batch.pattern, others & visible, tags, asking)
         lifts.add(batch.groups, rows.with_first, asking, visible)
-        seen = visible.clone()
-        seen[..., 0] = False
-        self.lifts["removed"].add(batch.groups, rows.without_first, asking, seen, batch.sink.scale)
+        visible_rest = visible.clone()
+        visible_rest[..., 0] = False
+        self.lifts["removed"].add(batch.groups, rows.without_first, asking, visible_rest, batch.sink.scale)
 
     def _count_foreign_tags(self, batch: Batch) -> None:
         """Words of another tag set are keys like any others, but no measure is about them."""
@@ -201,29 +201,16 @@ class Collector:
             if foreign := sum(tag not in UNIVERSAL_TAGS for tag in tags):
                 self.counts["words with a tag that is not universal"] += foreign
 
-    def collected(self, reading: Reading) -> Collected:
-        """What was added up.
-
-        Raises:
-            InputError: no word had a tag or relation that is measured.
-        """
-        selected = {sink: self.selected[sink].finish() for sink in SINKS}
-        if not (selected["kept"][0].rows.any() or self.lifts["kept"].rows.any()):
-            raise InputError(
-                "the corpus has no word with a tag or relation that is measured: "
-                "expected universal tags and dependencies"
-            )
-        rules = [rival.name for rival in OFFSETS]
-        scored = [Scored(selected[sink][0], self.chosen, sink, rules, null=selected[sink][1]) for sink in SINKS]
+    def scored(self) -> list[Scored]:
+        """What was added up."""
+        scored = [self.selected[sink].scored(self.chosen, sink) for sink in SINKS]
         scored += [self._lift(sink) for sink in SINKS]
-        if self.turned:
-            totals, null = self.received.finish()
-            scored.append(Scored(totals, self.turned, "kept", rules, null=null))
-        counts = {**reading.counts, **self.counts}
-        about = summary(reading)
-        beside = BEHAVIOUR.name, about["corpus"], self.lifted, self.lifts["kept"]
-        rules = followed([self.records] if self.records else [], *beside)
-        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, rules=rules, **about)
+        return scored + ([self.received.scored(self.turned, "kept")] if self.turned else [])
+
+    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
+        """What gives the rows of `tables/rules`."""
+        records = [self.records] if self.records else []
+        return followed(records, self.behaviour, corpus, self.lifted, self.lifts["kept"])
 
     def _lift(self, sink: Literal["kept", "removed"]) -> Scored:
         lifts = self.lifts[sink]
@@ -232,12 +219,8 @@ class Collector:
 
 def _tags_of_pieces(batch: Batch, tags: dict[str, int]) -> Tensor:
     """Each piece's tag (an unlisted one gets an index of its own); -1 where there is none."""
-    found = np.full(batch.word_of.shape, -1)
-    for row, window in enumerate(batch.windows):
-        if window.text.tags is not None:
-            by_word = [tags.get(tag, len(tags)) for tag in window.text.tags[window.start : window.stop]]
-            found[row] = np.array([*by_word, -1])[batch.word_of[row].cpu().numpy()]  # NO_WORD is the last place
-    return torch.from_numpy(found).to(batch.device)
+    of_word = batch.by_word(lambda text: text.tags and [tags.get(tag, len(tags)) for tag in text.tags])
+    return torch.where(batch.word_of == NO_WORD, -1, of_word.gather(1, batch.word_of.clamp(min=0)))
 
 
 # The causal test: the number of the subject, across a distractor.
@@ -315,15 +298,15 @@ def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[
     def length(noun: str) -> int:
         return len(tokenizer.continuation(" " + noun))
 
-    own = [(one, many) for one, many in NOUNS if length(one) == length(many)]
-    if len(own) >= 8:
-        return own
+    same_noun = [(one, many) for one, many in NOUNS if length(one) == length(many)]
+    if len(same_noun) >= 8:
+        return same_noun
     plurals = [plural for _, plural in NOUNS]
     rng.shuffle(plurals)
     mixed = [
         (one, many) for one, _ in NOUNS for many in plurals[:12] if length(one) == length(many) and many[:2] != one[:2]
     ]
-    return own + mixed
+    return same_noun + mixed
 
 
 BEHAVIOUR = Behaviour(

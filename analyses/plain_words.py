@@ -1,104 +1,139 @@
-"""What do tags, relations, labels, rules and tasks mean? The words in which they are told to one who knows no notation.
+"""How are labels, measures, rules and tasks worded for one who knows no notation?
 
-`short` is what fits into a cell (`object to its verb`), `said` what a sentence says of a head (`goes from an object to
-its verb`).
+A label is a string in tables alone: `Label.parse` takes it apart, and `str` puts it together again.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
 
-TAGS = {
-    "ADJ": "adjective",
-    "ADP": "preposition",
-    "ADV": "adverb",
-    "AUX": "auxiliary",
-    "CCONJ": "conjunction",
-    "DET": "determiner",
-    "INTJ": "interjection",
-    "NOUN": "noun",
-    "NUM": "number",
-    "PART": "particle",
-    "PRON": "pronoun",
-    "PROPN": "name",
-    "PUNCT": "punctuation mark",
-    "SCONJ": "subordinator",
-    "SYM": "symbol",
-    "VERB": "verb",
-    "X": "other word",
-}
-"""The universal tags (https://universaldependencies.org/u/pos)."""
-RELATIONS = {
-    "det": ("determiner", "noun"),
-    "amod": ("adjective", "noun"),
-    "nsubj": ("subject", "verb"),
-    "obj": ("object", "verb"),
-    "nmod:poss": ("possessor", "noun"),
-    "case": ("preposition", "noun"),
-    "aux": ("auxiliary", "verb"),
-    "cop": ("copula", "predicate"),
-    "advmod": ("adverb", "word"),
-    "conj": ("conjunct", "first conjunct"),
-    "cc": ("conjunction", "conjunct"),
-    "mark": ("subordinator", "verb"),
-}
+WORDS: dict[str, Any] = tomllib.loads(files("analyses").joinpath("words.toml").read_text("utf-8"))
+"""What tags, relations, rules and tables are called, and how findings are worded."""
+TEXTS: Mapping[str, str] = WORDS["texts"]
+TAGS: Mapping[str, str] = WORDS["tags"]
+RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
 """Dependent and head of each relation that is asked of every text."""
-_PLACES = {"first-token": "first token", "self": "itself"}
-_RULES = {
-    "nearest": "the nearest mention",
-    "first": "the first mention",
-    "random": "any mention",
-    "same gender": "the last mention of the same gender",
-    "same form": "the last mention of the same form",
-    "name or gender": "the last mention of fitting gender",
-    "name or person": "the last name or person",
-    "leftmost person": "the leftmost person",
-    "last pronoun": "the last pronoun",
-    "same role": "the last mention in the same role",
-    "uniform": "uniform attention",
-    "no preference": "no preference",
-    "untrained heads": "the best untrained head",
-    "no order": "no order",
-    "the relation itself": "the relation itself",
-    "the antecedent itself": "the antecedent itself",
-}
-_READOUTS = {
-    "next token": "the log-probability of the next token",
-    "masked word": "the log-probability of the masked word",
-    "tag probe": "a probe of the word’s tag",
-    "antecedent probe": "a probe of pronoun and antecedent",
-}
+NAMED = " (a name or noun)"  # what stands nearest of it
 
 
-@dataclass(frozen=True)
-class Words:
-    """How something that a head does is told: in a cell, and in a sentence that begins with the head.
+class Words(NamedTuple):
+    """How something that a head does is worded.
 
-    `share` is how a share of it ends that sentence, where that is neither of cases nor of the head's attention.
+    short   in a cell: `object to its verb`
+    said    in a sentence that begins with the head: `goes from an object to its verb`
+    asks    the words that ask, as examples are headed: `objects`
+    sought  what each of them looks for: `their verb`
+    share   how a share of it ends that sentence, where that is neither of cases nor of the head's attention
     """
 
     short: str
     said: str
+    asks: str = ""
+    sought: str = ""
     share: str = ""
 
+    @property
+    def named(self) -> "Words":
+        """The same, asked only where a name or a noun stands nearest."""
+        return self._replace(short=f"named {self.short}", said=f"{self.said}{NAMED}")
 
-_LABELS = {
-    "first-token": Words("first token", "rests on the first token"),
-    "self": Words("itself", "looks at the token itself"),
-    "previous-token": Words("token before", "looks at the token before"),
-    "next-token": Words("token after", "looks at the token after"),
-    "duplicate-token": Words("same token", "looks at earlier copies of the same token"),
-    "induction": Words("induction", "looks at what followed this token before (induction)"),
-    "antecedent": Words("antecedent", "goes from a pronoun to what it stands for"),
-    "antecedent-predicting": Words("antecedent ahead", "looks at what the next pronoun will mean"),
-    "antecedent-mass": Words(
-        "antecedent’s share", "gives what a pronoun stands for", "{} of what it gives mentions before it"
-    ),
-    "positional-head": Words("one distance", "looks hardest at one and the same distance", "in {} of cases"),
-    "monotonicity": Words("source in order", "walks through the source in order"),
-}
-NAMED = " (a name or noun)"  # what stands nearest of it
+    @property
+    def infinitive(self) -> str:
+        """`goes to the last verb`, after "to"."""
+        verb, _, rest = self.said.removesuffix(NAMED).partition(" ")
+        return f"{'go' if verb == 'goes' else verb.removesuffix('s')} {rest}"
+
+
 NEARBY = Words("nearby", "looks at tokens nearby")
+_NEAR = {"previous-token", "next-token", "self", "offset"}
+
+
+class Label(NamedTuple):
+    """What a head may be called, or what a measure asks.
+
+    kind     `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
+    name     of the relation or rule; how far an offset lies
+    source   from which tag, or end of a relation, to which `target`
+    """
+
+    kind: str
+    name: str = ""
+    source: str = ""
+    target: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Label":
+        """The label that tables call `text`."""
+        kind, _, rest = text.partition(":")
+        name, _, way = rest.rpartition(":")
+        source, arrow, target = way.partition("->")
+        if kind == "rule" and rest.startswith("any->"):
+            return cls("any", target=target)
+        if kind in {"relation", "tag"} and arrow and "->" not in name + target:
+            return cls(kind, name, source, target)
+        return cls(kind, rest)
+
+    def __str__(self) -> str:
+        if self.kind == "any":
+            return f"rule:any->{self.target}"
+        return ":".join(filter(None, [self.kind, self.name, f"{self.source}->{self.target}" * bool(self.target)]))
+
+    @property
+    def rung(self) -> int:
+        """What simpler descriptions leave over of it.
+
+        3 what only the words' content tells, a relation, a reference or a copy; 2 a pair of tags; 1 a class of words,
+        whoever asks; 0 a distance; -1 the first position.
+        """
+        if self.kind == "rule":
+            return 0 if self.name.startswith("offset") else 1
+        return {"first-token": -1, "any": 1, "tag": 2}.get(self.kind, 0 if self.kind in _NEAR else 3)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the rules that a head must beat say more than its baseline in `heads` does."""
+        return self.kind in {"relation", "rule", "any", "antecedent", "antecedent-predicting"}
+
+    def words(self, title: str = "") -> Words:
+        """How it is worded; by its `title` or name where it is somebody's own."""
+        match self:
+            case Label("relation", name, _, target) if target:
+                return _relation(self)
+            case Label("tag", _, source, target) if target:
+                these, thing = plural(tag(source)), tag(target)
+                return Words(f"{tag(source)} to {thing}", f"looks from {these} to {plural(thing)}", these, an(thing))
+            case Label("any", target=target):
+                noun = tag(target)
+                return Words(f"any {noun}", f"looks at {plural(noun)}, whoever asks", "words", an(noun))
+            case Label("rule", name):
+                return Words(rule(name).removeprefix("the "), f"goes to {rule(name)}", sought=rule(name))
+            case Label("offset", name) if re.fullmatch(r"-?\d+", name):
+                there = f"token {offset(int(name))}"
+                return Words(there, f"looks at the {there}", "words", f"the {there}")
+        title = title or str(self)
+        return Words(title, f"looks where “{title}” says", f"words that “{title}” is about", "a word that it names")
+
+
+def _relation(label: Label) -> Words:
+    """From one end of a dependency to the other."""
+    ends = RELATIONS.get(label.name)
+    if ends is None:
+        this, that, of = label.source, label.target, label.name
+        return Words(
+            f"{of}: {this} to {that}",
+            f"goes from the {this} of {of} to its {that}",
+            f"words at the {this} of {of}",
+            f"its {that}",
+        )
+    this, that = ends if label.source == "dependent" else ends[::-1]
+    return Words(f"{this} to its {that}", f"goes from {an(this)} to its {that}", plural(this), f"their {that}")
+
+
+def worded(label: str, vocabulary: Mapping[str, Words]) -> Words:
+    """How a label or measure of a table is worded: as its measure says, where that is known."""
+    return vocabulary.get(label) or Label.parse(label).words()
 
 
 def an(noun: str) -> str:
@@ -129,27 +164,9 @@ def breakable(words: str) -> str:
     return words.replace("/", "/\u200b")
 
 
-def infinitive(said: str) -> str:
-    """`goes to the last verb`, after "to"."""
-    verb, _, rest = said.partition(" ")
-    return f"{'go' if verb == 'goes' else verb.removesuffix('s')} {rest}"
-
-
 def tag(name: str) -> str:
     """A tag in words; as it is where it is no universal one."""
     return TAGS.get(name, name)
-
-
-def relation(name: str, way: str) -> Words:
-    """From one end of a dependency to the other: `dependent->head` or `head->dependent`."""
-    if name in RELATIONS:
-        dependent, head = RELATIONS[name]
-        this, that = (dependent, head) if way == "dependent->head" else (head, dependent)
-        if this == "word":
-            return Words(f"word to its {that}", f"goes from a word to its {that}")
-        return Words(f"{this} to its {that}", f"goes from {an(this)} to its {that}")
-    this, that = way.split("->")
-    return Words(f"{name}: {this} to {that}", f"goes from the {this} of {name} to its {that}")
 
 
 def offset(by: int) -> str:
@@ -159,8 +176,8 @@ def offset(by: int) -> str:
 
 def rule(name: str, of: str = "word") -> str:
     """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
-    if name in _RULES:
-        return _RULES[name]
+    if name in WORDS["rules"]:
+        return WORDS["rules"][name]
     if found := re.fullmatch(r"offset ([+-]\d+)", name):
         by = int(found[1])
         return f"the {of} {'before' if by < 0 else 'after'}" if abs(by) == 1 else f"the {of} {offset(by)}"
@@ -182,103 +199,45 @@ _ADJACENT = "adjacent "
 
 def readout(name: str) -> str:
     """What effects of keys are read off from."""
-    return _READOUTS.get(name, name)
+    return WORDS["readouts"].get(name, name)
 
 
-def answer(carried: str) -> str:
-    """What minimal pairs decide: `the choice of he or she` where it is one between two words."""
-    words = carried.removeprefix(_ADJACENT)
-    one, slash, other = words.partition("/")
-    where = " right after its noun" if words != carried else ""
-    return f"the choice of {one} or {other}{where}" if slash else carried
+def carried(name: str) -> str:
+    """What minimal pairs decide: `he or she` where it is one between two words."""
+    words = name.removeprefix(_ADJACENT)
+    where = " right after its noun" if words != name else ""
+    return words.replace("/", " or ") + where if "/" in words else name
+
+
+def answer(name: str) -> str:
+    """The same as an answer of which a share is lost: `the choice of he or she`."""
+    return f"the choice of {carried(name)}" if "/" in name else name
 
 
 def needed_alone(words: Words) -> Words:
     """What is told where a head's keys have an effect, and its attention there is little beyond chance."""
-    return Words(
-        words.short, f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
-    )
+    said = f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
+    return words._replace(said=said)
 
 
-def label(name: str, title: str = "") -> Words:
-    """What a label says of a head, or a measure; its title where it is somebody's own."""
-    told = title or name
-    return known(name) or Words(told, f"looks where “{told}” says")
-
-
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """Of which words examples of a label are (`verbs`), and what is so of those at which a head does what it says."""
 
     words: str
     whose: str
 
 
-def asked(label: str, measure: str, title: str = "") -> Asked:
+def asked(label: str, measure: str, vocabulary: Mapping[str, Words]) -> Asked:
     """The words that a measure asks, and what a head's attention from them does that has the label.
 
     Args:
         label: the measure's own, or a rule's (`rule:last VERB`); several offsets apart by commas.
         measure: by its name.
-        title: of a measure that is somebody's own.
+        vocabulary: by measure, its words.
     """
-    words, sought, mentions = _asked(measure, title)
-    if label.startswith("rule:any->"):
-        words, sought = "words", an(tag(label.removeprefix("rule:any->")))
-    elif label.startswith("rule:"):
-        sought = rule(label.removeprefix("rule:"))
-    elif ", " in label:
-        near = [_asked(each, title)[1] for each in label.split(", ")]
-        sought = f"{', '.join(near[:-1])} or {near[-1]}"
-    return Asked(words, f"most attended mention is {sought}" if mentions else f"strongest attention is on {sought}")
-
-
-_SOUGHT = {
-    "first-token": ("words", "the first token"),
-    "self": ("words", "the word itself"),
-    "previous-token": ("words", "the token before"),
-    "next-token": ("words", "the token after"),
-    "duplicate-token": ("repeated words", "an earlier copy"),
-    "induction": ("repeated words", "what followed an earlier copy"),
-    "antecedent": ("pronouns", "one that they stand for"),
-    "antecedent-predicting": ("words before a pronoun", "one that the pronoun will stand for"),
-}
-
-
-def _asked(measure: str, title: str) -> tuple[str, str, bool]:
-    """Words that ask, what they seek, and whether that is a mention."""
-    kind, _, rest = measure.partition(":")
-    if kind in _SOUGHT:
-        return *_SOUGHT[kind], kind.startswith("antecedent")
-    if kind == "offset":
-        return "words", f"the token {offset(int(rest))}", False
-    if kind == "tag" and rest.count("->") == 1:
-        this, that = map(tag, rest.split("->"))
-        return plural(this), an(that), False
-    if kind == "relation" and rest.count("->") == 1:
-        name, _, way = rest.rpartition(":")
-        ends = RELATIONS.get(name)
-        this, that = (ends if way == "dependent->head" else ends[::-1]) if ends else way.split("->")
-        return (
-            (plural(this), f"their {that}", False) if ends else (f"words at the {this} of {name}", f"its {that}", False)
-        )
-    return f"words that “{title or measure}” is about", "a word that it names", False
-
-
-def known(name: str) -> Words | None:
-    """What a label or measure of ours says of a head; None for others, and for what says nothing of where it looks."""
-    kind, _, rest = name.partition(":")
-    if kind == "relation" and rest.count("->") == 1 and not rest.endswith(":transposed"):
-        return relation(*rest.rsplit(":", 1))
-    if kind == "tag" and rest.count("->") == 1:
-        this, that = map(tag, rest.split("->"))
-        return Words(f"{this} to {that}", f"looks from {plural(this)} to {plural(that)}")
-    if kind == "rule" and rest.startswith("any->"):
-        noun = tag(rest.removeprefix("any->"))
-        return Words(f"any {noun}", f"looks at {plural(noun)}, whoever asks")
-    if kind == "rule":
-        return Words(rule(rest).removeprefix("the "), f"goes to {rule(rest)}")
-    if kind == "offset":
-        return Words(f"token {offset(int(rest))}", f"looks at the token {offset(int(rest))}")
-    words = _LABELS.get(kind)
-    return Words(f"named {words.short}", f"{words.said}{NAMED}", words.share) if words and rest == "named" else words
+    own, called = worded(measure, vocabulary), [Label.parse(each) for each in label.split(", ")]
+    rule = called[0].kind in {"rule", "any"}
+    near = [each.words().sought if rule else worded(str(each), vocabulary).sought for each in called]
+    sought = " or ".join(filter(None, [", ".join(near[:-1]), near[-1]])) if rule or len(near) > 1 else own.sought
+    to = "most attended mention is" if measure.startswith("antecedent") else "strongest attention is on"
+    return Asked("words" if called[0].kind == "any" else own.asks, f"{to} {sought}")

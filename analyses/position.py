@@ -5,8 +5,8 @@ the repeat: it asks which heads carry the copy from the first time to the second
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.causal_tests import Effects, Task, make_task, no_effects, patch_heads
-from analyses.head_tables import Collected, Heads, Scored
-from analyses.measures import Behaviour, Looks, Measure, Rival, Shown
-from analyses.reading.collectors import measured, summary
+from analyses.head_tables import Heads, Scored
+from analyses.measures import Behaviour, Measure, Rival
+from analyses.plain_words import Words
+from analyses.reading.collectors import Readings, Scoring, measured
 from analyses.reading.inputs import given, is_paired, patterns
 from analyses.reading.token_ids import by_ids, random_ids
 from analyses.reading.windows import Batch, Progress, Reading, Window, read_batch
@@ -30,9 +30,8 @@ from interp.errors import whole_number
 from interp.initialisation import untrained
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Null, Rows, Totals, positional
-from interp.patterns.nulls import on_set, spread
-from interp.patterns.rows import SINKS
+from interp.patterns import Rows, Totals, positional
+from interp.patterns.claimed import Claimed
 from interp.sight import Sight
 
 _UNTRAINED_WINDOWS = 64  # of text, on which untrained models set the bar of `positional-head`
@@ -69,52 +68,49 @@ _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": Fa
 _NO_NULL: dict[str, Any] = _ROWS | {"null": "none"}
 
 
-def _at(offset: int) -> Callable[[Shown], Looks]:
-    return lambda shown: {i: {i + offset} for i in shown.scored if i + offset in shown.content}
-
-
-def _first_token(shown: Shown) -> Looks:
-    return {i: {0} for i in shown.scored if i >= 1}
-
-
-def _earlier_copies(shown: Shown) -> Looks:
-    earlier: dict[int, set[int]] = defaultdict(set)
-    found: Looks = {}
-    for i in sorted(shown.content):
-        if i in shown.scored and earlier[shown.ids[i]]:
-            found[i] = {*earlier[shown.ids[i]]}
-        earlier[shown.ids[i]].add(i)
-    return found
-
-
-def _what_followed(shown: Shown) -> Looks:
-    """From a token to what came after its earlier copies: in start + R + R from the second copy into the first."""
-    after = {row: {key + 1 for key in keys if key + 1 < row} for row, keys in _earlier_copies(shown).items()}
-    return {row: keys for row, keys in after.items() if keys}
+def _at(offset: int) -> Callable[[Rows], Tensor]:
+    return lambda rows: positional.near(rows, offset)
 
 
 def _offset_measure(offset: int) -> Measure:
     name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
+    there = f"token {way}"
+    near = {"words": Words(there, f"looks at the {there}", "words", f"the {there}")} if abs(offset) == 1 else {}
     return Measure(
         name,
         f"attention to the token {abs(offset)} {way}",
-        claims=_at(offset),
+        mask=_at(offset),
         later=offset > 0,
         tasks=("repeat",) if offset == -1 else (),
         recorded=name if offset == -1 else "",
+        **near,
         **_ROWS,
     )
 
 
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
-    Measure("first-token", "attention to the first token", claims=_first_token, **_ROWS),
-    Measure("self", "attention to the token itself", claims=_at(0), hidden=False, **_ROWS),
+    Measure(
+        "first-token",
+        "attention to the first token",
+        mask=positional.first_token,
+        words=Words("first token", "rests on the first token", "words", "the first token"),
+        **_ROWS,
+    ),
+    Measure(
+        "self",
+        "attention to the token itself",
+        mask=_at(0),
+        hidden=False,
+        words=Words("itself", "looks at the token itself", "words", "the word itself"),
+        **_ROWS,
+    ),
     Measure(
         "duplicate-token",
         "attention to earlier copies of the same token",
-        claims=_earlier_copies,
+        mask=positional.earlier_copies,
         tasks=("repeat",),
+        words=Words("same token", "looks at earlier copies of the same token", "repeated words", "an earlier copy"),
         **_ROWS,
     ),
     Measure("distance", "mean distance of attention", unit="tokens", **_ROWS),
@@ -125,21 +121,28 @@ MEASURES = (
         rivals=(Rival("untrained heads", None),),
         of_words=False,
         label=None,
+        words=Words("one distance", "looks hardest at one and the same distance", share="in {} of cases"),
     ),
     Measure(
         "induction",
         "attention to what followed the token the first time",
-        claims=_what_followed,
+        mask=positional.after_copies,
         tasks=("repeat",),
         corpus=REPEATS,
         recorded="induction",
+        words=Words(
+            "induction",
+            "looks at what followed this token before (induction)",
+            "repeated words",
+            "what followed an earlier copy",
+        ),
         **_ROWS,
     ),
 )
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
-class Collector:
+class Collector(Scoring):
     """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
 
     def __init__(
@@ -155,42 +158,36 @@ class Collector:
 
         Induction is measured on so many `repeats`.
         """
-        self.model, self.seed, self.heads, self.repeats = model, seed, heads or Heads.of(model), repeats
+        super().__init__(model, BEHAVIOUR.name, heads)
+        self.model, self.seed, self.repeats = model, seed, repeats
         self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
-        self.causal = self.heads.causal
-        self.names = positional.measures(self.causal)
-        self.totals = {sink: Totals.empty(self.heads.count + 1, len(self.names)) for sink in SINKS}
-        self.nulls = {sink: Null.empty(self.heads.count, len(self.names)) for sink in SINKS}
+        self.names = positional.measures(self.heads.causal)
+        self.sums = Readings(self.heads, [_BY_NAME[name] for name in self.names])
         self.modes = positional.Modes.empty(self.heads.count)
         self.drawn: list[tuple[bytes, Window]] = []
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        questions = positional.Questions(batch.rows, causal=self.causal)
-        heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
-        for sink in SINKS:
-            own, even = heads[sink], uniform[sink]
-            scores, counts = torch.cat([own.scores, even.scores], 1), torch.cat([own.counts, even.counts], 1)
-            self.totals[sink].add(batch.groups, scores, counts)
-            self.nulls[sink].add(batch.groups, own.null_mean, own.null_variance)
+        questions = positional.Questions(batch.rows, causal=self.heads.causal)
+        self.sums.add_prompts(
+            batch.groups, questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
+        )
         self.modes.add(batch.groups, batch.pattern, batch.rows)
-        seen = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
-        self.drawn = nsmallest(_UNTRAINED_WINDOWS, seen, key=lambda each: each[0])
+        windows = [*self.drawn, *((_lot(window), window) for window in batch.windows)]
+        self.drawn = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda lot: lot[0])
 
-    def collected(self, reading: Reading) -> Collected:
+    def scored(self) -> list[Scored]:
         """What was added up, and induction."""
-        asked = [_BY_NAME[name] for name in self.names]
-        scored = [Scored(self.totals[sink], asked, sink, [UNIFORM.name], null=self.nulls[sink]) for sink in SINKS]
+        scored = self.sums.scored()
         if self.seeds:
             bar = untrained_share(self.model, self.heads, [window for _, window in self.drawn], self.seeds)
             of_modes = _BY_NAME["positional-head"]
             scored.append(Scored(self.modes, [of_modes], "kept", constant=(of_modes.rivals[0].name, bar)))
-        counts, length = dict(reading.counts), repeat_length(self.model)
+        length = repeat_length(self.model)
         if length < SHORTEST_REPEAT:
-            counts[f"induction left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
-        else:
-            scored.append(induction(self.model, length, self.seed, self.heads, self.repeats))
-        return Collected(self.heads, BEHAVIOUR.name, scored=scored, counts=counts, **summary(reading))
+            self.counts[f"induction left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
+            return scored
+        return [*scored, induction(self.model, length, self.seed, self.heads, self.repeats)]
 
 
 def _lot(window: Window) -> bytes:
@@ -201,8 +198,8 @@ def _lot(window: Window) -> bytes:
 def untrained_share(model: Model, heads: Heads, drawn: Sequence[Window], seeds: Sequence[int]) -> float:
     """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
     tasks = [partial(_untrained_modes, model, heads, drawn, seed, half) for seed in seeds for half in (0, 1)]
-    found = side_by_side(tasks)
-    whole = [positional.Modes(one + other).finish() for one, other in zip(found[::2], found[1::2], strict=True)]
+    counts = side_by_side(tasks)
+    whole = [positional.Modes(one + other).finish() for one, other in zip(counts[::2], counts[1::2], strict=True)]
     return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
 
 
@@ -247,32 +244,19 @@ def induction(model: Model, length: int, seed: int, heads: Heads | None = None, 
     A decoder that has a source reads the repeat while its encoder reads it too.
     """
     heads = heads or Heads.of(model)
-    totals, null = Totals.empty(heads.count + 1, 1), Null.empty(heads.count, 1)
+    measure = _BY_NAME["induction"]
+    sums = Readings(heads, [measure])
     for number, ids in enumerate(repeated(model, length, repeats, seed).split(8)):
         sources = ids.tolist() if is_paired(model, heads) else None
         read = given(model, ids.tolist(), sources)
-        tokens, pattern = read.tokens, patterns(model, heads, read)
-        second = torch.zeros_like(tokens.mask)
-        second[:, -length:] = True
-        visible = Sight.of(tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
-        rows = Rows(tokens.ids, tokens.mask, second, visible)
-        both = torch.cat([pattern, rows.uniform], 1)
-        score = both.diagonal(-(length - 1), -2, -1)[..., -length:].sum(-1, keepdim=True)
+        column = torch.arange(ids.shape[1], device=read.tokens.ids.device).expand(read.tokens.ids.shape)
+        visible = Sight.of(read.tokens, causal=heads.causal).mask()[:, 0].expand(len(ids), -1, -1)
+        drawn, second = column >= ids.shape[1] - 2 * length, column >= ids.shape[1] - length
+        rows = Rows(read.tokens.ids, drawn, second, visible)
+        claimed = Claimed(rows, [positional.after_copies(rows)], content=True)
         groups = torch.arange(len(ids)) + 8 * number  # every sequence is independent of the others
-        totals.add(groups, score, torch.full_like(score, float(length)))
-        null.add(groups, *_one_of_the_drawn(pattern[..., -length:, -2 * length :], visible[:, -length:, -2 * length :]))
-    measure = _BY_NAME["induction"]
-    return Scored(totals, [measure], "kept", [UNIFORM.name], corpus=measure.corpus, null=null)
-
-
-def _one_of_the_drawn(
-    pattern: Float[Tensor, "prompt head query key"], visible: Bool[Tensor, "prompt query key"]
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the attention on one key a row, among those it sees, summed over rows."""
-    n = visible.sum(-1)[:, None].to(pattern)
-    mean, variance = on_set(torch.ones_like(n), n)
-    mass, squares = pattern.sum(-1), pattern.square().sum(-1)
-    return (mass * mean).sum(-1, keepdim=True), (spread(mass, squares, n) * variance).sum(-1, keepdim=True)
+        sums.add_prompts(groups, claimed.read(patterns(model, heads, read)), claimed.read(rows.uniform))
+    return replace(sums.scored()[0], corpus=measure.corpus)
 
 
 # The causal test: a repeat against a broken repeat.
@@ -298,14 +282,14 @@ def _broken_repeat(model: Model, count: int, seed: int, question: str) -> Task:
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
     ids = repeated(model, length, count, seed)
     start = ids.shape[1] - 2 * length
-    asked = start + length // 2  # the token of the first copy whose successor is asked for
+    column = start + length // 2  # the token of the first copy whose successor is asked for
     generator = torch.Generator().manual_seed(seed)
-    other = torch.randint(asked + 2, start + length - 1, (count,), generator=generator)
+    partner = torch.randint(column + 2, start + length - 1, (count,), generator=generator)
     row = torch.arange(count)
-    clean = ids[:, : asked + length + 1]
+    clean = ids[:, : column + length + 1]
     corrupt = clean.clone()
-    corrupt[row, asked], corrupt[row, other] = clean[row, other], clean[row, asked]
-    pairs = Pairs.from_ids(model, clean, corrupt, clean[row, asked + 1], clean[row, other + 1]).to(model.device)
+    corrupt[row, column], corrupt[row, partner] = clean[row, partner], clean[row, column]
+    pairs = Pairs.from_ids(model, clean, corrupt, clean[row, column + 1], clean[row, partner + 1]).to(model.device)
     copied = last_logits(model, pairs.clean).argmax(-1) == pairs.right
     return Task("repeat", question, pairs, extra={"copying": float(copied.double().mean())})
 

@@ -46,13 +46,13 @@ def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, fl
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python, the platform and the packages that a number may depend on."""
-    found = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
+    installed = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def model_facts(model: Model) -> dict[str, Any]:

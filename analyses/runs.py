@@ -79,8 +79,8 @@ class RunFolder:
             if not path.is_file() or path.stat().st_size > LARGEST_WHOLE:
                 raise ValueError(f"it is no file of at most {LARGEST_WHOLE:,} bytes")
             content = path.read_bytes()
-            told = (self.facts.get(SUMS) or {}).get(name)  # early runs told none
-            if told not in (None, digest([content])):
+            written = (self.facts.get(SUMS) or {}).get(name)  # early runs told none
+            if written not in (None, digest([content])):
                 raise ValueError("it is not as it was written")
             _check_size(content)
             return pd.read_parquet(BytesIO(content))
@@ -120,8 +120,8 @@ class Joined:
             raise InputError(f'no table "{name}" in these runs: they have {", ".join(self.tables) or "none"}')
         if lacking := [run.name for run in self.runs if run not in having]:
             warn(f'no table "{name}" in {", ".join(lacking)}', InputWarning, stacklevel=2)
-        told = [_told(run, name) for run in having]
-        return pd.concat([each for each in told if len(each)] or told[:1], ignore_index=True)
+        tables = [_with_run(run, name) for run in having]
+        return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
     def about(self) -> pd.DataFrame:
         """One row a run: what it was made from, and how."""
@@ -213,7 +213,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         if not folder.is_dir():
             raise InputError(f"{'a file' if folder.exists() else 'no such directory'}; {expected}")
         if (folder / record.METRICS).is_file():
-            raise InputError("a training run, which has no tables: interp report --over-training makes some of it")
+            raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")
     except PermissionError as error:
@@ -260,7 +260,7 @@ def _told_apart(folders: Sequence[Path]) -> list[str]:
     return ["/".join(folder.parts[-parts:]) for folder in folders]
 
 
-def _told(run: RunFolder, name: str) -> pd.DataFrame:
+def _with_run(run: RunFolder, name: str) -> pd.DataFrame:
     """A table with the columns that say which run it is of."""
     table = run.table(name).rename(columns={"run": _OWN_RUN})
     about = {"run": run.name, "model": run.model, "seed": run.seed}

@@ -6,7 +6,7 @@ Nothing here is markup: the renderer escapes every string.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import matplotlib.figure
 import pandas as pd
@@ -170,163 +170,13 @@ class Section:
     id: str = ""
 
 
-# Heads: what stands first on a page about one model.
-
-
-@dataclass(frozen=True)
-class Said:
-    """What is said of one behaviour on the first screen; `behaviour` gives its colour, `rest` is what is folded."""
-
-    title: str
-    text: str
-    behaviour: str
-    rest: str = ""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A head in the atlas.
-
-    id      leads to its card
-    stands  `needed`: filled, the model needs it; `looks`: outlined, attention alone; `quiet`: empty
-    """
-
-    id: str
-    name: str
-    stands: Literal["needed", "looks", "quiet"]
-    behaviour: str = ""
-    first: str = ""
-    second: str = ""
-
-
-@dataclass(frozen=True)
-class Atlas:
-    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
-
-    title: str
-    layers: Sequence[Sequence[Cell]]
-    dense: bool
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name.
-
-    `brief` is the number alone; what it is `over` is heard beside it, and seen in `text`.
-    """
-
-    text: str
-    brief: str
-    at: float
-    low: float
-    high: float
-    ticks: Sequence[tuple[str, float]]
-    over: str = ""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A fact on a card: in words, with its bars; `short` where it is not the first."""
-
-    words: str
-    short: str
-    behaviour: str
-    note: str
-    bars: Sequence[Bar]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One distance or pair of tags in a strip: its name, its number in words, and how high its bar stands, 0 to 1."""
-
-    name: str
-    text: str
-    height: float
-
-
-@dataclass(frozen=True)
-class Example:
-    """A sentence word by word: what asks, what it attends to with which share, and whether that is what is sought.
-
-    A word is told with what it is: `asks`, `seen`, or `both` where it attends to itself. `right` is None where all are.
-    """
-
-    words: Sequence[tuple[str, str]]
-    text: str
-    right: bool | None = None
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Sentences, and in words what they are examples of."""
-
-    title: str
-    several: Sequence[Example]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """How a score went while the model was trained: in words, and as a line.
-
-    text      when the head formed
-    note      what is to be seen
-    points    step and score, both as fractions of the way
-    formed    the step by which it had formed, and `baseline` the score that is none, as such fractions
-    """
-
-    text: str
-    note: str
-    behaviour: str
-    points: Sequence[tuple[float, float]]
-    formed: float
-    baseline: float | None
-
-
-@dataclass(frozen=True)
-class Card:
-    """All that is known of one head.
-
-    groups    facts under headings
-    distance  attention by distance, the first position apart as `sink`
-    tags      attention between tags, beside what distance explains
-    examples  sentences in which it is surest, and at random
-    alike     the ids of heads of which the same is told first
-    tasks     its share in each causal task
-    rest      everything else that was measured
-    rows      its rows, to copy
-    formed    when it formed, where the run that trained the model is known
-    """
-
-    id: str
-    name: str
-    groups: Sequence[tuple[str, Sequence[Known]]]
-    distance: Sequence[Step]
-    sink: Step | None
-    tags: Sequence[Step]
-    examples: Sequence[Examples]
-    alike: Sequence[str]
-    tasks: "Table | None"
-    rest: "Table"
-    rows: str
-    formed: Curve | None = None
-
-
-@dataclass(frozen=True)
-class Overview:
-    """What stands first on a page about one model: a sentence for each behaviour, the atlas of heads, and their cards.
-
-    `cards` begin with the head that is shown first. `below` stands under the atlas: a passage to read.
-    """
-
-    said: Sequence[Said]
-    atlases: Sequence[Atlas]
-    cards: Sequence[Card]
-    below: "Sequence[Block]" = ()
+class Shown(Protocol):
+    """A block of another kind, which brings a template of its name; `ids` of heads on it are what links lead to."""
 
     @property
-    def ids(self) -> list[str]:
-        """Of the heads that have a card."""
-        return [card.id for card in self.cards]
+    def ids(self) -> Sequence[str]:
+        """Of heads."""
+        ...
 
 
 def is_text(block: "Block") -> TypeGuard[Text]:
@@ -334,7 +184,7 @@ def is_text(block: "Block") -> TypeGuard[Text]:
     return isinstance(block, Piece | list | tuple)
 
 
-Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Overview | Viewer
+Block: TypeAlias = Text | Paragraph | Bullets | Definitions | Table | Figure | Details | Section | Viewer | Shown
 
 
 @dataclass(frozen=True)

@@ -70,19 +70,19 @@ class Shards:
         A full disk keeps nothing, and stops nothing. `done` is called with the number of lots that are there.
         """
         paths = [self._path(depends) for depends, _ in lots]
-        found = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
-        self.counts.found += (already := len(found))
-        missing = [at for at in range(len(lots)) if at not in found]
+        shards = {at: kept for at, path in enumerate(paths) if path and (kept := _read(path)) is not None}
+        self.counts.found += (already := len(shards))
+        missing = [at for at in range(len(lots)) if at not in shards]
         tasks = [partial(_made, lots[at][1], paths[at]) for at in missing]
         before = self.counts.made
 
-        def told(count: int) -> None:
+        def report(count: int) -> None:
             self.counts.made = before + sum(path.exists() for at in missing if (path := paths[at]))
             if done is not None:
                 done(already + count)
 
-        found |= dict(zip(missing, side_by_side(tasks, told), strict=True))
-        return [found[at] for at in range(len(lots))]
+        shards |= dict(zip(missing, side_by_side(tasks, report), strict=True))
+        return [shards[at] for at in range(len(lots))]
 
     def _path(self, depends: Iterable[Any]) -> Path | None:
         return self.folder and self.folder / f"{hash_of([self.about, *depends])}.safetensors"
@@ -99,11 +99,11 @@ class Shards:
 
 def _made(make: Callable[[], Kept], path: Path | None) -> Kept:
     """What is measured now, and kept if there is a place."""
-    made = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make().items()}
     if path is not None:
         with suppress(SafetensorError, OSError):
-            _write(path, made)
-    return made
+            _write(path, tensors)
+    return tensors
 
 
 def _write(path: Path, tensors: Kept) -> None:

@@ -44,8 +44,8 @@ def side_by_side(tasks: Sequence[Callable[[], T]], done: Callable[[int], object]
     """
     count = processes(len(tasks))
     with _workers(tasks, count if count > 1 else 0) as (receivers, _):
-        found = _received(receivers, done)
-    return _whole(tasks, found, done)
+        results = _received(receivers, done)
+    return _whole(tasks, results, done)
 
 
 class Elsewhere(Generic[T]):
@@ -66,11 +66,11 @@ class Elsewhere(Generic[T]):
     def __call__(self) -> list[T]:
         """What all tasks returned."""
         if not self._found:
-            found: dict[int, T] = {}
+            results: dict[int, T] = {}
             torch.set_num_threads(self._threads)
             while self._counts is not None and (number := _next(self._counts)) < len(self._tasks):
-                found[number] = self._tasks[number]()
-            self._found = _whole(self._tasks, found | _received(self._receivers))
+                results[number] = self._tasks[number]()
+            self._found = _whole(self._tasks, results | _received(self._receivers))
         return self._found
 
 
@@ -107,7 +107,7 @@ def processes(tasks: int) -> int:
 
 def _received(receivers: Sequence[Connection], done: Callable[[int], object] | None = None) -> dict[int, Any]:
     """What processes send until they have ended, by the number of its task."""
-    found: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     open_ends = [*receivers]
     while open_ends:
         for end in wait(open_ends):
@@ -119,10 +119,10 @@ def _received(receivers: Sequence[Connection], done: Callable[[int], object] | N
                 continue
             if error is not None:
                 raise error
-            found[number] = value
+            results[number] = value
             if done is not None:
-                done(len(found))
-    return found
+                done(len(results))
+    return results
 
 
 def _whole(

@@ -17,35 +17,33 @@ one a model and exercise and one a model for all:
 What is compared is the way to the numbers. The default model's heads do show what is asked for; random ones do not.
 """
 
-import argparse
 import inspect
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import permutations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from benchmarks.console import arguments, machine, show
+from benchmarks.floor import Shape
+from benchmarks.peers import bridged, gpt2, numbers
 from interp import Transformer, run
 from interp.attribution import direct_logit_attribution, logit_lens
 from interp.patching import Pairs, Receiver, ablate, logit_difference, next_token_loss, path_patch, sweep
 from models import load, wrap
 
-LAYERS, HEADS, WIDTH, VOCABULARY = 4, 4, 64, 211
+RANDOM = Shape(4, 4, 64, 211)
 LENGTH, TOLERANCE = 12, 1e-4
 NAMES = ("Mary", "John", "Tom", "Jane")
 SENTENCE = "When {} and {} went to the house, {} gave a letter to"
 
 
 class Given(NamedTuple):
-    """The two models, tokens that come twice, and prompts with the two answers."""
+    """The two models, tokens that come twice, prompts with the two answers, and the models' sizes."""
 
     ours: Transformer
     theirs: Any
@@ -54,21 +52,9 @@ class Given(NamedTuple):
     corrupt: Tensor
     right: Tensor
     wrong: Tensor
-
-    @property
-    def layers(self) -> int:
-        """How many there are."""
-        return self.ours.config.decoder.n_layers
-
-    @property
-    def heads(self) -> int:
-        """How many a layer has."""
-        return self.ours.config.decoder.n_heads
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are."""
-        return self.ours.config.d_vocab
+    layers: int
+    heads: int  # a layer
+    vocabulary: int
 
 
 def ours_heads(given: Given) -> Tensor:
@@ -79,7 +65,6 @@ def ours_heads(given: Given) -> Tensor:
 
 
 def theirs_heads(given: Given) -> Tensor:
-    """The same."""
     _, cache = given.theirs.run_with_cache(given.twice)
     pattern = torch.stack([cache["pattern", layer] for layer in range(given.layers)]).mean(1)
     return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
@@ -91,7 +76,6 @@ def ours_ablation(given: Given) -> Tensor:
 
 
 def theirs_ablation(given: Given) -> Tensor:
-    """The same."""
     losses = torch.zeros(given.layers, given.heads)
     for layer in range(given.layers):
         for head in range(given.heads):
@@ -113,7 +97,6 @@ def ours_copying(given: Given) -> Tensor:
 
 
 def theirs_copying(given: Given) -> Tensor:
-    """The same."""
     model = given.theirs
     circuits = model.W_E @ model.W_V @ model.W_O @ model.W_U
     return (circuits.argmax(-1) == torch.arange(given.vocabulary)).float().mean(-1)
@@ -126,7 +109,6 @@ def ours_difference(given: Given) -> Tensor:
 
 
 def theirs_difference(given: Given) -> Tensor:
-    """The same."""
     logits, row = given.theirs(given.clean)[:, -1], torch.arange(len(given.clean))
     return logits[row, given.right] - logits[row, given.wrong]
 
@@ -137,11 +119,10 @@ def ours_attribution(given: Given) -> Tensor:
 
 
 def theirs_attribution(given: Given) -> Tensor:
-    """The same."""
     _, cache = given.theirs.run_with_cache(given.clean)
     heads = cache.stack_head_results(layer=-1, pos_slice=-1) * given.theirs.ln_final.weight
-    found = cache.logit_attrs(heads, given.right, incorrect_tokens=given.wrong, pos_slice=-1)
-    return found.view(given.layers, given.heads, -1)
+    written = cache.logit_attrs(heads, given.right, incorrect_tokens=given.wrong, pos_slice=-1)
+    return written.view(given.layers, given.heads, -1)
 
 
 def ours_lens(given: Given) -> Tensor:
@@ -150,7 +131,6 @@ def ours_lens(given: Given) -> Tensor:
 
 
 def theirs_lens(given: Given) -> Tensor:
-    """The same."""
     model, row = given.theirs, torch.arange(len(given.clean))
     _, cache = model.run_with_cache(given.clean)
     logits = model.unembed(model.ln_final(cache.accumulated_resid(layer=-1, incl_mid=False, pos_slice=-1)))
@@ -166,7 +146,6 @@ def ours_patching(given: Given) -> Tensor:
 
 
 def theirs_patching(given: Given) -> Tensor:
-    """The same."""
     from transformer_lens import patching
 
     def metric(logits):
@@ -182,24 +161,23 @@ def theirs_patching(given: Given) -> Tensor:
 def ours_paths(given: Given) -> Tensor:
     """The mean difference with what each head writes straight to the logits as in the clean prompt: layer head."""
     pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
-    found = path_patch(given.ours, pairs, logit_difference(), [Receiver("logits")])
-    return found.values["logit_difference"].mean(-1)
+    paths = path_patch(given.ours, pairs, logit_difference(), [Receiver("logits")])
+    return paths.values["logit_difference"].mean(-1)
 
 
 def theirs_paths(given: Given) -> Tensor:
-    """The same."""
     model, row = given.theirs, torch.arange(len(given.clean))
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(given.layers)]
     _, clean = model.run_with_cache(given.clean, names_filter=lambda name: name in names)
     _, corrupt = model.run_with_cache(given.corrupt)
     final = corrupt["resid_post", given.layers - 1][:, -1]
-    found = torch.zeros(given.layers, given.heads)
+    differences = torch.zeros(given.layers, given.heads)
     for layer, name in enumerate(names):
         for head in range(given.heads):
             change = (clean[name] - corrupt[name])[:, -1, head] @ model.W_O[layer, head]
             logits = model.unembed(model.ln_final((final + change)[:, None]))[:, 0]
-            found[layer, head] = (logits[row, given.right] - logits[row, given.wrong]).mean()
-    return found
+            differences[layer, head] = (logits[row, given.right] - logits[row, given.wrong]).mean()
+    return differences
 
 
 EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]] = {
@@ -216,72 +194,50 @@ EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]
 
 def default() -> Given:
     """The default model in both libraries, random tokens twice, and sentences with an indirect object."""
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     ours = load("default")
-    folder = Path(__file__).resolve().parents[1] / "models" / "checkpoints" / "default"
-    eager = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=eager, tokenizer=tokenizer, device="cpu")
+    bridge = bridged(Path(__file__).resolve().parents[1] / "models" / "checkpoints" / "default")
     torch.manual_seed(0)
     start = torch.zeros(8, 1, dtype=torch.long)
     once = torch.randint(3, ours.config.d_vocab, (8, LENGTH))
     people = [*permutations(NAMES, 2)][:8]
     clean, corrupt = (
-        ours.to_tokens([SENTENCE.format(one, other, who) for one, other in people for who in [(other, one)[swapped]]])
-        for swapped in (0, 1)
+        ours.to_tokens([SENTENCE.format(*pair, pair[1 - swapped]) for pair in people]) for swapped in (0, 1)
     )
     assert ours.tokenizer is not None
     ids = {name: ours.tokenizer.id(f" {name}") for name in NAMES}
     right, wrong = (torch.tensor([ids[pair[at]] for pair in people]) for at in (0, 1))
-    return Given(ours, bridge, torch.cat([start, once, once], 1), clean, corrupt, right, wrong)
+    stack, twice = ours.config.decoder, torch.cat([start, once, once], 1)
+    sizes = stack.n_layers, stack.n_heads, ours.config.d_vocab
+    return Given(ours, bridge, twice, clean, corrupt, right, wrong, *sizes)
 
 
 def untrained() -> Given:
     """A random GPT-2 in both libraries, and tokens from one seed."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "n_layer": LAYERS,
-        "n_head": HEADS,
-        "n_embd": WIDTH,
-        "vocab_size": VOCABULARY,
-        "n_positions": 64,
-    }
-    theirs = GPT2LMHeadModel(GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 0})).eval()
-    words = Tokenizer(WordLevel({str(id): id for id in range(VOCABULARY)}, unk_token="0"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="0", pad_token="0")
-    with TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-        bridge = TransformerBridge.boot_transformers(folder, hf_model=eager, tokenizer=tokenizer, device="cpu")
-    once = torch.randint(1, VOCABULARY, (8, LENGTH))
-    clean = torch.randint(1, VOCABULARY, (8, 14))
+    theirs = gpt2(RANDOM, n_positions=64, bos_token_id=0, eos_token_id=0)
+    bridge = bridged(theirs, numbers(RANDOM.vocabulary))
+    once = torch.randint(1, RANDOM.vocabulary, (8, LENGTH))
+    clean = torch.randint(1, RANDOM.vocabulary, (8, 14))
     corrupt = clean.clone()
-    corrupt[:, 9] = clean[:, 9] % (VOCABULARY - 1) + 1
-    right, wrong = torch.randint(1, VOCABULARY, (2, 8))
-    return Given(wrap(theirs), bridge, torch.cat([once, once], 1), clean, corrupt, right, wrong)
+    corrupt[:, 9] = clean[:, 9] % (RANDOM.vocabulary - 1) + 1
+    right, wrong = torch.randint(1, RANDOM.vocabulary, (2, 8))
+    sizes = RANDOM.layers, RANDOM.heads, RANDOM.vocabulary
+    return Given(wrap(theirs), bridge, torch.cat([once, once], 1), clean, corrupt, right, wrong, *sizes)
 
 
 MODELS: dict[str, Callable[[], Given]] = {"random": untrained, "default": default}
 
 
 def lines(function: Callable[..., Any]) -> int:
-    """Of the source, without blank lines and the docstring, which is one line."""
-    return sum(1 for line in inspect.getsource(function).splitlines() if line.strip()) - 1
+    """Of the source, without blank lines and the docstring, which is one line where there is one."""
+    return sum(1 for line in inspect.getsource(function).splitlines() if line.strip()) - bool(function.__doc__)
 
 
 def measured(function: Callable[[Given], Tensor], given: Given) -> tuple[float, Tensor]:
     """Processor's seconds, and the numbers."""
     began = time.process_time()
     with torch.no_grad():
-        found = function(given)
-    return time.process_time() - began, found
+        values = function(given)
+    return time.process_time() - began, values
 
 
 def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
@@ -291,41 +247,33 @@ def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
         AssertionError: the two ways give other numbers.
     """
     ours, theirs = EXERCISES[name]
-    seconds: tuple[list[float], list[float]] = [], []
-    off = 0.0
+    runs, off = [], 0.0
     for _ in range(repeats):
-        (ours_s, found), (theirs_s, expected) = measured(ours, given), measured(theirs, given)
-        torch.testing.assert_close(found, expected, atol=TOLERANCE * float(expected.abs().max()), rtol=0.0)
-        off = max(off, float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-9)))
-        seconds[0].append(ours_s)
-        seconds[1].append(theirs_s)
-    counts = lines(ours), lines(theirs)
+        (ours_s, values), (theirs_s, expected) = measured(ours, given), measured(theirs, given)
+        torch.testing.assert_close(values, expected, atol=TOLERANCE * float(expected.abs().max()), rtol=0.0)
+        off = max(off, float((values - expected).abs().max() / expected.abs().max().clamp(min=1e-9)))
+        runs.append((ours_s, theirs_s))
+    ours_s, theirs_s = (round(statistics.median(seconds), 4) for seconds in zip(*runs, strict=True))
     return {
-        "name": name,
-        "ours_lines": counts[0],
-        "theirs_lines": counts[1],
-        "ratio_lines": round(counts[0] / counts[1], 2),
-        "ours_s": round(statistics.median(seconds[0]), 4),
-        "theirs_s": round(statistics.median(seconds[1]), 4),
-        "off": off,
+        **{"name": name, "ours_lines": lines(ours), "theirs_lines": lines(theirs)},
+        **{"ratio_lines": round(lines(ours) / lines(theirs), 2), "ours_s": ours_s, "theirs_s": theirs_s, "off": off},
     }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Two chapters of exercises, here and in TransformerLens.")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    versions = {name: version(name) for name in ("torch", "transformers", "transformer-lens")}
-    print(json.dumps({"machine": platform.machine(), "threads": torch.get_num_threads(), **versions}), flush=True)
+    machine("transformers", "transformer-lens")
     for model, build in MODELS.items():
         given, rows = build(), []
         for name in EXERCISES:
-            rows.append({"model": model, **row(name, given, options.repeats)})
-            print(json.dumps(rows[-1]), flush=True)
+            rows.append(row(name, given, options.repeats))
+            show(model=model, **rows[-1])
         whole = {key: sum(each[key] for each in rows) for key in ("ours_lines", "theirs_lines", "ours_s", "theirs_s")}
         ratio, off = round(whole["ours_lines"] / whole["theirs_lines"], 2), max(each["off"] for each in rows)
-        print(json.dumps({"model": model, "name": "all", **whole, "ratio_lines": ratio, "off": off}), flush=True)
+        show(model=model, name="all", **whole, ratio_lines=ratio, off=off)
 
 
 if __name__ == "__main__":

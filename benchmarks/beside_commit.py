@@ -171,10 +171,10 @@ def serve() -> None:
             ready[name]()
         job, count, began = ready[name], 0, time.perf_counter()
         while not count or time.perf_counter() - began < LEAST:
-            found, count = job(), count + 1
+            values, count = job(), count + 1
         seconds = (time.perf_counter() - began) / count
         if file:
-            torch.save(torch.as_tensor(found).double().flatten().cpu(), file)
+            torch.save(torch.as_tensor(values).double().flatten().cpu(), file)
         print(json.dumps(seconds), flush=True)
 
 
@@ -226,10 +226,10 @@ def compared(old: Worker, new: Worker, names: list[str], turns: int) -> Iterator
 
     with TemporaryDirectory() as folder:
         for name in names:
-            found = []
+            values = []
             for label, worker in (("old", old), ("new", new)):
                 worker.run(name, Path(folder) / label)
-                found.append(torch.load(Path(folder) / label, weights_only=True))
+                values.append(torch.load(Path(folder) / label, weights_only=True))
             taken: dict[str, list[float]] = {"old": [], "new": []}
             for turn in range(turns):
                 both = [("old", old), ("new", new)]
@@ -237,7 +237,7 @@ def compared(old: Worker, new: Worker, names: list[str], turns: int) -> Iterator
                     taken[label].append(worker.run(name))
             logs = [math.log(mine / theirs) for theirs, mine in zip(taken["old"], taken["new"], strict=True)]
             mean, error = statistics.mean(logs), statistics.stdev(logs) / len(logs) ** 0.5
-            same = torch.equal(*found) or float((found[0] - found[1]).abs().nan_to_num().max())
+            same = torch.equal(*values) or float((values[0] - values[1]).abs().nan_to_num().max())
             yield {
                 "name": name,
                 "old_s": round(statistics.median(taken["old"]), 4),

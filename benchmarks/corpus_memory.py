@@ -7,20 +7,15 @@ own. Prints one JSON line a size: stories, tokens, seconds, and the process's pe
 was there before the first text was read.
 """
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from benchmarks.console import apart, arguments, curves, show
 
 STORIES = (300, 1_500, 5_000, 18_500)  # some 16,000 tokens to a million
+LINES = {"peak": "peak", "before the first text": "loaded"}
 
 
 class Stories:
@@ -41,8 +36,8 @@ def peak_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def measure(model_name: str, count: int) -> None:
-    """Measure one size in this process and print its line."""
+def measure(model_name: str, count: int) -> dict[str, float]:
+    """One size."""
     from analyses import coreference, part_of_speech, position
     from analyses.reading.collectors import collect
     from analyses.reading.windows import Reading
@@ -51,61 +46,30 @@ def measure(model_name: str, count: int) -> None:
     model = load(model_name)
     loaded, began = peak_mb(), time.perf_counter()
     reading = Reading(model, Stories(count))
-    found = collect(reading, [each.Collector(model) for each in (position, part_of_speech, coreference)])
-    for each in found:
-        if isinstance(each, Exception):
-            raise each
-        each.table()
-    line = {
-        "name": "corpus_memory",
-        "model": model_name,
-        "stories": count,
-        "tokens": reading.counts["tokens"],
-        "seconds": round(time.perf_counter() - began, 1),
-        "loaded_mb": loaded,
-        "peak_mb": peak_mb(),
-    }
-    print(json.dumps(line), flush=True)
-
-
-def draw(lines: list[dict[str, float]], path: Path) -> None:
-    """Peak memory against tokens read."""
-    from analyses.figures.style import GREY, INK, WIDTH, legend, panels, styled
-
-    @styled
-    def figure() -> "Figure":
-        question = "How much memory does it take to read a corpus for all three behaviours at once?"
-        drawn, (axes,) = panels(question, height=2.7, width=WIDTH)
-        tokens = [line["tokens"] for line in lines]
-        axes.plot(tokens, [line["peak_mb"] for line in lines], "o-", color=INK, label="peak")
-        axes.plot(tokens, [line["loaded_mb"] for line in lines], "o--", color=GREY, label="before the first text")
-        axes.set(xscale="log", xlabel="tokens in the corpus", ylabel="resident memory (MB)")
-        axes.set_ylim(bottom=0)
-        legend(drawn, [axes])
-        return drawn
-
-    figure().savefig(path, dpi=110)
+    for result in collect(reading, [each.Collector(model) for each in (position, part_of_speech, coreference)]):
+        if isinstance(result, Exception):
+            raise result
+        result.table()
+    seconds = round(time.perf_counter() - began, 1)
+    return {"tokens": reading.counts["tokens"], "seconds": seconds, "loaded_mb": loaded, "peak_mb": peak_mb()}
 
 
 def main() -> None:
     """Start one process a size."""
-    parser = argparse.ArgumentParser(description="Peak memory against the size of the corpus.")
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--stories", type=int, nargs="+", default=list(STORIES))
     parser.add_argument("--figure", type=Path, help="draw the lines into this file")
-    parser.add_argument("--here", action="store_true", help="measure in this process (for the processes it starts)")
     options = parser.parse_args()
-    lines: list[dict[str, float]] = []
+    rows = []
     for count in options.stories:
-        if options.here:
-            measure(options.model, count)
-            continue
-        command = [sys.executable, "-m", "benchmarks.corpus_memory", "--here", "--model", options.model]
-        found = subprocess.run([*command, "--stories", str(count)], check=True, stdout=subprocess.PIPE, text=True)
-        print(found.stdout, end="", flush=True)
-        lines.append(json.loads(found.stdout))
-    if options.figure and lines:
-        draw(lines, options.figure)
+        rows.append(apart(measure, options.model, count))
+        show(name="corpus_memory", model=options.model, stories=count, **rows[-1])
+    if options.figure:
+        lines = {name: [row[f"{column}_mb"] for row in rows] for name, column in LINES.items()}
+        title = "How much memory does it take to read a corpus for all three behaviours at once?"
+        panel = "", "tokens in the corpus", [row["tokens"] for row in rows], lines
+        curves(title, [panel], dict(zip(LINES, ("INK", "GREY --"), strict=True)), options.figure, "resident memory, MB")
 
 
 if __name__ == "__main__":

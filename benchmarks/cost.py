@@ -13,16 +13,14 @@ middle. Prints one JSON line a point:
     peak_mb        by how much the process's peak memory grew meanwhile
 """
 
-import argparse
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
+from benchmarks.console import apart, arguments, curves, show
 from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, timed
 from interp import StackConfig, Transformer, TransformerConfig, patch, run
 from interp.config import Plain
@@ -31,9 +29,22 @@ from interp.patching import Pairs, logit_difference, sweep
 
 CPU = torch.device("cpu")
 MB = 2**20
+SERIES = {
+    "one forward a cell": ("one_forward_s", "SOFT"),
+    "sweep": ("ours_s", "INK"),
+    "floor": ("floor_s", "GREY"),
+    "budget": ("budget_mb", "GREY"),
+    "peak growth": ("peak_mb", "INK"),
+}
+PANELS = {
+    "length": "tokens in the prompt",
+    "layers": "layers",
+    "prompts": "prompts of 16 tokens",
+    "budget": "budget, MB; 2 prompts of 256 tokens",
+}
 
 
-def model_of(shape: Shape) -> Transformer:
+def model_of(shape: Shape, n_ctx: int = 1024) -> Transformer:
     """Random weights in GPT-2's arrangement."""
     stack = StackConfig(
         n_layers=shape.layers,
@@ -41,7 +52,7 @@ def model_of(shape: Shape) -> Transformer:
         n_heads=shape.heads,
         d_head=shape.d_model // shape.heads,
         d_mlp=4 * shape.d_model,
-        n_ctx=1024,
+        n_ctx=n_ctx,
         d_vocab=shape.vocabulary,
         causal=True,
         mlp=Plain("gelu_tanh"),
@@ -57,13 +68,13 @@ def pairs_of(model: Transformer, shape: Shape) -> Pairs:
     clean = torch.randint(shape.vocabulary, (shape.prompts, shape.positions), generator=generator)
     corrupt = clean.clone()
     corrupt[:, shape.first] = (clean[:, shape.first] + 1) % shape.vocabulary
-    return Pairs.from_ids(model, clean, corrupt, *torch.randint(shape.vocabulary, (2, shape.prompts)))
+    answers = torch.randint(shape.vocabulary, (2, shape.prompts), generator=generator)
+    return Pairs.from_ids(model, *(ids.to(model.device) for ids in (clean, corrupt, *answers)))
 
 
 def points(longest: int) -> Iterator[tuple[str, int, Shape, int]]:
     """What is varied, its value, the shape and the budget in MB."""
-    lengths = [length for length in (16, 32, 64, 128, 256, 512, 1024) if length <= longest]
-    for length in lengths:
+    for length in (length for length in (16, 32, 64, 128, 256, 512, 1024) if length <= longest):
         yield "length", length, replace(GPT2, prompts=1, positions=length, first=length // 2), 2048
     for layers in (2, 4, 8, 12, 24):
         yield "layers", layers, replace(GPT2, layers=layers), 2048
@@ -74,8 +85,8 @@ def points(longest: int) -> Iterator[tuple[str, int, Shape, int]]:
         yield "budget", budget, replace(GPT2, prompts=2, positions=length, first=length // 2), budget
 
 
-def measure(grown: str, at: int, shape: Shape, budget: int) -> dict[str, object]:
-    """One point, in a process of its own: memory that another has freed would hide what this one takes."""
+def measure(shape: Shape, budget: int) -> dict[str, object]:
+    """One point."""
     model = model_of(shape)
     pairs = pairs_of(model, shape)
 
@@ -89,12 +100,10 @@ def measure(grown: str, at: int, shape: Shape, budget: int) -> dict[str, object]
     healthy = run(model, pairs.clean, capture="decoder.0.attn.z")["decoder.0.attn.z"]
     cells = [
         timed(lambda head=head: run(model, pairs.corrupt, edit={"decoder.0.attn.z": patch(healthy, head=head)}), CPU)[0]
-        for head in range(4)
+        for head in (number % shape.heads for number in range(4))
     ]
     floor = multiply_adds(shape, "z", by_position=False) / best_rate(shape.d_model, CPU, torch.float32)
     return {
-        "grown": grown,
-        "at": at,
         "shape": str(shape),
         "ours_s": round(seconds, 4),
         "one_forward_s": round(statistics.median(cells[1:]) * shape.layers * shape.heads, 3),
@@ -106,52 +115,26 @@ def measure(grown: str, at: int, shape: Shape, budget: int) -> dict[str, object]
 
 def draw(rows: list[dict[str, object]], file: Path) -> None:
     """Seconds against each of the three, and peak memory against the budget."""
-    import pandas as pd
-
-    from analyses.figures.style import GREY, INK, SOFT, panels, styled
-
-    table = pd.DataFrame(rows)
-    labels = {"length": "tokens in the prompt", "layers": "layers", "prompts": "prompts of 16 tokens"}
-    series = [("one_forward_s", "one forward a cell", SOFT), ("ours_s", "sweep", INK), ("floor_s", "floor", GREY)]
-
-    @styled
-    def figure() -> None:
-        title = "What does a sweep of every head cost? GPT-2 small's shape, float32, two processor cores"
-        drawing, axes = panels(title, 4, height=2.6, columns=2)
-        for axis, (grown, label) in zip(axes, labels.items(), strict=False):
-            own = table[table["grown"] == grown]
-            for column, name, colour in series:
-                axis.plot(own["at"], own[column], "o-", color=colour, label=name, markersize=3.5)
-            axis.set(xscale="log", yscale="log", xlabel=label, ylabel="seconds", title=f"By {grown}")
-            axis.set_xticks(own["at"].tolist(), labels=[str(at) for at in own["at"]])
-            axis.minorticks_off()
-            axis.yaxis.set_major_formatter("{x:g}")
-        axes[0].legend(frameon=False)
-        own = table[table["grown"] == "budget"]
-        ticks = range(len(own))
-        axes[3].bar([tick - 0.2 for tick in ticks], own["budget_mb"], 0.4, color=GREY, label="budget")
-        axes[3].bar([tick + 0.2 for tick in ticks], own["peak_mb"], 0.4, color=INK, label="peak growth")
-        axes[3].set(xlabel="budget, MB", ylabel="MB", title="Memory, 2 prompts of 256 tokens")
-        axes[3].set_xticks(list(ticks), labels=[str(budget) for budget in own["budget_mb"]])
-        axes[3].legend(frameon=False)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        drawing.savefig(file, dpi=110)
-
-    figure()
+    panels = []
+    for grown, label in PANELS.items():
+        of_panel = [row for row in rows if row["grown"] == grown]
+        columns = [*SERIES][3:] if grown == "budget" else [*SERIES][:3]
+        lines = {name: [row[SERIES[name][0]] for row in of_panel] for name in columns}
+        panels.append((f"By {grown}", label, [row["at"] for row in of_panel], lines))
+    title = "What does a sweep of every head cost? GPT-2 small's shape, float32, two processor cores"
+    curves(title, panels, {name: colour for name, (_, colour) in SERIES.items()}, file, "seconds, or MB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a sweep costs, by length, layers and prompts.")
+    parser = arguments(__doc__, smallest="one point of a tiny model")
     parser.add_argument("--longest", type=int, default=1024)
     parser.add_argument("--figure", type=Path, help="draw what was measured")
-    parser.add_argument("--smallest", action="store_true", help="one point of a tiny model")
     options = parser.parse_args()
     rows = []
     tiny = Shape(1, 2, 8, 31, prompts=1)
-    for point in [("layers", 1, tiny, 64)] if options.smallest else points(options.longest):
-        with get_context("spawn").Pool(1) as process:
-            rows.append(process.apply(measure, point))
-        print(json.dumps(rows[-1]), flush=True)
+    for grown, at, shape, budget in [("layers", 1, tiny, 64)] if options.smallest else points(options.longest):
+        rows.append({"grown": grown, "at": at, **apart(measure, shape, budget)})
+        show(**rows[-1])
     if options.figure:
         draw(rows, options.figure)
 

@@ -29,9 +29,6 @@ another. One JSON line a question, with whether its target was met and processor
                  wrong one's (target .9)
 """
 
-import argparse
-import json
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +47,7 @@ from analyses.measures import Measure
 from analyses.reading.collectors import collect, measured
 from analyses.reading.windows import Reading
 from analyses.rivals.relations import RELATIONS
+from benchmarks.console import arguments, machine, show
 from benchmarks.ngrams import KneserNey
 from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer
 from interp.statistics import estimate
@@ -87,9 +85,9 @@ def tokenizer_of(model: Transformer) -> Tokenizer:
     return model.tokenizer
 
 
-def numbers(*found: float) -> list[float | None]:
+def numbers(*values: float) -> list[float | None]:
     """A value and its 95% interval, as they are printed; none where there is none."""
-    return [None if np.isnan(each) else round(float(each), 4) for each in found]
+    return [None if np.isnan(each) else round(float(each), 4) for each in values]
 
 
 # Reading: nats a token, beside counts.
@@ -103,24 +101,26 @@ def reading(model: Transformer, novels: Path, share: float, limit: int | None) -
     n_rows = len(held) // n_ctx
     count = n_rows if limit is None else min(n_rows, max(1, limit // n_ctx))
     rows = torch.arange(count) * n_rows // count
-    own = np.full((n_rows, n_ctx), np.nan)
-    own[rows] = nats(model, held.view(n_rows, n_ctx)[rows], tokenizer.prefix[0])
-    read = ~np.isnan(own.ravel())
+    losses = np.full((n_rows, n_ctx), np.nan)
+    losses[rows] = nats(model, held.view(n_rows, n_ctx)[rows], tokenizer.prefix[0])
+    read = ~np.isnan(losses.ravel())
     book = (held == tokenizer.prefix[0]).cumsum(0).numpy() - 1
-    asked = read & ~np.isin(held, [*tokenizer.special_ids])  # a book's start is nobody's to foretell
+    scored = read & ~np.isin(held, [*tokenizer.special_ids])  # a book's start is nobody's to foretell
     counted = -np.log(KneserNey(trained_on.numpy(), model.config.d_vocab).probabilities(held.numpy()))
-    spent = [np.bincount(book[asked], each[asked]) for each in (counted, own.ravel())]
-    tokens = np.bincount(book[asked]).astype(float)
-    characters = np.array([len(tokenizer.decode(held[asked & (book == at)])) for at in range(len(tokens))], dtype=float)
-    found: Line = {"books": int((tokens > 0).sum()), "tokens": int(tokens.sum()), "characters": int(characters.sum())}
+    spent = [np.bincount(book[scored], each[scored]) for each in (counted, losses.ravel())]
+    tokens = np.bincount(book[scored]).astype(float)
+    characters = np.array(
+        [len(tokenizer.decode(held[scored & (book == at)])) for at in range(len(tokens))], dtype=float
+    )
+    line: Line = {"books": int((tokens > 0).sum()), "tokens": int(tokens.sum()), "characters": int(characters.sum())}
     for unit, n in (("token", tokens), ("character", characters)):
         each = estimate(spent[0][:, None], n[:, None], spent[1][:, None], n[:, None])
-        found |= {f"5-gram, nats a {unit}": round(float(each.value[0]), 4)}
-        found |= {f"model, nats a {unit}": round(float(each.baseline[0]), 4)}
-        found |= {f"saved a {unit}": numbers(each.gain[0], each.low[0], each.high[0])}
-    ahead, low = int((spent[1] < spent[0]).sum()), found["saved a token"][1]
+        line |= {f"5-gram, nats a {unit}": round(float(each.value[0]), 4)}
+        line |= {f"model, nats a {unit}": round(float(each.baseline[0]), 4)}
+        line |= {f"saved a {unit}": numbers(each.gain[0], each.low[0], each.high[0])}
+    ahead, low = int((spent[1] < spent[0]).sum()), line["saved a token"][1]
     met = low is not None and low > 0
-    return {**found, "5-gram counted": len(trained_on), "ahead in books": ahead, "met": met}
+    return {**line, "5-gram counted": len(trained_on), "ahead in books": ahead, "met": met}
 
 
 def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
@@ -138,14 +138,14 @@ def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
 @torch.inference_mode()
 def nats(model: Transformer, rows: Tensor, start: int) -> np.ndarray:
     """-log p of each token of each row, which is read after the start token and without the row before it."""
-    found = []
+    losses = []
     for some in rows.to(model.device).split(BATCH):
         read = torch.cat([torch.full_like(some[:, :1], start), some[:, :-1]], 1)
         logits = model(TokenBatch.from_ids(read))
         assert logits is not None
-        told = logits.float().log_softmax(-1).gather(-1, some[..., None])
-        found.append(-told[..., 0].double().cpu())
-    return torch.cat(found).numpy()
+        logs = logits.float().log_softmax(-1).gather(-1, some[..., None])
+        losses.append(-logs[..., 0].double().cpu())
+    return torch.cat(losses).numpy()
 
 
 # Heads: chosen on one text, reported on another.
@@ -163,16 +163,16 @@ def books(litbank: Path, share: float) -> tuple[list[AnnotatedText], list[Annota
 
 def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
     """Position and coreference on both halves, each read once; random repeats are drawn anew for each."""
-    found = []
+    both = []
     for seed, half in enumerate(books(litbank, share)):
-        asked = position.Collector(model, seed=seed, n_untrained=0), coreference.Collector(model, seed=seed)
-        where, who = collect(Reading(model, half), asked)
+        collectors = position.Collector(model, seed=seed, n_untrained=0), coreference.Collector(model, seed=seed)
+        where, who = collect(Reading(model, half), collectors)
         if isinstance(where, InputError):
             raise where
         if isinstance(who, InputError):
             raise who
-        found.append((where, who))
-    return found
+        both.append((where, who))
+    return both
 
 
 def best(table: pd.DataFrame, measure: str, by: str = "value") -> tuple[int, int]:
@@ -198,11 +198,11 @@ def shown(table: pd.DataFrame, measure: str, head: tuple[int, int]) -> Line:
 def by_position(model: Transformer, both: Measured, pairs: int) -> Line:
     """Previous token, induction, copying."""
     chosen, reported = (where.table() for where, _ in both)
-    found = {name: shown(reported, name, best(chosen, name)) for name in ("previous-token", "induction")}
+    line = {name: shown(reported, name, best(chosen, name)) for name in ("previous-token", "induction")}
     (task,) = position.effects(model, pairs=pairs, seed=1).tasks
-    met = {name: each["value"] >= TARGETS[name] for name, each in found.items()}
+    met = {name: each["value"] >= TARGETS[name] for name, each in line.items()}
     met["copying"] = task.get("copying", 0.0) >= TARGETS["copying"]
-    return {**found, "copying": {"value": task.get("copying"), "n": task["n"]}, "met": met}
+    return {**line, "copying": {"value": task.get("copying"), "n": task["n"]}, "met": met}
 
 
 def by_length(model: Transformer, lengths: Sequence[int] = LENGTHS, rows: int = 40) -> Line:
@@ -214,15 +214,15 @@ def by_length(model: Transformer, lengths: Sequence[int] = LENGTHS, rows: int = 
 
     head = int(attention(50, 0).argmax())
     layer, number = divmod(head, model.config.stacks["decoder"].n_heads)
-    found: Line = {"head": f"L{layer}.H{number}"}
+    line: Line = {"head": f"L{layer}.H{number}"}
     for length in lengths:
         ids = position.repeated(model, length, rows, seed=1)
         with torch.inference_mode():
             logits = torch.cat([model(TokenBatch.from_ids(some)) for some in ids.split(BATCH)])
         foretold = logits[:, -length:-1].argmax(-1) == ids[:, -length + 1 :]
-        found[str(length)] = {"induction": round(float(attention(length, 1)[head]), 4)}
-        found[str(length)]["copied"] = round(float(foretold.float().mean()), 4)
-    return {**found, "met": found[str(max(lengths))]["induction"] >= TARGETS["far"]}
+        line[str(length)] = {"induction": round(float(attention(length, 1)[head]), 4)}
+        line[str(length)]["copied"] = round(float(foretold.float().mean()), 4)
+    return {**line, "met": line[str(max(lengths))]["induction"] >= TARGETS["far"]}
 
 
 def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Line:
@@ -232,7 +232,7 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
         for path, limit in ((train, sentences), (dev, None))
     )
     read, chosen, reported = chosen.counts["texts"], chosen.heads, reported.heads
-    found: dict[str, Line] = {}
+    heads: dict[str, Line] = {}
     for name in RELATIONS:
         ways = [f"relation:{name}:{way}" for way in ("dependent->head", "head->dependent")]
         enough = chosen["measure"].isin(ways) & (chosen["sink"] == "kept") & (chosen["n"] >= FEWEST)
@@ -241,22 +241,22 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
             continue
         measure = str(rows.loc[rows["gain"].idxmax(), "measure"])
         if measure in set(reported["measure"]):
-            found[measure.removeprefix("relation:")] = shown(reported, measure, best(chosen, measure, "gain"))
-    above = [name for name, each in found.items() if each["gain"][0] >= TARGETS["relation"]]
-    found = dict(sorted(found.items(), key=lambda item: -item[1]["gain"][0]))
+            heads[measure.removeprefix("relation:")] = shown(reported, measure, best(chosen, measure, "gain"))
+    above = [name for name, each in heads.items() if each["gain"][0] >= TARGETS["relation"]]
+    heads = dict(sorted(heads.items(), key=lambda item: -item[1]["gain"][0]))
     met = len(above) >= TARGETS["relations"]
-    return {"sentences chosen on": read, "above": above, "found": found, "met": met}
+    return {"sentences chosen on": read, "above": above, "found": heads, "met": met}
 
 
 def antecedents(both: Measured) -> Line:
     """The best head on books that were trained on, on those that were not, beside every baseline, in both readings."""
-    found = {
+    readings = {
         measures[0].name: _antecedents(both, measures) for measures in (coreference.MEASURES, coreference.PREDICTING)
     }
-    low = found["antecedent"]["antecedent"]["gains"]["nearest"][1]
+    low = readings["antecedent"]["antecedent"]["gains"]["nearest"][1]
     if low is None:
         raise InputError("the books left out of training are too few for an interval: expected three or more")
-    return {"books": both[1][1].documents, **found, "misses_by": max(0.0, -low), "met": low > 0}
+    return {"books": both[1][1].documents, **readings, "misses_by": max(0.0, -low), "met": low > 0}
 
 
 def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
@@ -264,21 +264,23 @@ def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
     (_, trained), (_, held) = both
     layer, head = best(trained.table(), measures[0].name)
     scored = next(each for each in held.scored if each.sink == "kept" and measures[0] in each.measures)
-    totals, own = scored.totals.finish(), layer * held.heads.n_heads + head
-    found: Line = {"head": f"L{layer}.H{head}"}
+    totals, column = scored.totals.finish(), layer * held.heads.n_heads + head
+    line: Line = {"head": f"L{layer}.H{head}"}
     for at, measure in enumerate(measures[:2]):
         scores, weights = (each[:, :, at].numpy() for each in (totals.scores, totals.weights))
         against = {
-            name: estimate(*(each[:, [row]] for row in (own, held.heads.count + number) for each in (scores, weights)))
+            name: estimate(
+                *(each[:, [row]] for row in (column, held.heads.count + number) for each in (scores, weights))
+            )
             for number, name in enumerate(scored.baselines)
         }
-        found[measure.name] = {
+        line[measure.name] = {
             "value": round(float(against["nearest"].value[0]), 4),
-            "n": int(weights[:, own].sum()),
+            "n": int(weights[:, column].sum()),
             "baselines": {name: round(float(each.baseline[0]), 4) for name, each in against.items()},
             "gains": {name: numbers(each.gain[0], each.low[0], each.high[0]) for name, each in against.items()},
         }
-    return found
+    return line
 
 
 def gender(model: Transformer, pairs: int = NAMED) -> Line:
@@ -290,7 +292,7 @@ def gender(model: Transformer, pairs: int = NAMED) -> Line:
 
 def main() -> None:
     """Ask all, and say which targets are met."""
-    parser = argparse.ArgumentParser(description="The default model's targets, measured.")
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--novels", type=Path, default=DATA / "litbank" / "novels", help="the text it was trained on")
     parser.add_argument("--held-out", type=float, default=0.1, help="the share of novels that its recipe left out")
@@ -302,13 +304,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200, help="of prompts, for copying")
     parser.add_argument("--only", choices=("reading", "position", "repeats", "relations", "coreference", "gender"))
     options = parser.parse_args()
-    line = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
-    print(json.dumps({"name": "machine", **line, "torch": torch.__version__, "targets": TARGETS}), flush=True)
+    machine(targets=TARGETS)
     try:
         model = load(options.model)
         tokenizer_of(model)
         both = cache(lambda: by_novel(model, options.litbank, options.held_out))
-        asked: dict[str, Callable[[], Line]] = {
+        questions: dict[str, Callable[[], Line]] = {
             "reading": lambda: reading(model, options.novels, options.held_out, options.tokens),
             "position": lambda: by_position(model, both(), options.pairs),
             "repeats": lambda: by_length(model),
@@ -316,10 +317,10 @@ def main() -> None:
             "coreference": lambda: antecedents(both()),
             "gender": lambda: gender(model),
         }
-        for name, ask in asked.items():
+        for name, ask in questions.items():
             if options.only in (None, name):
                 began = time.process_time()
-                print(json.dumps({"name": name, **ask(), "seconds": round(time.process_time() - began, 1)}), flush=True)
+                show(name=name, **ask(), seconds=round(time.process_time() - began, 1))
     except InputError as error:
         parser.exit(2, f"{error}\n")
 

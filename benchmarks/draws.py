@@ -30,6 +30,7 @@ from analyses.head_tables import with_q
 from analyses.headlines.facts import Tables, facts
 from analyses.headlines.ranking import ranked
 from analyses.headlines.sentences import headline, sentences
+from benchmarks.console import arguments
 from interp import Model
 from models import load
 
@@ -39,9 +40,9 @@ _REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?) and")
 def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
     """`effects` and `tasks` of one draw, as a report has them."""
     how: dict[str, Any] = {"seed": seed} if pairs is None else {"seed": seed, "pairs": pairs}
-    found = [each.effects(model, **how) for each in OURS.values() if each.effects]
-    tables = with_q([each.table for each in found])
-    tasks = pd.DataFrame([task for each in found for task in each.tasks])
+    effects = [each.effects(model, **how) for each in OURS.values() if each.effects]
+    tables = with_q([each.table for each in effects])
+    tasks = pd.DataFrame([task for each in effects for task in each.tasks])
     return {"effects": pd.concat([each for each in tables if len(each)], ignore_index=True), "tasks": tasks}
 
 
@@ -63,12 +64,12 @@ def table(draws: Sequence[Tables]) -> str:
     sets = [needed(each["effects"]) for each in draws]
     lines = ["| task | refused | right | heads needed | Jaccard |", "|---|---|---|---|---|"]
     for name in names:
-        own = pd.concat([each["tasks"].loc[each["tasks"]["task"] == name] for each in draws])
-        right, counts = own["accuracy"], [len(each.get(name, ())) for each in sets]
-        refused = sum(isinstance(why, str) for why in own["refused"])
-        said = f"{refused} of {len(draws)} | {right.min():.2f} to {right.max():.2f} | {min(counts)} to {max(counts)}"
-        lines.append(f"| `{name}` | {said} | {agreement([each.get(name, ()) for each in sets]):.2f} |")
-    every = [{(name, head) for name, own in each.items() for head in own} for each in sets]
+        tasks = pd.concat([each["tasks"].loc[each["tasks"]["task"] == name] for each in draws])
+        right, counts = tasks["accuracy"], [len(each.get(name, ())) for each in sets]
+        refused = sum(isinstance(why, str) for why in tasks["refused"])
+        cells = f"{refused} of {len(draws)} | {right.min():.2f} to {right.max():.2f} | {min(counts)} to {max(counts)}"
+        lines.append(f"| `{name}` | {cells} | {agreement([each.get(name, ()) for each in sets]):.2f} |")
+    every = [{(name, head) for name, tasks in each.items() for head in tasks} for each in sets]
     return "\n".join(
         [*lines, f"| all | | | {min(map(len, every))} to {max(map(len, every))} | {agreement(every):.2f} |"]
     )
@@ -76,9 +77,9 @@ def table(draws: Sequence[Tables]) -> str:
 
 def said(tables: Tables) -> tuple[str, list[str]]:
     """The headline, and which head is said to be needed for what."""
-    found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
-    made = sentences(tables, found, OURS)
-    return headline(made), [f"{head} for {what}" for each in made for head, what in _REPLACING.findall(each.text)]
+    by_place = {place: ranked(own) for place, own in facts(tables, OURS).items()}
+    lines = sentences(tables, by_place, OURS)
+    return headline(lines), [f"{head} for {what}" for each in lines for head, what in _REPLACING.findall(each.text)]
 
 
 def counted(lines: Sequence[str], of: int) -> str:
@@ -89,18 +90,18 @@ def counted(lines: Sequence[str], of: int) -> str:
 def tables_of(options: argparse.Namespace, model: Model) -> Mapping[str, pd.DataFrame]:
     """Those of the report that is given, or of one that is made."""
     with tempfile.TemporaryDirectory() as folder:
-        made = options.report or Path(folder) / "report"
+        folder_of_run = options.report or Path(folder) / "report"
         if options.report is None:
             texts = [corpora.read("tales:2" if options.quick else name) for name in options.corpus]
             settled: Any = {"labels": not options.quick, "probes": False, "experiments": False}
-            report.build(model, texts, made, pairs=options.pairs, **settled)
-        run = runs.read(made)
+            report.build(model, texts, folder_of_run, pairs=options.pairs, **settled)
+        run = runs.read(folder_of_run)
         return {name: run.table(name) for name in run.tables}
 
 
 def main() -> None:
     """Parse and print."""
-    parser = argparse.ArgumentParser(description="Headlines and heads named needed, of minimal pairs drawn anew.")
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--corpus", action="append", help="tales:100 by default")
     parser.add_argument("--report", type=Path, help="a directory that `interp report` left, instead of a corpus")

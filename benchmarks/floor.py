@@ -52,13 +52,13 @@ def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
     for layer in range(shape.layers):
         for position in range(shape.first, shape.positions) if by_position else [None]:
             reached = shape.positions - (shape.first if position is None else position)
-            own = 1 if site == "z" and position is not None else reached
+            positions = 1 if site == "z" and position is not None else reached
             reads = position is None or position == shape.positions - 1 or site == "resid_pre"
             if layer == last:
                 keys = 2 * d * d * reached if site == "resid_pre" else 0
                 total += heads * (keys + (downstream - (2 * d * d if site == "resid_pre" else 0)) * reads)
                 continue
-            total += heads * (downstream * own + (last - layer - 1) * 12 * d * d * reached)
+            total += heads * (downstream * positions + (last - layer - 1) * 12 * d * d * reached)
             total += heads * (2 * d * d * reached + 10 * d * d)  # the last layer
     return total * shape.prompts
 
@@ -119,19 +119,19 @@ def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch
         if (a, b) not in kept:
             right = kept.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
             kept[b], kept[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
-    asked = [
+    products = [
         (linear if weight else torch.matmul, kept[a, b][0], kept[b][at % layers])
         for at, (a, b, weight) in enumerate(noted.shapes)
     ]
 
     @torch.no_grad()
     def replay() -> None:
-        for product, a, b in asked:
+        for product, a, b in products:
             product(a, b)
 
     replay()
     seconds = statistics.median(timed(replay, device)[0] for _ in range(3))
-    return sum(a.numel() * b.shape[0 if product is linear else -1] for product, a, b in asked) / seconds
+    return sum(a.numel() * b.shape[0 if product is linear else -1] for product, a, b in products) / seconds
 
 
 class Peak:

@@ -17,7 +17,6 @@ Rank 1 is the head with the most; of negative name movers, the least. What is kn
 with columns measure, layer, head. Prints Markdown. Backup name movers are not asked: they show when others are gone.
 """
 
-import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from analyses.corpora import Corpus, read
 from analyses.labels import label
 from analyses.reading.collectors import collect, refuse_unread
 from analyses.reading.windows import Reading
+from benchmarks.console import arguments
 from interp import InputError, Model
 from interp.attribution import direct_logit_attribution
 from interp.patching import Pairs, Receiver, logit_difference, path_patch
@@ -94,18 +94,18 @@ def look_up(
     Raises:
         InputError: an unknown measure, a head that the model has not, or nothing that can be measured.
     """
-    asked = {each.measure for each in known}
-    if unknown := asked - {*POSITIONAL, *MOVERS, INHIBITION}:
+    measures = {each.measure for each in known}
+    if unknown := measures - {*POSITIONAL, *MOVERS, INHIBITION}:
         raise InputError(
             f"no measure {', '.join(sorted(unknown))}: expected {', '.join([*POSITIONAL, *MOVERS, INHIBITION])}"
         )
     shape = model.config.n_layers, model.config.n_heads
     if beyond := [each for each in known if each.layer >= shape[0] or each.head >= shape[1]]:
         raise InputError(f"no head {beyond[0].layer}.{beyond[0].head}: this model has {shape[0]} layers of {shape[1]}")
-    tables = [_by_position(model, corpus, seed)] if asked & {*POSITIONAL} else []
-    if asked - {*POSITIONAL}:
+    tables = [_by_position(model, corpus, seed)] if measures & {*POSITIONAL} else []
+    if measures - {*POSITIONAL}:
         movers = [each for each in known if each.measure == "name-mover"]
-        tables.append(_by_objects(model, movers if INHIBITION in asked else [], pairs, seed))
+        tables.append(_by_objects(model, movers if INHIBITION in measures else [], pairs, seed))
     table = pd.concat(tables, ignore_index=True)
     table["rank"] = table.groupby("measure")["gain"].rank(ascending=False, method="min").astype("Int64")
     table["of"] = table.groupby("measure")["gain"].transform("count")
@@ -131,21 +131,21 @@ def _by_objects(model: Model, movers: Sequence[Known], count: int, seed: int) ->
     """What each head writes towards the indirect object, and sends to the queries of `movers`, if there are any."""
     texts = prompts(count, seed)
     columns = (texts[name].tolist() for name in ("clean", "corrupt", "answer", "wrong"))
-    made = Pairs.from_texts(model, *columns, drop=True)
-    assert made.right is not None
-    assert made.wrong is not None
-    direct = direct_logit_attribution(model, made.inputs[0][0], made.right, made.wrong).by_head()
+    pairs = Pairs.from_texts(model, *columns, drop=True)
+    assert pairs.right is not None
+    assert pairs.wrong is not None
+    direct = direct_logit_attribution(model, pairs.inputs[0][0], pairs.right, pairs.wrong).by_head()
     written = direct.double().cpu().flatten(0, 1).T.numpy()  # prompt head
     tables = []
     for name, sign in MOVERS.items():
-        found = estimate(sign * written, np.ones_like(written), seed=seed)
-        tables.append(_rows(model, name, found.value, found.low, found.high).assign(value=sign * found.value))
+        gain = estimate(sign * written, np.ones_like(written), seed=seed)
+        tables.append(_rows(model, name, gain.value, gain.low, gain.high).assign(value=sign * gain.value))
     if movers:
         receivers = [Receiver("q", layer=each.layer, head=each.head) for each in movers]
-        sent = path_patch(model, made, logit_difference(), receivers, through="mlps", direction="noise")
+        sent = path_patch(model, pairs, logit_difference(), receivers, through="mlps", direction="noise")
         effects = sent.effect().double().cpu().flatten(0, 1).T.numpy()
-        found = shares(effects, sent.difference().double().cpu().numpy(), seed=seed)
-        tables.append(_rows(model, INHIBITION, found.value, found.low, found.high))
+        gain = shares(effects, sent.difference().double().cpu().numpy(), seed=seed)
+        tables.append(_rows(model, INHIBITION, gain.value, gain.low, gain.high))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -187,7 +187,7 @@ def check_shape(model: Model, name: str) -> None:
 
 def main() -> None:
     """Parse and print."""
-    parser = argparse.ArgumentParser(description="Published heads, looked up among all heads of a model.")
+    parser = arguments(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--heads", type=Path, help="CSV of measure, layer, head; by default GPT-2 small's")
     parser.add_argument("--corpus", default="stories:100", help="text for the measures of position")

@@ -11,22 +11,20 @@ where their dtype is kept, so that its load reads nothing. On a busy machine loo
     python -m benchmarks.loading --quick
 """
 
-import argparse
 import json
 import math
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.console import apart, arguments, machine
 from benchmarks.floor import Peak
 
 LLAMA_1B = {
@@ -55,16 +53,16 @@ def shapes(fields: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """The weights under the names of the format; the output layer is the embedding."""
     width, inner, d_head = fields["hidden_size"], fields["intermediate_size"], fields["head_dim"]
     queries, keys = fields["num_attention_heads"] * d_head, fields["num_key_value_heads"] * d_head
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (fields["vocab_size"], width)}
+    weights: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (fields["vocab_size"], width)}
     for layer in range(fields["num_hidden_layers"]):
         name = f"model.layers.{layer}"
         for part, rows in {"q": queries, "k": keys, "v": keys}.items():
-            found[f"{name}.self_attn.{part}_proj.weight"] = (rows, width)
-        found[f"{name}.self_attn.o_proj.weight"] = (width, queries)
-        found[f"{name}.mlp.gate_proj.weight"] = found[f"{name}.mlp.up_proj.weight"] = (inner, width)
-        found[f"{name}.mlp.down_proj.weight"] = (width, inner)
-        found[f"{name}.input_layernorm.weight"] = found[f"{name}.post_attention_layernorm.weight"] = (width,)
-    return found | {"model.norm.weight": (width,)}
+            weights[f"{name}.self_attn.{part}_proj.weight"] = (rows, width)
+        weights[f"{name}.self_attn.o_proj.weight"] = (width, queries)
+        weights[f"{name}.mlp.gate_proj.weight"] = weights[f"{name}.mlp.up_proj.weight"] = (inner, width)
+        weights[f"{name}.mlp.down_proj.weight"] = (width, inner)
+        weights[f"{name}.input_layernorm.weight"] = weights[f"{name}.post_attention_layernorm.weight"] = (width,)
+    return weights | {"model.norm.weight": (width,)}
 
 
 def build(directory: Path, fields: dict[str, int]) -> None:
@@ -88,7 +86,7 @@ def build(directory: Path, fields: dict[str, int]) -> None:
     (directory / "config.json").write_text(json.dumps(kind | fields | settings | {"dtype": "bfloat16"}))
 
 
-def measure(side: str, directory: Path, dtype: torch.dtype, settings: dict[str, str]) -> dict[str, float]:
+def measure(side: str, directory: Path, dtype: str, settings: dict[str, str]) -> dict[str, float]:
     """Seconds and peak memory (bytes) of a load and of the first pass after it."""
     ids = torch.arange(8)[None]
     if side == "interp":
@@ -96,7 +94,7 @@ def measure(side: str, directory: Path, dtype: torch.dtype, settings: dict[str, 
         from models import load
 
         def opened(where: Path) -> object:
-            return load(where, dtype=dtype, **settings)
+            return load(where, dtype=getattr(torch, dtype), **settings)
 
         def first_pass(model: object) -> torch.Tensor:
             return run(model, ids).logits
@@ -104,56 +102,48 @@ def measure(side: str, directory: Path, dtype: torch.dtype, settings: dict[str, 
         from transformers import AutoModelForCausalLM
 
         def opened(where: Path) -> object:
-            return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+            return AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype))
 
         def first_pass(model: object) -> torch.Tensor:
             with torch.no_grad():
                 return model(ids).logits
+
+    def seconds(job: Callable[[], object]) -> tuple[object, float, float]:
+        began, worked = time.perf_counter(), time.process_time()
+        return job(), time.perf_counter() - began, time.process_time() - worked
 
     with tempfile.TemporaryDirectory() as tiny:
         build(Path(tiny), TINY)
         first_pass(opened(Path(tiny)))
     with Peak() as all_of_it:
         with Peak() as loading:
-            began, worked = time.perf_counter(), time.process_time()
-            model = opened(directory)
-            seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
-        began, worked = time.perf_counter(), time.process_time()
-        logits = first_pass(model)
-        pass_seconds, pass_cpu_seconds = time.perf_counter() - began, time.process_time() - worked
-    # the inner Peak has reset the outer's high-water mark: the larger of the two is the peak of both
-    both = max(loading.mb, all_of_it.mb)
+            model, load_s, load_cpu_s = seconds(lambda: opened(directory))
+        logits, pass_s, pass_cpu_s = seconds(lambda: first_pass(model))
     return {
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "peak": loading.mb * 2**20,
-        "pass_seconds": pass_seconds,
-        "pass_cpu_seconds": pass_cpu_seconds,
-        "pass_peak": both * 2**20,
+        **{"seconds": load_s, "cpu_seconds": load_cpu_s, "peak": loading.mb * 2**20},
+        **{"pass_seconds": pass_s, "pass_cpu_seconds": pass_cpu_s},
+        # the inner Peak has reset the outer's high-water mark: the larger of the two is the peak of both
+        "pass_peak": max(loading.mb, all_of_it.mb) * 2**20,
         "logit": float(logits.double().norm()),
     }
 
 
 def compare(directory: Path, n_parameters: int, repeats: int) -> list[dict[str, object]]:
     """One row a way of loading: medians over processes, ways in turn."""
-    found: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in WAYS}
+    runs: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(repeats):
-        for way, settings in WAYS.items():
-            side, dtype = way[0], way[1].split()[0]
-            command = [sys.executable, "-m", "benchmarks.loading", "--measure", side, dtype, json.dumps(settings)]
-            done = subprocess.run(
-                [*command, "--directory", str(directory)], capture_output=True, text=True, check=False
-            )
-            if done.returncode == 0:
-                found[way].append(json.loads(done.stdout.splitlines()[-1]))
-            else:
-                print(f"{' '.join(way)}: {done.stderr.strip().splitlines()[-1]}")
+        for (side, kind), settings in WAYS.items():
+            try:
+                runs[side, kind].append(apart(measure, side, directory, kind.split()[0], settings))
+            except Exception as error:
+                print(f"{side} {kind}: {error}")
     rows = []
-    for (side, kind), runs in found.items():
-        if runs:
-            middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-            weights = n_parameters * (4 if kind == "float32" else 2)
-            rows.append({"side": side, "kind": kind, "weights": weights, **middle})
+    for (side, kind), measured in runs.items():
+        if measured:
+            middle = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
+            rows.append(
+                {"side": side, "kind": kind, "weights": n_parameters * (4 if kind == "float32" else 2), **middle}
+            )
     return rows
 
 
@@ -171,17 +161,10 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a model of 90 million parameters")
-    parser.add_argument("--smallest", action="store_true", help="a model of a single narrow layer")
+    parser = arguments(__doc__, quick="a model of 90 million parameters", smallest="a model of a single narrow layer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="keep the model here, and use it where it is there already")
-    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "DTYPE", "SETTINGS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        side, dtype, settings = options.measure
-        print(json.dumps(measure(side, options.directory, getattr(torch, dtype), json.loads(settings))))
-        return
     fields = TINY if options.smallest else QUICK if options.quick else LLAMA_1B
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
@@ -190,9 +173,7 @@ def main() -> None:
             sys.exit(f"{2 * n_parameters / GB:.1f} GB of disk are needed, {free / GB:.1f} are free: try --quick")
         if not (directory / "config.json").exists():
             build(directory, fields)
-        machine, threads = platform.processor() or platform.machine(), torch.get_num_threads()
-        print(f"{machine}, {threads} threads, torch {torch.__version__}, transformers {version('transformers')}")
-        print(f"{n_parameters / 1e9:.2f} billion parameters, {fields}\n")
+        machine("transformers", parameters=n_parameters, **fields)
         print(table(compare(directory, n_parameters, options.repeats)))
 
 

@@ -44,12 +44,12 @@ class _Level:
 def discounts(counts: Int[np.ndarray, " gram"]) -> Float[np.ndarray, " count"]:
     """What is taken off counts of 0, 1, 2, and 3 or more (Chen & Goodman 1999, equation 17)."""
     n = np.bincount(np.minimum(counts, 5), minlength=6)[1:5]
-    found = [0.0]
+    values = [0.0]
     for k, fallback in enumerate(_FALLBACK, 1):
-        known = n[0] > 0 and n[k - 1] > 0
-        value = k - (k + 1) * n[0] / (n[0] + 2 * n[1]) * n[k] / n[k - 1] if known else 0.0
-        found.append(value if 0 < value <= k else fallback)
-    return np.array(found)
+        can_estimate = n[0] > 0 and n[k - 1] > 0
+        value = k - (k + 1) * n[0] / (n[0] + 2 * n[1]) * n[k] / n[k - 1] if can_estimate else 0.0
+        values.append(value if 0 < value <= k else fallback)
+    return np.array(values)
 
 
 class KneserNey:
@@ -83,19 +83,19 @@ class KneserNey:
 
     def probabilities(self, tokens: Ids) -> Float[np.ndarray, " token"]:
         """The probability of each token of a text after the `order` - 1 before it, or as many as there are."""
-        found = np.full(len(tokens), 1 / self.d_vocab)
+        p = np.full(len(tokens), 1 / self.d_vocab)
         context = np.zeros(len(tokens), dtype=np.int64)  # places of what stands before each token; -1 for never seen
         for level in self.levels:
-            (asked,) = np.nonzero(context >= 0)
-            asked = asked[level.totals[context[asked]] > 0]
-            before = context[asked]
-            keys = before * self.d_vocab + tokens[asked]
+            (places,) = np.nonzero(context >= 0)
+            places = places[level.totals[context[places]] > 0]
+            before = context[places]
+            keys = before * self.d_vocab + tokens[places]
             at = np.minimum(np.searchsorted(level.keys, keys), len(level.keys) - 1)
             seen = level.keys[at] == keys
             counts = np.where(seen, level.counts[at], 0)
-            own = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
-            found[asked] = own + level.left[before] * found[asked]
+            kept = (counts - level.discounts[np.minimum(counts, 3)]) / level.totals[before]
+            p[places] = kept + level.left[before] * p[places]
             context = np.full(len(tokens), -1)
-            followed = seen & (asked + 1 < len(tokens))
-            context[asked[followed] + 1] = at[followed]
-        return found
+            followed = seen & (places + 1 < len(tokens))
+            context[places[followed] + 1] = at[followed]
+        return p

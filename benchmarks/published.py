@@ -12,7 +12,6 @@ the odd half beside every baseline: on all pronouns, and on those whose nearest 
 All print Markdown.
 """
 
-import argparse
 from collections.abc import Sequence
 
 import pandas as pd
@@ -24,6 +23,7 @@ from analyses.reading.collectors import collect
 from analyses.reading.windows import Reading
 from analyses.rivals.antecedents import RIVALS
 from analyses.rivals.relations import RELATIONS
+from benchmarks.console import arguments
 from interp import InputError, Transformer
 from models import load
 
@@ -55,10 +55,10 @@ def relations(model: Transformer, choose: str, report: str) -> None:
                 continue
             best = rows.loc[rows["gain"].idxmax()]
             where = (reported["layer"] == best["layer"]) & (reported["head"] == best["head"])
-            found = reported.loc[where & (reported["measure"] == measure)]
-            if found.empty:
+            rows_there = reported.loc[where & (reported["measure"] == measure)]
+            if rows_there.empty:
                 continue
-            (row,) = found.to_dict("records")
+            (row,) = rows_there.to_dict("records")
             bert = "{} / {}".format(*BERT[name]) if name in BERT else ""
             print(
                 f"| {name} {way} | L{row['layer']}.H{row['head']} | {row['value']:.1%} | {row['baseline']:.1%} "
@@ -71,14 +71,14 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
     """Print a table a corpus: every rule, and the best head, on all items and on those with a named antecedent."""
     for spec in specs:
         corpus = corpora.read(spec)
-        (found,) = collect(Reading(model, corpus), [coreference.Collector(model)])
-        if not isinstance(found, Collected):
-            print(f"{corpus.name}: {found}\n")
+        (collected,) = collect(Reading(model, corpus), [coreference.Collector(model)])
+        if not isinstance(collected, Collected):
+            print(f"{corpus.name}: {collected}\n")
             continue
-        tables = [found.half(half).table() for half in (0, 1)]
-        print(f"{corpus.name}: {found.documents:,} documents, context {model.config.n_ctx}\n")
+        tables = [collected.half(half).table() for half in (0, 1)]
+        print(f"{corpus.name}: {collected.documents:,} documents, context {model.config.n_ctx}\n")
         print("| | all pronouns | nearest antecedent named |\n|---|---|---|")
-        rules = found.half(1).measured().baselines
+        rules = collected.half(1).measured().baselines
         for rule in (rival.name for rival in RIVALS):
             print(f"| {rule} |" + "".join(f" {_value(rules, rule, name):.1%} |" for name in _ASKED))
         for asked in _ASKED:
@@ -89,10 +89,10 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
 def scores(model: Transformer, specs: Sequence[str]) -> None:
     """Print a table a corpus: the score of its paper, for the chosen head and every rule."""
     for spec in specs:
-        found = coreference_scores(model, corpora.read(spec))
-        table = found.table.loc[found.table["half"] == REPORTING]
+        results = coreference_scores(model, corpora.read(spec))
+        table = results.table.loc[results.table["half"] == REPORTING]
         (title,) = set(table["paper"])
-        print(f"{title}: {found.clusters:,} clusters, context {model.config.n_ctx}\n")
+        print(f"{title}: {results.clusters:,} clusters, context {model.config.n_ctx}\n")
         print(f"| | head | value | {' | '.join(RULES)} | head less the chosen rule | n | sees |")
         print("|---|---|---|---|---|---|---|---|")
         for (score, condition), rows in table.groupby(["score", "condition"], sort=False):
@@ -115,9 +115,9 @@ def _value(rules: pd.DataFrame, rule: str, measure: str) -> float:
     return float(rows["value"].iloc[0])
 
 
-def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, asked: str) -> str:
+def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, measure: str) -> str:
     """The head that chooses best in `asked` on one half, as the other half sees it."""
-    rows = choosing.loc[choosing["measure"] == asked]
+    rows = choosing.loc[choosing["measure"] == measure]
     best = rows.loc[rows["value"].idxmax()]
     mine = reporting.loc[(reporting["layer"] == best["layer"]) & (reporting["head"] == best["head"])]
     cells = []
@@ -127,13 +127,13 @@ def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, asked: str) -> str:
             f" {row['value']:.1%}, {row['gain']:+.3f} over {row['baseline_name']} "
             f"({row['ci_low']:+.3f} to {row['ci_high']:+.3f}), n {row['n']:,} |"
         )
-    chosen = "all" if asked == "antecedent" else "named"
+    chosen = "all" if measure == "antecedent" else "named"
     return f"| best head on {chosen}, L{best['layer']}.H{best['head']} |" + "".join(cells)
 
 
 def main() -> None:
     """Parse and print."""
-    parser = argparse.ArgumentParser(description="Heads on real text beside published figures.")
+    parser = arguments(__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("relations")
     one.add_argument("--choose", required=True)

@@ -21,10 +21,8 @@ Random weights make no candidates, and nothing would be measured exactly that is
 heads and measures as many are taken at random as candidates as MiniLM has on the same text (`FORCED`).
 """
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -34,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from analyses.labels import evidence, judgement
+from analyses.labels import evidence
 from analyses.labels.null_bars import Bars
 from analyses.measures import Behaviour
+from benchmarks.console import arguments, machine, show
 from benchmarks.cost import model_of
 from benchmarks.floor import GPT2
 from models import load, save
@@ -46,47 +44,43 @@ from models import load, save
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 EWT, LITBANK = SHARED / "ud-ewt" / "en_ewt-ud-dev.conllu", SHARED / "litbank" / "coref"
 FORCED = 0.05  # of heads and measures, of MiniLM's on EWT's development text and LitBank, that are candidates
-QUICK = "tales:30"
+QUICK = "--corpus=tales:30"
 
 
 def main() -> None:
     """Print one JSON line a row."""
-    parser = argparse.ArgumentParser(description="Labelled reports: seconds by stage, memory, exact effects.")
-    parser.add_argument("--quick", action="store_true", help="the default and MiniLM on 30 tales")
-    parser.add_argument("--smallest", action="store_true", help="the default on 10 tales, nothing exact")
-    parser.add_argument("--only", help="rows whose name begins so")
+    quick, smallest = "the default and MiniLM on 30 tales", "the default on 10 tales, nothing exact"
+    parser = arguments(__doc__, quick=quick, smallest=smallest, estimated="not again with --exact")
+    parser.add_argument("--only", default="", help="rows whose name begins so")
     parser.add_argument("--gpt2", help="a directory with GPT-2 small's weights; by default random ones")
-    parser.add_argument("--estimated", action="store_true", help="not again with --exact")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     where = ["--device", options.device, "--dtype", options.dtype]
-    machine = {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
-    device = torch.cuda.get_device_name() if options.device == "cuda" else options.device
-    line = {"name": "machine", **machine, "torch": torch.__version__, "device": device, "dtype": options.dtype}
-    print(json.dumps(line), flush=True)
+    machine(device=options.device, dtype=options.dtype)
     real = [f"--corpus={each}" for each in (EWT, LITBANK)]
-    text = ["--corpus", QUICK] if options.quick else real
     with tempfile.TemporaryDirectory() as folder:
-        asked: dict[str, list[str]] = {
-            "default, stories": ["--corpus", QUICK if options.quick else "tales:100"],
+        weights = options.gpt2 or str(Path(folder) / "gpt2")
+        rows = {
+            "default, stories": ["--corpus=tales:100"],
             "default, EWT": real[:1],
-            "default": text,
-            "MiniLM": ["--model", "minilm", *text],
-            "GPT-2 small": ["--model", options.gpt2 or str(Path(folder) / "gpt2"), real[0]],
+            "default": real,
+            "MiniLM": ["--model", "minilm", *real],
+            "GPT-2 small": ["--model", weights, real[0]],
         }
+        if options.quick:
+            rows = {"default, stories": [QUICK], "default": [QUICK], "MiniLM": ["--model", "minilm", QUICK]}
         if options.smallest:
-            asked, options.estimated = {"default, stories": ["--corpus", "tales:10"]}, True
-        for name, arguments in asked.items():
-            if not name.startswith(options.only or "") or (options.quick and name in {"default, EWT", "GPT-2 small"}):
+            rows, options.estimated = {"default, stories": ["--corpus=tales:10"]}, True
+        for name, words in rows.items():
+            if not name.startswith(options.only):
                 continue
-            forced = name.startswith("GPT-2") and options.gpt2 is None
-            if forced:
-                random_gpt2(Path(folder) / "gpt2")
+            if forced := name.startswith("GPT-2") and options.gpt2 is None:
+                random_gpt2(Path(weights))
             for exact in (False, True)[: 1 if options.estimated else 2]:
                 out = Path(folder) / f"{name} {exact}"
-                row = timed([*arguments, *where, *(["--exact"] if exact else [])], out, forced=forced)
-                print(json.dumps({"name": name, "exact": exact, **row}), flush=True)
+                row = timed([*words, *where, *["--exact"] * exact], out, forced=forced)
+                show(name=name, exact=exact, **row)
 
 
 def random_gpt2(directory: Path) -> None:
@@ -130,17 +124,17 @@ def timed(arguments: Sequence[str], out: Path, *, forced: bool) -> dict[str, Any
 
 def force() -> None:
     """Take some heads and measures for candidates, whatever they show: the same in every run."""
-    found = evidence.candidates
+    choose = evidence.candidates
 
     def candidates(
         behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         named = heads.loc[[behaviour[name].called is not None for name in heads["measure"]], evidence.CELL]
         drawn = named.drop_duplicates().sample(frac=FORCED, random_state=0).assign(attends=True, moves=False, bar=0.0)
-        both = pd.concat([found(behaviour, bars, heads, effects), drawn], ignore_index=True)
+        both = pd.concat([choose(behaviour, bars, heads, effects), drawn], ignore_index=True)
         return both.drop_duplicates(evidence.CELL)
 
-    evidence.candidates = judgement.choose = candidates
+    evidence.candidates = candidates
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ half: one whole `run(edit=)` a row of the text and cell, its prompt alone. Print
                         estimates below 0.01 nats a row are below this
 """
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -43,6 +42,7 @@ from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable
 from analyses.labels.screen import Screen
 from analyses.reading.samples import Sample
+from benchmarks.console import arguments
 from interp import TokenBatch, Transformer
 from interp.patching.knockout import Claim, knock_out_by_forward
 from models import load
@@ -61,12 +61,12 @@ def plainly(
 ) -> Tensor:
     """As `knock_out`: each claim's text by itself, and one whole forward a cell."""
     rows = [batch.ids[at, : batch.lengths[at]].tolist() for at in range(len(batch.ids))]
-    found = []
+    drops = []
     for at, claim in enumerate(claims):
         alone = TokenBatch.from_rows([rows[claim.prompt]])
-        own = replace(claim, prompt=0)
-        found.append(knock_out_by_forward(model, alone, [own], output, cells=cells[at : at + 1]))
-    return torch.cat(found)
+        moved = replace(claim, prompt=0)
+        drops.append(knock_out_by_forward(model, alone, [moved], output, cells=cells[at : at + 1]))
+    return torch.cat(drops)
 
 
 def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: int) -> tuple[int, pd.DataFrame]:
@@ -85,45 +85,45 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
             size = {"documents": documents, "words": words}
             halves = [Sample(used.corpus, half, **size) for half in (0, 1)]
             probes = [Sample(used.corpus, half, documents, 10 * words) for half in (1, 0)]
-            asked = {"behaviours": [behaviours[name]], "texts": documents * words}
+            options = {"behaviours": [behaviours[name]], "texts": documents * words}
             here, there = (
-                {**asked, "corpus": own, "training": other} for own, other in zip(halves, probes, strict=True)
+                {**options, "corpus": rows, "training": other} for rows, other in zip(halves, probes, strict=True)
             )
             given[name] = here, there
             screen = Screen((), NOTABLE_EFFECT, choosing=True)
             first.append(knockouts.measure(model, **here, screen=screen, armed=(), seed=seed).table)
     table = pd.concat(first, ignore_index=True)
     drawn = table.loc[sorted(random.Random(seed).sample(range(len(table)), min(cells, len(table))))]
-    found = []
+    tables = []
     for name, (here, there) in given.items():
-        own = drawn.loc[drawn["behaviour"] == name]
-        asked = Screen({*own[CELL].itertuples(index=False, name=None)}, NOTABLE_EFFECT, choosing=False)
-        again = [knockouts.measure(model, **here, screen=asked, armed=(), seed=seed).table]
-        with mock.patch("analyses.labels.tally.knock_out", plainly):
-            again.append(knockouts.measure(model, **there, screen=asked, armed=(), seed=seed + 1).table)
+        rows = drawn.loc[drawn["behaviour"] == name]
+        options = Screen({*rows[CELL].itertuples(index=False, name=None)}, NOTABLE_EFFECT, choosing=False)
+        again = [knockouts.measure(model, **here, screen=options, armed=(), seed=seed).table]
+        with mock.patch("analyses.labels.hiding.knock_out", plainly):
+            again.append(knockouts.measure(model, **there, screen=options, armed=(), seed=seed + 1).table)
         same, plain = (each.loc[each["measured"]].set_index(CELL) for each in again)
-        kept = own.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
+        kept = rows.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
         kept = kept.join(same["effect"].rename("same"))
         other = plain[["effect", "ci_low", "ci_high"]].set_axis(["there", "low_there", "high_there"], axis=1)
-        found.append(kept.join(other).reset_index())
-    return len(table), pd.concat(found, ignore_index=True)
+        tables.append(kept.join(other).reset_index())
+    return len(table), pd.concat(tables, ignore_index=True)
 
 
 def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
     """What is printed of one model."""
-    known = drawn.dropna(subset=["there", "same"])  # something is claimed in the other documents too
-    out = known.loc[~known["measured"].astype(bool)]
+    both = drawn.dropna(subset=["there", "same"])  # something is claimed in the other documents too
+    out = both.loc[~both["measured"].astype(bool)]
     missed = int(((out["there"] >= NOTABLE_EFFECT) & (out["low_there"] > 0)).sum())
-    far = (known["effect"] - known["there"]).abs()
-    up, down = known["ci_high"] - known["effect"], known["effect"] - known["ci_low"]
-    up_there, down_there = known["high_there"] - known["there"], known["there"] - known["low_there"]
-    above = known["effect"] >= known["there"]
+    far = (both["effect"] - both["there"]).abs()
+    up, down = both["ci_high"] - both["effect"], both["effect"] - both["ci_low"]
+    up_there, down_there = both["high_there"] - both["there"], both["there"] - both["low_there"]
+    above = both["effect"] >= both["there"]
     wide = np.hypot(down.where(above, up), up_there.where(above, down_there))
     covered = (far <= wide).astype(float).where(wide.notna())
-    small = known.loc[known["estimate"] < NOTABLE_EFFECT]
+    small = both.loc[both["estimate"] < NOTABLE_EFFECT]
     return {
         "cells": cells,
-        "drawn": len(known),
+        "drawn": len(both),
         "screened_out": len(out),
         "missed": missed,
         "most_missed": float(beta.ppf(0.95, missed + 1, len(out) - missed)) if missed < len(out) else 1.0,
@@ -135,13 +135,13 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
 
 
 @styled
-def figure(found: dict[str, pd.DataFrame], path: str) -> Figure:
+def figure(tables: dict[str, pd.DataFrame], path: str) -> Figure:
     """Estimates beside what was measured on the same documents, a panel a model, both ends on a logarithmic scale."""
-    plot, axes = panels("How near are estimates to what is measured?", len(found), height=4, columns=2, square=True)
-    for axis, (name, drawn) in zip(axes, found.items(), strict=True):
+    plot, axes = panels("How near are estimates to what is measured?", len(tables), height=4, columns=2, square=True)
+    for axis, (name, drawn) in zip(axes, tables.items(), strict=True):
         for out, how, says in ((True, {"mfc": PALE, "mec": SOFT}, "screened out"), (False, {"color": INK}, "measured")):
-            own = drawn.loc[drawn["measured"].astype(bool) != out]
-            axis.plot(own["estimate"], own["same"], "o", ms=4, mew=0.5, label=says, **how)
+            rows = drawn.loc[drawn["measured"].astype(bool) != out]
+            axis.plot(rows["estimate"], rows["same"], "o", ms=4, mew=0.5, label=says, **how)
         for line in (axis.axhline, axis.axvline):
             line(NOTABLE_EFFECT, color=GREY, lw=0.8, ls=":")
         for scale, limit in ((axis.set_xscale, axis.set_xlim), (axis.set_yscale, axis.set_ylim)):
@@ -156,21 +156,21 @@ def figure(found: dict[str, pd.DataFrame], path: str) -> Figure:
 
 def main() -> None:
     """Print one JSON line a model."""
-    parser = argparse.ArgumentParser(description="Screened effects measured again, on other documents.")
+    parser = arguments(__doc__)
     parser.add_argument("--model", action="append", help=f"default {' and '.join(MODELS)}")
     parser.add_argument("--corpus", action="append", help=f"default {CORPUS}")
     parser.add_argument("--cells", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figure", help="where to draw estimates beside measurements")
     options = parser.parse_args()
-    found: dict[str, pd.DataFrame] = {}
+    tables: dict[str, pd.DataFrame] = {}
     for name in options.model or MODELS:
-        cells, found[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
+        cells, tables[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
         print(
-            json.dumps({"model": name, "corpora": options.corpus or [CORPUS], **said(cells, found[name])}), flush=True
+            json.dumps({"model": name, "corpora": options.corpus or [CORPUS], **said(cells, tables[name])}), flush=True
         )
     if options.figure:
-        figure(found, options.figure)
+        figure(tables, options.figure)
 
 
 if __name__ == "__main__":

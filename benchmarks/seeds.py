@@ -8,12 +8,12 @@ with its value, and how much of random repeats the model goes on with rightly. T
 looks (`metrics.jsonl`); where it did not record what its heads did, the model it ended with is measured now.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from analyses.over_training import measures
+from benchmarks.console import arguments
 from interp import InputError
 from interp.training import record
 from models import load
@@ -27,16 +27,16 @@ def ended(run: Path) -> dict[str, Any]:
     Raises:
         InputError: the directory is no run, or there is nothing to tell what its heads do.
     """
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for line in record.read(run):
-        found |= line
-    if "step" not in found:
+        numbers |= line
+    if "step" not in numbers:
         raise InputError(f"{run} is no training run: expected metrics.jsonl, as interp train writes it into its --out")
-    if not any(name.startswith("heads/") for name in found):
+    if not any(name.startswith("heads/") for name in numbers):
         snapshots = sorted(each for each in run.glob("steps/*") if each.name.isdecimal())
         model = run if (run / "config.json").is_file() else (snapshots or [run])[-1]
-        found |= measures(load(model))
-    return found
+        numbers |= measures(load(model))
+    return numbers
 
 
 def row(run: Path, numbers: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -45,25 +45,25 @@ def row(run: Path, numbers: Mapping[str, Any], columns: Sequence[str]) -> str:
     cells += [f"{numbers[name]:.3f}" if name in numbers else "" for name in columns]
     for measure in HEADS:
         start = f"heads/{measure}/"
-        own = {name.removeprefix(start): value for name, value in numbers.items() if name.startswith(start)}
-        best = max(own, key=lambda head: own[head], default=None)
-        cells.append("" if best is None else f"{own[best]:.3f} ({best})")
+        heads = {name.removeprefix(start): value for name, value in numbers.items() if name.startswith(start)}
+        best = max(heads, key=lambda head: heads[head], default=None)
+        cells.append("" if best is None else f"{heads[best]:.3f} ({best})")
     cells.append(f"{numbers['model/copying']:.3f}" if "model/copying" in numbers else "")
     return "| " + " | ".join(cells) + " |"
 
 
 def table(runs: Sequence[Path]) -> str:
     """A row a run."""
-    found = [ended(run) for run in runs]
-    columns = ["loss", *dict.fromkeys(name for each in found for name in each if name.startswith("held_out/"))]
+    records = [ended(run) for run in runs]
+    columns = ["loss", *dict.fromkeys(name for each in records for name in each if name.startswith("held_out/"))]
     titles = ["run", "step", *columns, *HEADS, "copying"]
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    return "\n".join([*lines, *(row(run, each, columns) for run, each in zip(runs, found, strict=True))])
+    return "\n".join([*lines, *(row(run, each, columns) for run, each in zip(runs, records, strict=True))])
 
 
 def main() -> None:
     """Parse and print."""
-    parser = argparse.ArgumentParser(description="Training runs of one recipe and several seeds, side by side.")
+    parser = arguments(__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="DIR", help="what interp train wrote")
     try:
         print(table(parser.parse_args().runs))

@@ -8,7 +8,6 @@ is right where it chooses a word that is sought; some words have several (two ad
 asked: one is only needed to say which words are shown together, and its weights do not matter.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from analyses import corpora
 from analyses.reading.windows import Reading
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS, WAYS, Items
+from benchmarks.console import arguments
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.annotation import AnnotatedText
 from models import load
@@ -36,8 +36,8 @@ def reader() -> Transformer:
 def sought(items: Items, words: Tensor) -> Tensor:
     """Whether each word (item, rule) is one that its item's query is asked for."""
     shown, n = items.batch.pieces.shape
-    asked = ((items.column * shown + items.prompt) * n + items.query)[:, None] * n
-    return (words >= 0) & (words < n) & torch.isin(asked + words, asked + items.target[:, None])
+    places = ((items.column * shown + items.prompt) * n + items.query)[:, None] * n
+    return (words >= 0) & (words < n) & torch.isin(places + words, places + items.target[:, None])
 
 
 def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
@@ -61,14 +61,14 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
         shares = totals[kind, column] / n[kind, column]
         (best, exact), at = shares.max(-1)
         name, way = RELATIONS[column // 2], WAYS[column % 2]
-        found = {"relation": name, "way": way, "model": kinds[kind], "n": int(n[kind, column])}
-        rows.append({**found, "rule": RULES[at[0]].name, "right": float(best), "exact": float(exact)})
+        about = {"relation": name, "way": way, "model": kinds[kind], "n": int(n[kind, column])}
+        rows.append({**about, "rule": RULES[at[0]].name, "right": float(best), "exact": float(exact)})
     return pd.DataFrame(rows)
 
 
 def main() -> None:
     """Print a table a corpus."""
-    parser = argparse.ArgumentParser(description="The strictest rule of each relation, by corpus.")
+    parser = arguments(__doc__)
     parser.add_argument("--corpus", action="append", help=f"default {' and '.join(CORPORA)}")
     for name in parser.parse_args().corpus or CORPORA:
         print(f"{name}\n{strictest(corpora.read(name)).round(3).to_string(index=False)}\n")

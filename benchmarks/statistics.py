@@ -19,15 +19,12 @@ turns. Each row is one JSON line:
     max_abs_diff     largest difference of any of the peer's means from ours
 """
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -36,11 +33,13 @@ from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
 from analyses.rivals.relations import RELATIONS, Items
+from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
-from interp import AnnotatedText, InputError, Mention, TokenBatch, Tokenizer, Transformer, run
+from benchmarks.peers import bridged, gpt2
+from interp import AnnotatedText, InputError, TokenBatch, Tokenizer, Transformer, run
 from interp.annotation import ROOT
 from interp.patterns import positional
-from models import load
+from models import load, wrap
 from models.stories import stories
 
 SMALL = Shape(2, 12, 768, 4_096)
@@ -48,13 +47,13 @@ SMALL = Shape(2, 12, 768, 4_096)
 
 def least(turns: int, *functions: Callable[[], object]) -> list[float]:
     """The fewest seconds of each, taking turns."""
-    found = [float("inf")] * len(functions)
+    seconds = [float("inf")] * len(functions)
     for _ in range(turns):
         for at, function in enumerate(functions):
             began = time.perf_counter()
             function()
-            found[at] = min(found[at], time.perf_counter() - began)
-    return found
+            seconds[at] = min(seconds[at], time.perf_counter() - began)
+    return seconds
 
 
 def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
@@ -101,8 +100,7 @@ def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText],
     plain_s, reading_s, statistics_s = least(turns, *(partial(each, model, corpus) for each in passes))
     row = {"name": name, "shape": f"{shape}, {tokens} tokens", "plain_s": round(plain_s, 3)}
     row |= {"reading_s": round(reading_s, 3), "statistics_s": round(statistics_s, 3)}
-    row |= {"ratio": round(statistics_s / plain_s, 2)}
-    print(json.dumps(row | {"tokens_per_s": round(tokens / statistics_s)} | more), flush=True)
+    show(**row, ratio=round(statistics_s / plain_s, 2), tokens_per_s=round(tokens / statistics_s), **more)
 
 
 # The peer: the same weights in TransformerLens.
@@ -110,18 +108,18 @@ def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText],
 
 def passages(count: int, length: int) -> list[AnnotatedText]:
     """Stories one after another, cut into texts of exactly so many words, so that no batch needs padding."""
-    found, words = [], iter(stories(None, seed=3))
-    while len(found) < count:
-        story = next(words)
+    texts, written = [], iter(stories(None, seed=3))
+    while len(texts) < count:
+        story = next(written)
         while len(story.words) < length:
-            story = _joined(story, next(words))
-        found.append(_cut(story, length, f"passage {len(found)}"))
-    return found
+            story = _joined(story, next(written))
+        texts.append(replace(story.excerpt(0, length), document=f"passage {len(texts)}"))
+    return texts
 
 
 def _joined(one: AnnotatedText, two: AnnotatedText) -> AnnotatedText:
     n = len(one.words)
-    later = (Mention(m.start + n, m.end + n, m.head + n, f"{n} {m.chain}") for m in two.mentions or ())
+    later = (replace(mention.moved(n), chain=f"{n} {mention.chain}") for mention in two.mentions or ())
     return AnnotatedText(
         one.words + two.words,
         (True,) * (n + len(two.words)),
@@ -133,14 +131,6 @@ def _joined(one: AnnotatedText, two: AnnotatedText) -> AnnotatedText:
     )
 
 
-def _cut(text: AnnotatedText, length: int, name: str) -> AnnotatedText:
-    heads = tuple(head if head < length else ROOT for head in (text.heads or ())[:length])
-    mentions = tuple(mention for mention in text.mentions or () if mention.end <= length)
-    columns = (text.words, text.space_after), (text.tags or (), heads, text.relations or ())
-    (words, spaces), (tags, heads, relations) = (tuple(each[:length] for each in group) for group in columns)
-    return AnnotatedText(words, (True,) * len(spaces), name, tags, heads, relations, mentions)
-
-
 class Peer:
     """One GPT-2 with random weights, in both libraries, and a tokenizer that has every word of the texts."""
 
@@ -148,21 +138,13 @@ class Peer:
         from tokenizers import Tokenizer as Backend
         from tokenizers.models import WordLevel
         from tokenizers.pre_tokenizers import WhitespaceSplit
-        from transformer_lens.model_bridge import TransformerBridge
-        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-        torch.manual_seed(0)
         vocabulary = {word: at for at, word in enumerate(dict.fromkeys(w for text in corpus for w in text.words))}
         backend = Backend(WordLevel(vocabulary, unk_token=next(iter(vocabulary))))
         backend.pre_tokenizer = WhitespaceSplit()
-        config = GPT2Config(vocab_size=shape.vocabulary, n_embd=shape.d_model, n_layer=shape.layers, n_head=shape.heads)
-        with TemporaryDirectory() as folder:
-            GPT2LMHeadModel(config).save_pretrained(folder)
-            self.ours = load(folder)
-            self.ours.tokenizer = Tokenizer(backend)
-            eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-            wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=next(iter(vocabulary)))
-            self.bridge = TransformerBridge.boot_transformers(folder, hf_model=eager, tokenizer=wrapped)
+        theirs = gpt2(shape)
+        self.ours, self.bridge = wrap(theirs, copy=True), bridged(theirs, backend)
+        self.ours.tokenizer = Tokenizer(backend)
         self.names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(shape.layers)]
         self.batches = [(batch.tokens.ids, batch) for batch in Reading(self.ours, corpus)]
 
@@ -188,7 +170,7 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
     """Sums over rows and counts of rows, a head; texts without padding or special tokens."""
     n_prompts, n_heads, n, _ = pattern.shape
     first = int(removed)
-    found = {
+    sums = {
         positional.offset_name(offset): (
             pattern.diagonal(offset, -2, -1)[..., first:].sum((0, -1)),
             torch.full((n_heads,), float(n_prompts * (n + offset - first))),
@@ -201,10 +183,10 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
     visible = (at + 1 - first).clamp(min=2).log()
     entropy = (torch.special.entr(pattern).sum(-1) / visible)[..., 1 + first :].sum((0, -1))
     rows = torch.full((n_heads,), float(n_prompts * (n - first)))
-    found["duplicate-token"] = duplicates, copies.any(-1).sum().expand(n_heads).to(pattern)
-    found["distance"] = (pattern * (at[:, None] - at).abs()).sum((0, -2, -1)), rows
-    found["entropy"] = entropy, rows - n_prompts
-    return found
+    sums["duplicate-token"] = duplicates, copies.any(-1).sum().expand(n_heads).to(pattern)
+    sums["distance"] = (pattern * (at[:, None] - at).abs()).sum((0, -2, -1)), rows
+    sums["entropy"] = entropy, rows - n_prompts
+    return sums
 
 
 def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
@@ -219,8 +201,8 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     best, chosen = rows.max(-1)
     right = ((chosen == items.target[:, None]) & (best > 0)).to(pattern)
     n_measures = 2 * len(RELATIONS)
-    asked = torch.nn.functional.one_hot(items.column, n_measures).to(pattern)
-    return torch.stack([right.T @ asked, asked.sum(0).expand(rows.shape[1], -1)])
+    columns = torch.nn.functional.one_hot(items.column, n_measures).to(pattern)
+    return torch.stack([right.T @ columns, columns.sum(0).expand(rows.shape[1], -1)])
 
 
 def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
@@ -230,8 +212,8 @@ def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
     assert isinstance(syntax, part_of_speech.Collector)
     largest = 0.0
     for sink in ("kept", "removed"):
-        own = at_position.totals[sink]
-        means = (own.scores.sum(0) / own.weights.sum(0))[:-1]
+        totals = at_position.sums.totals[sink]
+        means = (totals.scores.sum(0) / totals.weights.sum(0))[:-1]
         for at, name in enumerate(at_position.names):
             if f"{name} {sink}" in peer:
                 largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
@@ -247,7 +229,7 @@ def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
     try:
         peer = Peer(shape, corpus)
     except ImportError as error:
-        print(json.dumps({"name": "gpt2", "skipped": f"the peer is not installed: {error}"}), flush=True)
+        show(name="gpt2", skipped=f"the peer is not installed: {error}")
         return
     # a choice between two words that differ by rounding alone may fall either way
     apart = difference(peer.totals(), with_statistics(peer.ours, corpus))
@@ -261,16 +243,15 @@ def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attention statistics beside a plain pass and TransformerLens.")
-    parser.add_argument("--quick", action="store_true", help="fewer texts and turns, and two layers of GPT-2")
-    parser.add_argument("--smallest", action="store_true", help="the default on 10 texts, in one turn")
+    parser = arguments(
+        __doc__, quick="fewer texts and turns, and two layers of GPT-2", smallest="the default on 10 texts, in one turn"
+    )
     parser.add_argument("--only", choices=["default", "minilm", "gpt2"], help="one row alone")
     parser.add_argument("--ewt", type=Path, default=Path("../shared/data/ud-ewt/en_ewt-ud-dev.conllu"))
     options = parser.parse_args()
     turns = 1 if options.smallest else 3 if options.quick else 7
     only, texts = ("default", 10) if options.smallest else (options.only, 300)
-    machine = platform.processor() or platform.machine()
-    print(json.dumps({"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__}), flush=True)
+    machine()
     if only in {None, "default"}:
         line("default", "4 layers, 32 heads", load("default"), list(stories(texts)), turns)
     if only in {None, "minilm"}:
@@ -278,7 +259,7 @@ def main() -> None:
             passages = list(islice(read(options.ewt), 100 if options.quick else texts))
             line("minilm", "6 layers, 72 heads", load("minilm"), passages, turns)
         except InputError as error:
-            print(json.dumps({"name": "minilm", "skipped": str(error)}), flush=True)
+            show(name="minilm", skipped=str(error))
     if only in {None, "gpt2"}:
         peer_line(SMALL if options.quick else GPT2, 16 if options.quick else 32, 128, min(turns, 3))
 

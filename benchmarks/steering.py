@@ -18,8 +18,6 @@ With --cost it prints what edits of `resid_post` cost: seconds a token without e
 as long it took with one in a layer, and with one in every layer, each beside a plain run of its own.
 """
 
-import argparse
-import json
 import re
 import statistics
 import time
@@ -35,6 +33,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.figures.style import INK, begin, styled
+from benchmarks.console import arguments, show
 from interp import Model, add, edited, generate, run, token_losses
 from models import load
 
@@ -77,12 +76,12 @@ def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float
     assert tokenizer is not None
     last = out.logits[torch.arange(len(SAID)), out.tokens.columns(-1)[:, 0]]
     written = generate(steered, SAID, N_TOKENS, temperature=0.8, seed=0)
-    said = [word.lower() for text in written.continuations for word in PRONOUNS.findall(text)]
+    pronouns = [word.lower() for text in written.continuations for word in PRONOUNS.findall(text)]
     losses = torch.cat([each[-N_TOKENS:] for each in token_losses(model, written.texts)])
     return {
         "logit": float((last[:, tokenizer.id(" she")] - last[:, tokenizer.id(" he")]).mean()),
-        "feminine": sum(word.startswith(("sh", "her")) for word in said) / max(1, len(said)),
-        "n": len(said),
+        "feminine": sum(word.startswith(("sh", "her")) for word in pronouns) / max(1, len(pronouns)),
+        "n": len(pronouns),
         "loss": float(losses.mean()),
     }
 
@@ -141,8 +140,8 @@ def cost(model: Model) -> dict[str, float]:
             plain, with_edit = _seconds(model, {}), _seconds(model, {site: add(vector)})
             seconds.append(plain)
             ratios[name].append(with_edit / plain)
-    found = {name: statistics.median(each) for name, each in ratios.items()}
-    return {"seconds": statistics.median(seconds), **found}
+    medians = {name: statistics.median(each) for name, each in ratios.items()}
+    return {"seconds": statistics.median(seconds), **medians}
 
 
 def _seconds(model: Model, edit: dict[str, Any], n_tokens: int = 60) -> float:
@@ -153,19 +152,19 @@ def _seconds(model: Model, edit: dict[str, Any], n_tokens: int = 60) -> float:
 
 def main() -> None:
     """Measure, print, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--cost", action="store_true")
     given, model = parser.parse_args(), load("default")
     if given.cost:
-        print(json.dumps(cost(model)))
+        show(**cost(model))
         return
-    found = []
+    table = []
     for row in rows(model):
-        print(json.dumps(row), flush=True)
-        found.append(row)
+        show(**row)
+        table.append(row)
     if given.figure is not None:
-        draw(pd.DataFrame(found), given.figure)
+        draw(pd.DataFrame(table), given.figure)
 
 
 if __name__ == "__main__":

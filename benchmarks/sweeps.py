@@ -24,9 +24,6 @@ downstream of the patch; in the last layer keys and values at all changed positi
 reads. Rows named `..._oracle` have our own one-forward-a-cell path as the peer.
 """
 
-import argparse
-import json
-import platform
 import statistics
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -34,9 +31,12 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from benchmarks.console import arguments, machine, show
+from benchmarks.cost import pairs_of
 from benchmarks.floor import GPT2, Peak, Shape, best_rate, multiply_adds, sustained_rate, timed
+from benchmarks.peers import bridged, gpt2, numbers
 from interp import Transformer, patch, run
-from interp.patching import Pairs, logit_difference, sweep
+from interp.patching import logit_difference, sweep
 from interp.patching.patch_sites import site_name
 from models import load
 
@@ -50,35 +50,13 @@ class Bench:
     """One shape: the same weights in both libraries, and the pairs."""
 
     def __init__(self, shape: Shape, device: str, dtype: torch.dtype):
-        from transformer_lens.model_bridge import TransformerBridge
-        from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-        torch.manual_seed(0)
         self.shape, self.device, self.dtype = shape, torch.device(device), dtype
-        config = GPT2Config(
-            vocab_size=shape.vocabulary,
-            n_positions=1_024,
-            n_embd=shape.d_model,
-            n_layer=shape.layers,
-            n_head=shape.heads,
-        )
-        self.theirs = GPT2LMHeadModel(config).eval().to(self.device, dtype)
+        self.theirs = gpt2(shape, n_positions=1_024).to(self.device, dtype)
         with TemporaryDirectory() as folder:
             self.theirs.save_pretrained(folder)
             self.ours: Transformer = load(folder, dtype=dtype, device=device)
-            tokenizer = PreTrainedTokenizerFast(
-                tokenizer_object=_tokenizer(shape.vocabulary), eos_token="0", pad_token="0"
-            )
-            eager = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval().to(self.device, dtype)
-            self.bridge = TransformerBridge.boot_transformers(
-                folder, hf_model=eager, tokenizer=tokenizer, device=device, dtype=dtype
-            )
-        generator = torch.Generator().manual_seed(1)
-        clean = torch.randint(shape.vocabulary, (shape.prompts, shape.positions), generator=generator)
-        corrupt = clean.clone()
-        corrupt[:, shape.first] = (clean[:, shape.first] + 1) % shape.vocabulary
-        answers = torch.randint(shape.vocabulary, (2, shape.prompts), generator=generator)
-        self.pairs = Pairs.from_ids(self.ours, clean.to(device), corrupt.to(device), *answers.to(device))
+        self.bridge = bridged(self.theirs, numbers(shape.vocabulary), device, dtype)
+        self.pairs = pairs_of(self.ours, shape)
 
     def metric(self, logits: Tensor) -> Tensor:
         rows = torch.arange(len(logits), device=logits.device)
@@ -121,13 +99,6 @@ class Bench:
         return cell
 
 
-def _tokenizer(size: int):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
-    return Tokenizer(WordLevel({str(id): id for id in range(size)}, unk_token="0"))
-
-
 def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sampled: int) -> None:
     """Time one sweep beside the bridge and beside the oracle, taking turns, and print two lines."""
     shape = bench.shape
@@ -148,7 +119,7 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
         return sweep(bench.ours, bench.pairs, logit_difference(), site, by).values["logit_difference"]
 
     with Peak() as peak:
-        found = ours()
+        values = ours()
     for cell in peers.values():
         cell(picked[0])
     took: list[float] = []
@@ -162,33 +133,28 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
                 seconds, value = timed(lambda run_cell=run_cell, at=at: run_cell(at), bench.device)
                 taken[peer].append(seconds)
                 index = tuple(i for axis, i in zip(("layer", "head", "position"), at, strict=True) if axis in by)
-                difference[peer] = max(difference[peer], float((found[index] - value).abs().max()))
+                difference[peer] = max(difference[peer], float((values[index] - value).abs().max()))
     ours_s = statistics.median(took)
     least = multiply_adds(shape, site, by_position)
     floor_s = least / best_rate(shape.d_model, bench.device, bench.dtype)
     sustained_s = least / sustained_rate(ours, bench.device, bench.dtype, shape.layers)
     for peer, seconds in taken.items():
         cell_s = statistics.median(seconds)
-        print(
-            json.dumps(
-                {
-                    "name": name if peer == "transformer-lens" else f"{name}_oracle",
-                    "shape": f"{shape}, {len(cells)} cells",
-                    "ours_s": round(ours_s, 4),
-                    "peer": peer,
-                    "peer_s": round(cell_s * len(cells), 3),
-                    "peer_sampled": len(seconds),
-                    "ratio": round(cell_s * len(cells) / ours_s, 2),
-                    "ratio_changed": round(cell_s * len(changed) / ours_s, 2),
-                    "floor_s": round(floor_s, 4),
-                    "over_floor": round(ours_s / floor_s, 3),
-                    "sustained_s": round(sustained_s, 4),
-                    "over_sustained": round(ours_s / sustained_s, 3),
-                    "max_abs_diff": difference[peer],
-                    "peak_mb": round(peak.mb, 1),
-                }
-            ),
-            flush=True,
+        show(
+            name=name if peer == "transformer-lens" else f"{name}_oracle",
+            shape=f"{shape}, {len(cells)} cells",
+            ours_s=round(ours_s, 4),
+            peer=peer,
+            peer_s=round(cell_s * len(cells), 3),
+            peer_sampled=len(seconds),
+            ratio=round(cell_s * len(cells) / ours_s, 2),
+            ratio_changed=round(cell_s * len(changed) / ours_s, 2),
+            floor_s=round(floor_s, 4),
+            over_floor=round(ours_s / floor_s, 3),
+            sustained_s=round(sustained_s, 4),
+            over_sustained=round(ours_s / sustained_s, 3),
+            max_abs_diff=difference[peer],
+            peak_mb=round(peak.mb, 1),
         )
 
 
@@ -209,53 +175,30 @@ def forward_row(bench: Bench, prompts: int, positions: int, repeats: int) -> Non
         ours()
     pairs = [(timed(ours, bench.device)[0], timed(plain, bench.device)[0]) for _ in range(repeats)]
     ours_s, peer_s = (statistics.median(times) for times in zip(*pairs, strict=True))
-    print(
-        json.dumps(
-            {
-                "name": "forward_z",
-                "shape": f"{prompts}x{positions}",
-                "ours_s": round(ours_s, 4),
-                "peer": "transformers",
-                "peer_s": round(peer_s, 4),
-                "ratio": round(peer_s / ours_s, 3),
-                "floor_s": None,
-                "over_floor": None,
-                "max_abs_diff": difference,
-                "peak_mb": round(peak.mb, 1),
-            }
-        ),
-        flush=True,
-    )
+    seconds = {"ours_s": round(ours_s, 4), "peer": "transformers", "peer_s": round(peer_s, 4)}
+    ratios = {"ratio": round(peer_s / ours_s, 3), "floor_s": None, "over_floor": None}
+    about = {"name": "forward_z", "shape": f"{prompts}x{positions}"}
+    show(**about, **seconds, **ratios, max_abs_diff=difference, peak_mb=round(peak.mb, 1))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sweeps beside TransformerLens, the oracle and the arithmetic floor.")
-    parser.add_argument("--quick", action="store_true", help="3 repeats instead of 7")
+    parser = arguments(__doc__, quick="3 repeats instead of 7")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
-    parser.add_argument("--only", help="only the rows whose name contains this")
+    parser.add_argument("--only", default="", help="only the rows whose name contains this")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
     repeats, sampled = (3, 24) if options.quick else (7, 42)
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
-    print(
-        json.dumps(
-            {"machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "dtype": options.dtype}
-        )
-    )
-
-    def wanted(name: str) -> bool:
-        return options.only is None or options.only in name
-
+    machine(device=options.device, dtype=options.dtype)
     rows = [("small_z_by_position", SMALL, "z", True), ("z", GPT2, "z", False)]
     rows += [("resid_pre", GPT2, "resid_pre", True), ("z_by_position", GPT2, "z", True)]
     benches: dict[Shape, Bench] = {}
     for name, shape, site, by_position in rows:
-        if wanted(name):
+        if options.only in name:
             if shape not in benches:
                 benches = {shape: Bench(shape, options.device, dtype)}
             row(benches[shape], name, site, by_position, repeats, sampled)
-    if wanted("forward_z"):
+    if options.only in "forward_z":
         bench = benches.get(GPT2) or Bench(GPT2, options.device, dtype)
         for prompts, positions in ((8, 16), (4, 128), (1, 512)):
             forward_row(bench, prompts, positions, 3 * repeats)

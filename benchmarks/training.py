@@ -18,10 +18,7 @@ position, token and dimension of attention (Chowdhery 2022, appendix B), over th
     python -m benchmarks.training --device cuda --rows 128
 """
 
-import argparse
-import json
 import os
-import platform
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.floor import best_rate, timed
+from benchmarks.console import arguments, machine, show
+from benchmarks.floor import Shape, best_rate, timed
+from benchmarks.peers import gpt2
 from interp import StackConfig, Transformer, TransformerConfig
 from interp.config import Gated, LayerNorm, Learned, Plain, RMSNorm, Rotary
 from interp.initialisation import initialise
@@ -158,32 +157,17 @@ def theirs(
     return step
 
 
-def transformers_model(shape: StackConfig) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=shape.d_vocab,
-        n_positions=shape.n_ctx,
-        n_embd=shape.d_model,
-        n_layer=shape.n_layers,
-        n_head=shape.n_heads,
-        n_inner=shape.d_mlp,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        use_cache=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return GPT2LMHeadModel(config)
-
-
 def sides(setting: Setting, compiled: bool) -> dict[str, Step]:
+    shape = Shape(GPT2.n_layers, GPT2.n_heads, GPT2.d_model, GPT2.d_vocab)
+    fixed = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) | dict.fromkeys(
+        ("bos_token_id", "eos_token_id")
+    )
+    peer = gpt2(shape, n_positions=GPT2.n_ctx, n_inner=GPT2.d_mlp, use_cache=False, **fixed)
     return {
         "interp, default": ours(DEFAULT, setting, compiled),
         "interp, gpt2": ours(GPT2, setting, compiled),
         "plain": theirs(PlainModel(GPT2), lambda model, ids: model(ids), setting, compiled),
-        "transformers": theirs(transformers_model(GPT2), lambda model, ids: model(ids).logits, setting, compiled),
+        "transformers": theirs(peer, lambda model, ids: model(ids).logits, setting, compiled),
     }
 
 
@@ -206,9 +190,7 @@ def operations(shape: StackConfig, row: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="8 rounds instead of 30")
-    parser.add_argument("--smallest", action="store_true", help="one round, nothing compiled")
+    parser = arguments(__doc__, quick="8 rounds instead of 30", smallest="one round, nothing compiled")
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--row", type=int, default=256, help="tokens a row")
     parser.add_argument("--device", default="cpu")
@@ -217,15 +199,13 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     device = torch.device(options.device)
     setting = Setting(options.rows, options.row, device, options.precision)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    machine = {"machine": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    print(json.dumps(machine | {"rows": options.rows, "row": options.row, "precision": options.precision}), flush=True)
+    machine(device=options.device, rows=options.rows, row=options.row, precision=options.precision)
     best: dict[str, list[float]] = {}
     rounds = 1 if options.smallest else 8 if options.quick else 30
     for compiled in (False,) if options.smallest else (False, True):
         for side, seconds in measured(sides(setting, compiled), setting, rounds).items():
             tokens = options.rows * options.row / statistics.median(seconds)
-            print(json.dumps({"side": side, "compiled": compiled, "tokens_per_second": round(tokens)}), flush=True)
+            show(side=side, compiled=compiled, tokens_per_second=round(tokens))
             if side not in best or statistics.median(seconds) < statistics.median(best[side]):
                 best[side] = seconds
     peers = {side: statistics.median(best[side]) for side in ("plain", "transformers")}
@@ -238,7 +218,7 @@ def main() -> None:
         if peak is not None:
             rate = options.rows * options.row / statistics.median(best[side]) * operations(shape, options.row)
             line["share of matrix peak"] = round(rate / peak, 3)
-        print(json.dumps(line), flush=True)
+        show(**line)
 
 
 if __name__ == "__main__":

@@ -22,22 +22,18 @@ and, of decoders, in one process, ways in turn, medians over repeats:
     pass_s       processor's seconds of a pass over 8 texts of 64 tokens
 """
 
-import argparse
-import json
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from benchmarks.floor import Peak
+from benchmarks.console import apart, arguments, machine, show
+from benchmarks.floor import Peak, Shape
+from benchmarks.peers import gpt2
 from interp import Transformer, run
 from interp.patching import Pairs, logit_difference, sweep
 from models import load, wrap
@@ -87,11 +83,10 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def bring_in(family: str, way: str, *, quick: bool) -> dict[str, float]:
+def bring_in(family: str, way: str, quick: bool) -> dict[str, float]:
     """What one way takes; run in a process of its own, in which a tiny model has been brought in before."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    WAYS[way](GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=8, vocab_size=16)))
+    warnings.simplefilter("ignore")
+    WAYS[way](gpt2(Shape(1, 2, 8, 16), n_positions=8))
     theirs = build(family, quick=quick)
     with Peak() as peak:
         began, worked = time.perf_counter(), time.process_time()
@@ -110,7 +105,7 @@ def bring_in(family: str, way: str, *, quick: bool) -> dict[str, float]:
     }
 
 
-def race(family: str, repeats: int, *, quick: bool) -> dict[str, dict[str, float]]:
+def race(family: str, repeats: int, quick: bool) -> dict[str, dict[str, float]]:
     """Processor's seconds of sweeps and passes on shared weights and on copies."""
     theirs = build(family, quick=quick)
     models = {way: WAYS[way](theirs) for way in ("wrap", "wrap, copy")}
@@ -123,33 +118,15 @@ def race(family: str, repeats: int, *, quick: bool) -> dict[str, dict[str, float
         "sweep_s": lambda model: sweep(model, Pairs.from_ids(model, clean, corrupt, *answers), logit_difference()),
         "pass_s": lambda model: run(model, text).logits,
     }
-    found: dict[tuple[str, str], list[float]] = {(way, job): [] for way in models for job in jobs}
+    seconds: dict[tuple[str, str], list[float]] = {(way, job): [] for way in models for job in jobs}
     for repeat in range(repeats + 1):
         for job, ask in jobs.items():
             for way, model in models.items():
                 began = time.process_time()  # the machine may have other work
                 ask(model)
                 if repeat:  # the first is not counted
-                    found[way, job].append(time.process_time() - began)
-    return {way: {job: statistics.median(found[way, job]) for job in jobs} for way in models}
-
-
-def apart(family: str, what: str, options: argparse.Namespace) -> Any:
-    """What a process of its own finds."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.wrapping",
-        "--measure",
-        family,
-        what,
-        "--repeats",
-        str(options.repeats),
-    ]
-    done = subprocess.run([*command, *["--quick"] * options.quick], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{family}, {what}: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+                    seconds[way, job].append(time.process_time() - began)
+    return {way: {job: statistics.median(seconds[way, job]) for job in jobs} for way in models}
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:
@@ -157,27 +134,17 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two layers")
+    parser = arguments(__doc__, quick="two layers")
     parser.add_argument("--only", choices=SIZES, help="models of one family")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--measure", nargs=2, metavar=("FAMILY", "WHAT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        warnings.simplefilter("ignore")
-        family, what = options.measure
-        asked = race(family, options.repeats, quick=options.quick) if what == "race" else None
-        print(json.dumps(asked or bring_in(family, what, quick=options.quick)))
-        return
-    machine, threads = platform.processor() or platform.machine(), torch.get_num_threads()
-    print(f"{machine}, {threads} threads, torch {torch.__version__}, transformers {version('transformers')}")
+    machine("transformers")
     for family in [options.only] if options.only else SIZES:
         for way in WAYS:
-            line = {"family": family, "way": way, **rounded(apart(family, way, options))}
-            print(json.dumps(line), flush=True)
+            show(family=family, way=way, **rounded(apart(bring_in, family, way, options.quick)))
         if family != "bert":
-            for way, seconds in apart(family, "race", options).items():
-                print(json.dumps({"family": family, "way": way, **rounded(seconds)}), flush=True)
+            for way, seconds in apart(race, family, options.repeats, options.quick).items():
+                show(family=family, way=way, **rounded(seconds))
 
 
 if __name__ == "__main__":

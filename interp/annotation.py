@@ -1,6 +1,6 @@
-"""What is known about a text: its words, and for some texts their tags, lemmas, relations and coreference chains.
+"""Annotated texts: words, and for some texts their tags, lemmas, relations and coreference chains.
 
-Readers and generators produce `AnnotatedText`; analyses consume it. A word is addressed by its index in `words`.
+A word is addressed by its index in `words`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,10 +116,10 @@ class AnnotatedText:
     def word_spans(self) -> tuple[tuple[int, int], ...]:
         """Where each word starts and ends in `text`, in characters."""
         spans: list[tuple[int, int]] = []
-        at = 0
+        start = 0
         for word, space in zip(self.words, self.space_after, strict=True):
-            spans.append((at, at + len(word)))
-            at += len(word) + space
+            spans.append((start, start + len(word)))
+            start += len(word) + space
         return tuple(spans)
 
     @cached_property

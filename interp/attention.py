@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -36,8 +35,10 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.bias = config, bias
         self.reach, self.positions = config.reach(layer), config.positions_in(layer)
-        heads = config.n_heads + 2 * config.kv_heads
-        self.qkv = Linear(config.d_model, heads * config.d_head, bias=config.attention_bias)
+        n_q, n_kv = config.n_heads, config.kv_heads
+        # where queries, keys and values lie among the heads of the fused weight
+        self.heads = {"q": slice(0, n_q), "k": slice(n_q, n_q + n_kv), "v": slice(n_q + n_kv, n_q + 2 * n_kv)}
+        self.qkv = Linear(config.d_model, (n_q + 2 * n_kv) * config.d_head, bias=config.attention_bias)
         self.out = Linear(config.n_heads * config.d_head, config.d_model, bias=config.has_out_bias)
         self.norm_q, self.norm_k = (_head_norm(config, n) for n in (config.n_heads, config.kv_heads))
 
@@ -53,14 +54,13 @@ class Attention(nn.Module):
 
     def project(self, x: Stream) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the normalised stream, `... position head d_head`."""
-        n_q, n_kv = self.config.n_heads, self.config.kv_heads
-        heads = rearrange(self.qkv(x), "... position (head d_head) -> ... position head d_head", head=n_q + 2 * n_kv)
-        q, k, v = heads.split([n_q, n_kv, n_kv], -2)
+        heads = self.qkv(x).unflatten(-1, (-1, self.config.d_head))
+        q, k, v = (heads[..., self.heads[part], :] for part in "qkv")
         return q, k, v
 
     def project_queries(self, x: Stream) -> Heads:
         """Queries alone."""
-        return self._project(x, slice(0, self.config.n_heads))
+        return self._project(x, self.heads["q"])
 
     def project_keys_values(self, x: Stream) -> tuple[Tensor, Tensor]:
         """Keys and values alone, from one matrix product."""
@@ -70,17 +70,16 @@ class Attention(nn.Module):
 
     def project_heads(self, x: Stream, part: str, heads: Int[Tensor, " head"]) -> Heads:
         """Queries (`q`), keys (`k`) or values (`v`) of some heads alone; of `k` and `v`, key/value heads."""
-        n_q, n_kv = self.config.n_heads, self.config.kv_heads
-        return self._project(x, heads + {"q": 0, "k": n_q, "v": n_q + n_kv}[part])
+        return self._project(x, heads + self.heads[part].start)
 
     def _project(self, x: Stream, heads: slice | Int[Tensor, " head"]) -> Tensor:
         weight = self.qkv.weight.unflatten(0, (-1, self.config.d_head))[heads].flatten(0, 1)
         bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (-1, self.config.d_head))[heads].flatten()
         return linear(x, weight, bias).unflatten(-1, (-1, self.config.d_head))
 
-    def enter(self, made: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
+    def enter(self, projected: Sequence[Tensor], positions: Int[Tensor, "#prompt position"]) -> list[Tensor]:
         """Queries (where there are any), keys and values as they meet: normalised and rotated."""
-        *q, k, v = made
+        *q, k, v = projected
         return [*(self.queries(each, positions) for each in q), self.keys(k, positions), v]
 
     def queries(self, q: Heads, positions: Int[Tensor, "#prompt position"]) -> Heads:
@@ -111,7 +110,7 @@ class Attention(nn.Module):
             return self.fused(q, k, v, sight).transpose(-2, -3)
         k, v = self.shared(k), self.shared(v)
         scores = tap("scores", self.scores(q, k, sight), partial(self.masked, sight=sight, value=-torch.inf))
-        pattern = tap("pattern", scores.softmax(-1), partial(self.masked, sight=sight, value=0.0))
+        pattern = tap("pattern", self.pattern(scores), partial(self.masked, sight=sight, value=0.0))
         return (pattern @ v).transpose(-2, -3)
 
     def masked(
@@ -140,6 +139,11 @@ class Attention(nn.Module):
             scaled = scaled + bias.to(scaled.dtype)
         return scaled if seen is None else scaled.masked_fill(~seen, -torch.inf)
 
+    @staticmethod
+    def pattern(scores: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+        """What scores become: the share of each key in what a query reads. Every softmax over keys is taken here."""
+        return scores.softmax(-1)
+
     def shared(self, x: Float[Tensor, "*batch kv_head key d_head"]) -> Float[Tensor, "*batch head key d_head"]:
         """Keys or values once for each query head that reads them."""
         return x.repeat_interleave(self.config.n_heads // self.config.kv_heads, -3)
@@ -153,7 +157,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "... head query d_head"]:
         """The same mix without a query x key tensor in memory, where a kernel knows how; they want four axes."""
         if self.config.score_cap is not None:
-            return self.scores(q, self.shared(k), sight).softmax(-1) @ self.shared(v)
+            return self.pattern(self.scores(q, self.shared(k), sight)) @ self.shared(v)
         batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         q, k, v = (part.expand(*batch, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
         near = sight.near(self.reach)
@@ -170,17 +174,17 @@ class Attention(nn.Module):
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
         """What each head asks with."""
-        return self._rows(0, self.config.n_heads)
+        return self._weight("q")
 
     @property
     def W_K(self) -> Float[Tensor, "kv_head d_model d_head"]:
         """What each key/value head answers with."""
-        return self._rows(self.config.n_heads, self.config.kv_heads)
+        return self._weight("k")
 
     @property
     def W_V(self) -> Float[Tensor, "kv_head d_model d_head"]:
         """What each key/value head reads from the positions it attends to."""
-        return self._rows(self.config.n_heads + self.config.kv_heads, self.config.kv_heads)
+        return self._weight("v")
 
     @property
     def W_O(self) -> Float[Tensor, "head d_head d_model"]:
@@ -190,32 +194,29 @@ class Attention(nn.Module):
     @property
     def b_Q(self) -> Float[Tensor, "head d_head"]:
         """The bias of each head's queries."""
-        return self._biases(0, self.config.n_heads)
+        return self._bias("q")
 
     @property
     def b_K(self) -> Float[Tensor, "kv_head d_head"]:
         """The bias of each key/value head's keys."""
-        return self._biases(self.config.n_heads, self.config.kv_heads)
+        return self._bias("k")
 
     @property
     def b_V(self) -> Float[Tensor, "kv_head d_head"]:
         """The bias of each key/value head's values."""
-        return self._biases(self.config.n_heads + self.config.kv_heads, self.config.kv_heads)
+        return self._bias("v")
 
     @property
     def b_O(self) -> Float[Tensor, " d_model"]:
         """The bias of what all heads write together."""
         return _there(self.out.bias, "what attention writes")
 
-    def _biases(self, first: int, count: int) -> Tensor:
-        return _there(self.qkv.bias, "queries, keys and values").unflatten(0, (-1, self.config.d_head))[
-            first : first + count
-        ]
+    def _weight(self, part: str) -> Tensor:
+        return self.qkv.weight.unflatten(0, (-1, self.config.d_head))[self.heads[part]].transpose(1, 2)
 
-    def _rows(self, first: int, count: int) -> Tensor:
-        d_head = self.config.d_head
-        rows = self.qkv.weight[first * d_head : (first + count) * d_head]
-        return rows.unflatten(0, (count, d_head)).transpose(1, 2)
+    def _bias(self, part: str) -> Tensor:
+        bias = _there(self.qkv.bias, "queries, keys and values")
+        return bias.unflatten(0, (-1, self.config.d_head))[self.heads[part]]
 
 
 def _there(bias: Tensor | None, what: str) -> Tensor:

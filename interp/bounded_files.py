@@ -1,7 +1,4 @@
-"""Text files of other people, read within limits: no device, no line, no size beyond what memory and time allow.
-
-Every limit is named by the message that refuses what is beyond it.
-"""
+"""Reads other people's text files within limits of kind, line length and size, which its messages name."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Keys and values computed before, as attention uses them: rotated. Generation continues from them."""
+"""Cached keys and values, rotated as attention uses them; generation continues from them."""
 
 from collections.abc import Callable
 

@@ -7,6 +7,7 @@ the list of parts that `interp.parts` and `interp.positions` build from it.
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from html import escape
+from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from interp.errors import InputError, one_of
@@ -63,12 +64,12 @@ def _chosen(config: Any) -> list[tuple[str, Any]]:
 
 def _settings(config: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
     """Every setting by its full name, with its value and whether that is the default."""
-    for each in fields(config):
-        name, value = f"{before}{each.name}", getattr(config, each.name)
+    for setting in fields(config):
+        name, value = f"{before}{setting.name}", getattr(config, setting.name)
         if isinstance(value, Configured) and is_dataclass(value):
             yield from _settings(value, f"{name}.")
         else:
-            yield name, value, each.default is not MISSING and value == each.default
+            yield name, value, setting.default is not MISSING and value == setting.default
 
 
 @dataclass(frozen=True)
@@ -340,6 +341,11 @@ class Writing:
     never: tuple[int, ...] = ()  # what it never writes
 
 
+def _of_last(name: str, meaning: str) -> Any:
+    """A property of the last stack's."""
+    return property(attrgetter(f"last.{name}"), doc=meaning)
+
+
 @dataclass(frozen=True, repr=False)
 class TransformerConfig(Configured):
     """A transformer: a causal decoder, a bidirectional encoder, or both, and what is read from the last stream.
@@ -370,8 +376,8 @@ class TransformerConfig(Configured):
         if self.decoder is not None and not self.decoder.causal:
             raise InputError("a decoder sees no later token: expected causal=True")
         if self.decoder is not None and self.decoder.cross_attention != (self.encoder is not None):
-            both = self.encoder is not None
-            raise InputError(f"a decoder attends to an encoder where there is one: expected cross_attention={both}")
+            cross = self.encoder is not None
+            raise InputError(f"a decoder attends to an encoder where there is one: expected cross_attention={cross}")
         if self.decoder and self.encoder and self.decoder.d_model != self.encoder.d_model:
             raise InputError(
                 f"cross-attention reads the encoder's stream: expected one d_model, got {self.encoder.d_model} "
@@ -391,32 +397,9 @@ class TransformerConfig(Configured):
         """The stack that the output layer reads."""
         return list(self.stacks.values())[-1]
 
-    @property
-    def n_layers(self) -> int:
-        """Blocks in the stack that the output layer reads."""
-        return self.last.n_layers
-
-    @property
-    def n_heads(self) -> int:
-        """Query heads a layer."""
-        return self.last.n_heads
-
-    @property
-    def d_model(self) -> int:
-        """Width of the residual stream."""
-        return self.last.d_model
-
-    @property
-    def d_head(self) -> int:
-        """Width of one head."""
-        return self.last.d_head
-
-    @property
-    def d_vocab(self) -> int:
-        """Number of tokens."""
-        return self.last.d_vocab
-
-    @property
-    def n_ctx(self) -> int:
-        """The longest text, in tokens."""
-        return self.last.n_ctx
+    n_layers = _of_last("n_layers", "Blocks in the stack that the output layer reads.")
+    n_heads = _of_last("n_heads", "Query heads a layer.")
+    d_model = _of_last("d_model", "Width of the residual stream.")
+    d_head = _of_last("d_head", "Width of one head.")
+    d_vocab = _of_last("d_vocab", "Number of tokens.")
+    n_ctx = _of_last("n_ctx", "The longest text, in tokens.")

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,10 +12,16 @@ from torch import Tensor
 from interp.config import TransformerConfig
 from interp.errors import InputError
 from interp.model import Model, Site
+from interp.model_inputs import Tokens, as_batches
 from interp.places import matching
-from interp.running import Edits, Tokens, as_batches, bound
+from interp.running import Edits, bound
 from interp.tap import UNTAPPED, Edit, Tap
 from interp.tokens import TokenBatch, Tokenizer
+
+
+def _of_model(name: str) -> Any:
+    """A property that is the model's."""
+    return property(attrgetter(f"model.{name}"))
 
 
 class Edited:
@@ -26,35 +34,12 @@ class Edited:
     def __init__(self, model: Model, edits: Edits):
         self.model, self.edits = model, dict(edits)
 
-    @property
-    def config(self) -> TransformerConfig:
-        """The model's."""
-        return self.model.config
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's."""
-        return self.model.tokenizer
-
-    @property
-    def target_tokenizer(self) -> Tokenizer | None:
-        """The model's."""
-        return self.model.target_tokenizer
-
-    @property
-    def sites(self) -> Mapping[str, Site]:
-        """The model's."""
-        return self.model.sites
-
-    @property
-    def device(self) -> torch.device:
-        """The model's."""
-        return self.model.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The model's."""
-        return self.model.dtype
+    config: TransformerConfig = _of_model("config")
+    tokenizer: Tokenizer | None = _of_model("tokenizer")
+    target_tokenizer: Tokenizer | None = _of_model("target_tokenizer")
+    sites: Mapping[str, Site] = _of_model("sites")
+    device: torch.device = _of_model("device")
+    dtype: torch.dtype = _of_model("dtype")
 
     def __call__(
         self, batch: Tokens, tap: Tap = UNTAPPED, target: Tokens | None = None
@@ -63,9 +48,9 @@ class Edited:
         if not isinstance(batch, TokenBatch):
             batch, target = as_batches(self, batch, target)
         assert target is None or isinstance(target, TokenBatch)
-        own = bound(self.model, self.edits, batch, target)
-        both = {**tap.edit, **{name: _in_turn(edit, tap.edit.get(name)) for name, edit in own.items()}}
-        inner = replace(tap, edit=both, fired=set())
+        edits = bound(self.model, self.edits, batch, target)
+        in_turn = {**tap.edit, **{name: _in_turn(edit, tap.edit.get(name)) for name, edit in edits.items()}}
+        inner = replace(tap, edit=in_turn, fired=set())
         try:
             return self.model(batch, inner, target)
         finally:

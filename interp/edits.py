@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interp.continued import Continued
 from interp.errors import InputError, inside
-from interp.generation.continued import Continued
 from interp.indices import Index, dimensions, entries, is_number
 from interp.model import Site
 from interp.tap import Edit
@@ -41,11 +41,7 @@ class SelectiveEdit:
     whole: bool = False  # the change is of the whole value, of which the same part is put
 
     def bind(self, site: Site, texts: Mapping[str, TokenBatch]) -> Edit:
-        """The edit for `site`, of whose axes some count positions of `texts`.
-
-        Raises:
-            InputError: an axis that the site lacks, or an index outside it or outside a text.
-        """
+        """The edit for `site`, of whose axes some count positions of `texts`."""
         of_texts = {axis for axis, index in self.where.items() if axis in texts and dimensions(index) == 1}
         single = {axis for axis, index in self.where.items() if is_number(index)} | of_texts
         return partial(self._edited, site, _groups(self.selection(site, texts)), single)
@@ -62,11 +58,7 @@ class SelectiveEdit:
         return changed
 
     def selection(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:
-        """The entries that are changed along each axis that is named, of each text, or once for all.
-
-        Raises:
-            InputError: as `bind`.
-        """
+        """The entries that are changed along each axis that is named, of each text, or once for all."""
         sizes, rows = dict(zip(site.axes, site.sizes, strict=True)), {}
         for axis, index in self.where.items():
             if axis not in {*site.axes, "step"}:
@@ -111,20 +103,19 @@ def _region(site: Site, shape: torch.Size, index: Mapping[str, Tensor], single: 
     region: list[Any] = [...]
     for axis, size in zip(axes, shape[-len(axes) :], strict=True):
         if axis in span:
-            own = index[axis] if axis in index else torch.arange(size)[None]
-            own = own.view(len(own), *(own.shape[1] if axis == each else 1 for each in wide))
-            region.append(own if "prompt" in index else own[0])
+            entries = index[axis] if axis in index else torch.arange(size)[None]
+            entries = entries.view(len(entries), *(entries.shape[1] if axis == each else 1 for each in wide))
+            region.append(entries if "prompt" in index else entries[0])
         elif axis != "prompt":
             region.append(slice(None))
     return (*region,)
 
 
 def on_a_copy(function: Change) -> Edit:
-    """A function of a value that may write over what it is given, and may return nothing to leave it as it is.
+    """An edit from a function of a value, which may return None to leave the value as it is.
 
-    Others hold the value too (the stream out of a block is the stream into the next), so it is given a copy. To write
-    over that and return nothing is refused: it would be lost, or stand for something, and either surprises. What it
-    returns is of the value's precision and on its device; other than real floating-point numbers are refused.
+    The function gets a copy, because others hold the value too (the stream out of a block is the stream into the next).
+    Writing over the copy and returning None is refused, as are results that are not real floating-point numbers.
     """
     if not callable(function):
         raise InputError(f"expected an edit: zero(), put(value), ..., or a function of the value; got {function!r}")
@@ -147,12 +138,12 @@ def _like(value: Tensor | float, part: Tensor) -> Tensor:
     """Numbers in the precision of what they replace, and where it lies."""
     dtype = None if isinstance(value, Tensor | np.ndarray) else part.dtype
     try:
-        found = torch.as_tensor(value, dtype=dtype)
+        tensor = torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"expected a tensor or a number, got {value!r}") from error
-    if found.is_complex() or found.layout != torch.strided:
-        raise InputError(f"expected real numbers in a dense tensor, got {found.dtype} in {found.layout}")
-    return found.to(part)
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise InputError(f"expected real numbers in a dense tensor, got {tensor.dtype} in {tensor.layout}")
+    return tensor.to(part)
 
 
 def zero(**where: Index) -> SelectiveEdit:

@@ -31,9 +31,9 @@ def _spelled(character: str) -> str:
 def _ends(text: str, room: int) -> str:
     if len(text) <= room:
         return text
-    told = f"...({len(text):,} characters)..."
-    half = (room - len(told)) // 2
-    return f"{text[:half]}{told}{text[-half:]}"
+    count = f"...({len(text):,} characters)..."
+    half = (room - len(count)) // 2
+    return f"{text[:half]}{count}{text[-half:]}"
 
 
 class InputError(ValueError):

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import check_model, run
+from interp.model_inputs import check_model
+from interp.running import run
 
 _LENGTH = 16  # tokens of the text that is tried
 
@@ -30,8 +31,8 @@ def check_finite(model: Model, tokens: Tensor | None = None, target: Tensor | No
         infinite = value.isposinf() if site.endswith(".scores") else value.isinf()  # what is masked scores -infinity
         nan = value.isnan()
         if bool((nan | infinite).any()):
-            said = "NaN" if bool(nan.any()) else "infinite numbers"
-            raise InputError(f"{_weight(model)}{site} holds {said}, computed in {model.dtype}: {_advice(model)}")
+            kind = "NaN" if bool(nan.any()) else "infinite numbers"
+            raise InputError(f"{_weight(model)}{site} holds {kind}, computed in {model.dtype}: {_advice(model)}")
 
 
 def _random(d_vocab: int, n_ctx: int) -> Tensor:
@@ -41,8 +42,8 @@ def _random(d_vocab: int, n_ctx: int) -> Tensor:
 
 def _weight(model: Model) -> str:
     named = model.named_parameters() if isinstance(model, nn.Module) else ()
-    found = (name for name, weight in named if weight.is_floating_point() and not bool(weight.isfinite().all()))
-    name = next(found, None)
+    names = (name for name, weight in named if weight.is_floating_point() and not bool(weight.isfinite().all()))
+    name = next(names, None)
     return f"the weight {name} is not finite, so " if name else ""
 
 

@@ -24,11 +24,7 @@ def dimensions(index: Any) -> int:
 
 
 def for_texts(index: Any, n_texts: int, axis: str) -> list[Any]:
-    """The selector of each text: an entry or a row of an array, or else the same for all.
-
-    Raises:
-        InputError: an array without an entry or a row for each text.
-    """
+    """The selector of each text: an entry or a row of an array, or else the same for all."""
     if not dimensions(index):
         return [index] * n_texts
     if dimensions(index) > 2 or len(index) != n_texts:
@@ -43,9 +39,6 @@ def entries(index: Any, size: int, axis: str, owner: str, end: int | None = None
     """The entries that a selector names of an axis of some size; negative numbers count back from `end` (the size).
 
     Errors call the axis `axis` and say where it lies (`owner`: "in prompt 2").
-
-    Raises:
-        InputError: no whole numbers, none at all, or one outside the axis; a slice in steps of 0.
     """
     back = size if end is None else end
     if isinstance(index, slice):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.running import Tokens, as_batch, texts_of
+from interp.model_inputs import Tokens, as_batch, texts_of
 from interp.tokens import TokenBatch, Tokenizer
 
 _Window = tuple[list[int], int, int]  # its ids, the first that is scored, and which text's it is
@@ -46,7 +46,7 @@ def token_losses(
     if len(config.stacks) > 1 or config.decoder is None or config.output == "none":
         raise InputError("a loss of next tokens is of a decoder alone, with an output layer: this model is none")
     prefix, texts = _texts(model, text)
-    if short := [at for at, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
+    if short := [text_index for text_index, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
         raise InputError(
             f"a loss is of next tokens: expected texts of two tokens or more, got fewer in text {short[0]}"
         )
@@ -55,18 +55,18 @@ def token_losses(
     if not 1 <= stride < room:
         raise InputError(f"stride must lie in 1-{room - 1}, less than a window holds; got {stride}")
     windows = [
-        (prefix + own, first + len(prefix), at)
-        for at, ids in enumerate(texts)
+        (prefix + own, first + len(prefix), text_index)
+        for text_index, ids in enumerate(texts)
         for own, first in _windows(ids, room, stride)
     ]
-    found: list[list[Tensor]] = [[] for _ in texts]
+    losses: list[list[Tensor]] = [[] for _ in texts]
     per_window = config.n_ctx * config.d_vocab * model.dtype.itemsize
     n_together = max(1, budget // per_window)
     for start in range(0, len(windows), n_together):
-        some = windows[start : start + n_together]
-        for (_, _, at), values in zip(some, _scored(model, some), strict=True):
-            found[at].append(values)
-    return [torch.cat(each) for each in found]
+        batch = windows[start : start + n_together]
+        for (_, _, text_index), values in zip(batch, _scored(model, batch), strict=True):
+            losses[text_index].append(values)
+    return [torch.cat(each) for each in losses]
 
 
 def _texts(model: Model, text: Tokens) -> tuple[list[int], list[list[int]]]:

@@ -1,7 +1,7 @@
-"""What runs a model: all that reading and changing it in one call needs, whatever it is made of.
+"""The protocol of models: all that capturing and editing in one call needs.
 
-A `Transformer` is one; so is a model that another library runs. What needs more, its blocks and weights one at a time,
-takes a `Transformer` (`interp.transformer.with_parts`).
+A `Transformer` is one; so is a model that another library runs. What needs blocks and weights one at a time takes a
+`Transformer` (`interp.transformer.with_parts`).
 """
 
 from collections.abc import Mapping
@@ -56,11 +56,11 @@ class Sites(dict[str, Site], Shown):
             layered = len(parts) > 2 and parts[1].isdigit()
             alike.setdefault(".".join([parts[0], "*", *parts[2:]]) if layered else name, []).append(site)
         facts = {}
-        for name, found in alike.items():
-            sizes = zip(found[0].axes, found[0].sizes, strict=True)
+        for name, layer_sites in alike.items():
+            sizes = zip(layer_sites[0].axes, layer_sites[0].sizes, strict=True)
             axes = " ".join(axis if size is None else f"{axis}:{size}" for axis, size in sizes)
-            layers = f"{so_many(len(found), 'layer')}, " * (len(found) > 1)
-            facts[name] = f"{layers}{axes} ({found[0].meaning})"
+            layers = f"{so_many(len(layer_sites), 'layer')}, " * (len(layer_sites) > 1)
+            facts[name] = f"{layers}{axes} ({layer_sites[0].meaning})"
         return f"{so_many(len(self), 'site')}; axes come after the prompt's", facts
 
 

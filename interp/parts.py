@@ -20,8 +20,7 @@ from interp.config import (
     Transform,
     TransformerConfig,
 )
-from interp.lookup import Lookup
-from interp.positions import sinusoids
+from interp.positions import Lookup, sinusoids
 from interp.products import ACTIVATIONS, linear
 from interp.tap import UNTAPPED, Tap
 
@@ -168,16 +167,16 @@ class Mixture(nn.Module):
         x, weights = x.expand(*batch, -1), weights.expand(*batch, -1)
         if not tap.wants("experts"):
             return sum((self._one(at, x, weights) for at in range(len(self.experts))), torch.zeros_like(x))
-        each = torch.stack([self._one(at, x, weights) for at in range(len(self.experts))], -2)
-        return tap("experts", each).sum(-2)
+        outputs = torch.stack([self._one(at, x, weights) for at in range(len(self.experts))], -2)
+        return tap("experts", outputs).sum(-2)
 
     def _one(
-        self, at: int, x: Float[Tensor, "*batch d_model"], weights: Float[Tensor, "*batch expert"]
+        self, expert: int, x: Float[Tensor, "*batch d_model"], weights: Float[Tensor, "*batch expert"]
     ) -> Float[Tensor, "*batch d_model"]:
         """What one expert adds; it reads only the positions that use it."""
-        uses = weights[..., at] != 0
+        uses = weights[..., expert] != 0
         out = torch.zeros_like(x)
-        out[uses] = self.experts[at](x[uses]) * weights[..., at][uses][:, None]
+        out[uses] = self.experts[expert](x[uses]) * weights[..., expert][uses][:, None]
         return out
 
 

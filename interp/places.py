@@ -25,10 +25,10 @@ def sites(model: Model) -> Sites:
 @lru_cache(maxsize=16)
 def sites_of(config: TransformerConfig) -> Mapping[str, Site]:
     """All sites of a transformer that is made as `config` says."""
-    found = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
+    sites = [site for name, stack in config.stacks.items() for site in _stack_sites(name, stack)]
     if config.output != "none":
-        found.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
-    return {site.name: site for site in found}
+        sites.append(Site("logits", ("position", "d_vocab"), (None, config.d_vocab), "scores of the next token"))
+    return {site.name: site for site in sites}
 
 
 def _stack_sites(name: str, config: StackConfig) -> Iterable[Site]:
@@ -98,20 +98,20 @@ def matching(model: Model, patterns: str | Iterable[str]) -> list[str]:
     Raises:
         InputError: a pattern that matches no site.
     """
-    known = model.sites
-    found: dict[str, None] = {}
+    sites = model.sites
+    names: dict[str, None] = {}
     for pattern in patterns if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]:
         if not isinstance(pattern, str):
             raise InputError(f"expected the name of a site, got {pattern!r}: interp.sites(model) lists them")
-        hits = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        hits = [pattern] if pattern in sites else [name for name in sites if fnmatchcase(name, pattern)]
         if not hits:
-            raise InputError(_no_site(pattern, model.config, known))
-        found.update(dict.fromkeys(hits))
-    return list(found)
+            raise InputError(_no_site(pattern, model.config, sites))
+        names.update(dict.fromkeys(hits))
+    return list(names)
 
 
-def _no_site(pattern: str, config: TransformerConfig, known: Iterable[str]) -> str:
+def _no_site(pattern: str, config: TransformerConfig, sites: Iterable[str]) -> str:
     layers = ", ".join(f"{name} layers 0-{stack.n_layers - 1}" for name, stack in config.stacks.items())
-    near = get_close_matches(pattern, [*known], n=1)
+    near = get_close_matches(pattern, [*sites], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"no site {pattern!r}: this model has {layers}; interp.sites(model) lists them{hint}"

@@ -8,8 +8,19 @@ from torch import Tensor, nn
 
 from interp.config import Alibi, Buckets, Interpolated, Rotary, Sinusoidal, StackConfig, Stretched, Yarn
 from interp.errors import InputError
-from interp.lookup import Lookup
 from interp.sight import Sight
+
+
+class Lookup(nn.Embedding):
+    """A table of vectors, which is not drawn where it has a shape and no memory: torch would import its compiler first.
+
+    That takes a second, and weights that are read from a file are never drawn.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw from N(0, 1)."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 def sinusoids(
@@ -72,8 +83,8 @@ def frequencies(rotary: Rotary, dims: int, device: torch.device) -> tuple[Float[
                 low, high = math.floor(low), math.ceil(high)
             low, high = max(low, 0), min(high, dims - 1)
             ramp = torch.arange(dims // 2, device=device, dtype=torch.float32) - low
-            kept = 1 - (ramp / (high - low or 0.001)).clamp(0, 1)
-            return 1.0 / (factor * rotary.base**exponent) * (1 - kept) + plain * kept, length
+            unscaled = 1 - (ramp / (high - low or 0.001)).clamp(0, 1)
+            return 1.0 / (factor * rotary.base**exponent) * (1 - unscaled) + plain * unscaled, length
 
 
 class Slopes(nn.Module):
@@ -91,9 +102,9 @@ class Slopes(nn.Module):
 def slopes(n_heads: int, device: torch.device | None = None) -> Float[Tensor, " head"]:
     """2**(-8/n), 2**(-16/n), ... for n a power of 2; else the power below's, then every other of the one above's."""
     power = 2 ** math.floor(math.log2(n_heads))
-    found = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    found += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
-    return torch.tensor(found, device=device)
+    values = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    values += [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
+    return torch.tensor(values, device=device)
 
 
 class BucketBias(nn.Module):

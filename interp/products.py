@@ -1,7 +1,7 @@
-"""Which kernel makes a product of matrices? torch's own is MKL's, which knows few processors by their name.
+"""Matrix products by the faster kernel: MKL, torch's own, is slow on processors that it does not know by name.
 
-On others it leaves half of them idle: on an AMD processor with AVX-512 one thread multiplies 115 to 120 float32 GFLOP/s
-with MKL and 250 to 270 with oneDNN, which is in torch too and asks what the processor can do. Both round in float32.
+On an AMD processor with AVX-512 one thread multiplies 115 to 120 float32 GFLOP/s with MKL and 250 to 270 with oneDNN,
+which torch includes too. Both round in float32.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ def linear(
 ) -> Float[Tensor, "*batch d_out"]:
     """x Wᵀ + b, as `torch.nn.functional.linear`, by the faster kernel where there is one.
 
-    What goes through an activation `then` does so in the same kernel, where no gradients are kept: by itself GPT-2's
-    takes an eighth of the product before it, and half where its memory is new.
+    Without gradients the same kernel applies the activation `then`: alone, GPT-2's takes an eighth of the product's
+    time, and half if its memory is new.
     """
     if not _faster(x, weight):
         return _through(then, F.linear(x, weight, bias))
@@ -46,9 +46,9 @@ def linear(
         return _through(then, _Linear.apply(x, weight.view_as(weight), bias))
     rows = x.flatten(0, -2)
     step = max(_FEWEST, 1 << max(0, len(rows).bit_length() - _STEPS))
-    more = -len(rows) % step
-    found = _onednn(F.pad(rows, (0, 0, 0, more)) if more else rows, weight, bias, then)
-    return found.resize_(*x.shape[:-1], len(weight))  # cut in place: no view of something longer
+    padding = -len(rows) % step
+    product = _onednn(F.pad(rows, (0, 0, 0, padding)) if padding else rows, weight, bias, then)
+    return product.resize_(*x.shape[:-1], len(weight))  # cut in place: no view of something longer
 
 
 def _through(activation: Activation | None, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""One call of a model that reads and changes what it is asked to, and leaves nothing behind."""
+"""One call of a model that captures and edits activations, and leaves nothing behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from interp.edits import Change, SelectiveEdit, on_a_copy
 from interp.errors import InputError
 from interp.model import Model
+from interp.model_inputs import Tokens, as_batch, as_batches, as_target, check_model, target_tokenizer, texts_of  # noqa: F401
 from interp.places import matching
 from interp.showing import DataFrame, Figure, Shown, drawn, listed, so_many, viewed
 from interp.tap import AllSeen, Edit, Tap
-from interp.tokens import Text, TokenBatch, Tokenizer, said_of
+from interp.tokens import TokenBatch, said_of
 
-Tokens = str | Sequence[Text] | TokenBatch | Tensor
 Edits = Mapping[str, Change | SelectiveEdit]  # by a site's name or a glob
 
 
@@ -75,23 +75,23 @@ class Run(Shown):
         prompt, column = (each.cpu() for each in batch.mask.nonzero(as_tuple=True))
         ids = batch.ids.cpu()[prompt, column]
         table = {"prompt": prompt.numpy(), "position": batch.positions.cpu()[prompt, column].numpy()}
-        found = pd.DataFrame({**table, "id": ids.numpy(), "token": self._labels(ids.tolist(), batch)})
+        table_rows = pd.DataFrame({**table, "id": ids.numpy(), "token": self._labels(ids.tolist(), batch)})
         if self._logits is None:
-            return found
+            return table_rows
         if self._logits.shape[:-1] != batch.ids.shape:
             raise InputError(
                 f"these logits have shape {tuple(self._logits.shape)}, with axes that an edit added: a table is of "
                 f"{tuple(batch.ids.shape)} prompts and positions alone"
             )
-        said = self._logits.detach().cpu().double().log_softmax(-1)
-        best = said[prompt, column].max(-1)
-        found["predicted_id"] = best.indices.numpy()
-        found["predicted"] = self._labels(best.indices.tolist(), batch)
-        found["probability"] = best.values.exp().numpy()
+        logs = self._logits.detach().cpu().double().log_softmax(-1)
+        best = logs[prompt, column].max(-1)
+        table_rows["predicted_id"] = best.indices.numpy()
+        table_rows["predicted"] = self._labels(best.indices.tolist(), batch)
+        table_rows["probability"] = best.values.exp().numpy()
         if causal:
-            own = said[prompt, (column - 1).clamp(min=0), ids].numpy()
-            found["log_probability"] = np.where(found["position"] == 0, np.nan, own)
-        return found
+            given_before = logs[prompt, (column - 1).clamp(min=0), ids].numpy()
+            table_rows["log_probability"] = np.where(table_rows["position"] == 0, np.nan, given_before)
+        return table_rows
 
     def figure(self, site: str | None = None, prompt: int = 0, **how: Any) -> Figure:
         """The attention of each head where a pattern was captured; else how well each token was foretold.
@@ -134,8 +134,8 @@ class Run(Shown):
         stack, layer, *_ = site.split(".")
         where = "cross-attention " if ".cross_attn." in site else f"{stack} " if self.target is not None else ""
         heads = {f"{where}L{layer}.H{at}": each for at, each in enumerate(shown.pattern)}
-        said = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
-        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**said, **how})
+        labels = {"label": "attention", "axes_labels": ("from", "to"), "asks": "Where does each head look?"}
+        return drawn("best_heads", heads, queries=shown.queries, keys=shown.keys, **{**labels, **how})
 
     def _check_prompt(self, prompt: int) -> None:
         if not 0 <= prompt < len(self.tokens.ids):
@@ -182,11 +182,7 @@ class Run(Shown):
 
 
 def captured(activations: Mapping[str, Tensor], site: str) -> Tensor:
-    """The activation at `site`.
-
-    Raises:
-        InputError: it was not captured.
-    """
+    """The activation at `site`."""
     if site not in activations:
         near = get_close_matches(str(site), activations, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f" (captured: {', '.join(activations) or 'nothing'})"
@@ -244,16 +240,12 @@ def run(
 
 
 def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, Edit]:
-    """Each site's edit in a call that reads these texts; of several for one site the last.
-
-    Raises:
-        InputError: unknown sites, axes that a site lacks, positions outside a text.
-    """
+    """Each site's edit in a call that reads these texts; of several for one site the last."""
     if not isinstance(edits, Mapping):
         raise InputError(f'expected edits by site, as {{"decoder.0.attn.z": zero(head=5)}}; got {edits!r}')
-    known = model.sites
+    sites = model.sites
     return {
-        name: change.bind(known[name], counted(model, name, batch, decoded))
+        name: change.bind(sites[name], counted(model, name, batch, decoded))
         if isinstance(change, SelectiveEdit)
         else on_a_copy(change)
         for pattern, change in edits.items()
@@ -264,124 +256,6 @@ def bound(model: Model, edits: Edits, batch: TokenBatch, decoded: TokenBatch | N
 def counted(model: Model, site: str, batch: TokenBatch, decoded: TokenBatch | None) -> dict[str, TokenBatch]:
     """The text whose positions each axis of a site counts; keys of cross-attention are the encoder's."""
     first = next(iter(model.config.stacks))
-    own = batch if decoded is None or site.startswith(f"{first}.") else decoded
-    keys = batch if ".cross_attn." in site else own
-    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else own, "query": own, "key": keys}
-
-
-def as_batches(model: Model, tokens: Tokens, target: Tokens | None) -> tuple[TokenBatch, TokenBatch | None]:
-    """What the first stack reads and, where there are two, what the decoder reads.
-
-    Raises:
-        InputError: as `as_batch`; a target that is missing, not wanted, or not one for each text.
-    """
-    batch, n_stacks = as_batch(model, tokens, pairs=True), len(model.config.stacks)
-    if n_stacks == 1:
-        if target is not None:
-            raise InputError("this model has one stack, which reads one text: expected no target")
-        return batch, None
-    if target is None:
-        raise InputError(
-            "this model has an encoder and a decoder: give target=, what the decoder reads (a text, or ids that begin "
-            f"with its start id {model.config.target_start})"
-        )
-    decoded = as_target(model, target)
-    n_texts = len(batch.ids)
-    if len(decoded.ids) not in {1, n_texts}:
-        raise InputError(f"expected one target for each of {n_texts} texts, or one for all; got {len(decoded.ids)}")
-    return batch, decoded if len(decoded.ids) == n_texts else decoded.repeated(n_texts)
-
-
-def check_model(model: Any) -> None:
-    """Refuse what is no model, such as its name.
-
-    Raises:
-        InputError: it is none.
-    """
-    if not hasattr(model, "config"):
-        load = f"models.load({model!r})" if isinstance(model, str) else 'models.load("default")'
-        raise InputError(f"expected a model, as {load} gives it; got {model!r}")
-
-
-def texts_of(given: Any) -> Sequence[Text]:
-    """One text, or a list of texts or pairs of texts, as a list.
-
-    Raises:
-        InputError: something else, such as ids in a list.
-    """
-    texts = [given] if isinstance(given, str) else given
-    expected = "expected a text, a list of texts or of pairs of them, or ids as a tensor"
-    if not isinstance(texts, Sequence) or isinstance(texts, bytes):
-        raise InputError(f"{expected}; got {texts!r}, of type {type(texts).__name__}")
-    for text in texts:
-        if not all(isinstance(each, str) for each in (text if isinstance(text, tuple) and len(text) == 2 else [text])):
-            raise InputError(f"{expected}; got {text!r} in the list, of type {type(text).__name__}")
-    return texts
-
-
-def as_target(model: Model, target: Tokens) -> TokenBatch:
-    """`target` as the decoder reads it: text with the decoder's start id before it and no end after it.
-
-    Raises:
-        InputError: as `as_batch`.
-    """
-    if not isinstance(target, TokenBatch | Tensor):
-        texts = texts_of(target)
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError("a decoder reads single texts: expected no pair of texts as a target")
-        target = TokenBatch.from_texts(texts, target_tokenizer(model))
-    return as_batch(model, target, "decoder")
-
-
-def target_tokenizer(model: Model) -> Tokenizer:
-    """What makes a decoder's input of text: its start id, what stands before every target, and no end.
-
-    Raises:
-        InputError: the model has no tokenizer, or no start id.
-    """
-    tokenizer, start = model.target_tokenizer, model.config.target_start
-    if tokenizer is None or start is None:
-        lacking = "tokenizer" if tokenizer is None else "start id"
-        raise InputError(f"this model has no {lacking} for its decoder: give target ids instead of text")
-    # twice where targets begin with the start id itself: in training the start id stood before whole targets
-    return tokenizer.around((start, *tokenizer.prefix), ())
-
-
-def as_batch(model: Model, tokens: Tokens, stack: str | None = None, *, pairs: bool = False) -> TokenBatch:
-    """`tokens` as a batch on the model's device, as `stack` reads it, by default the first.
-
-    Raises:
-        InputError: text without a tokenizer, a text longer than the context, ids outside the vocabulary, pairs of texts
-            that the model tells apart where `pairs` are not expected.
-    """
-    check_model(model)
-    if isinstance(tokens, TokenBatch):
-        batch = tokens
-    elif isinstance(tokens, Tensor):
-        batch = TokenBatch.from_ids(tokens)
-    elif model.tokenizer is None:
-        raise InputError("this model has no tokenizer: give ids (a tensor, prompt x position) instead of text")
-    else:
-        batch = TokenBatch.from_texts(texts_of(tokens), model.tokenizer)
-    config = model.config.stacks[stack or next(iter(model.config.stacks))]
-    n_ctx, d_vocab = config.n_ctx, config.d_vocab
-    longest = int(batch.lengths.max())
-    if longest > n_ctx:
-        raise InputError(f"a text of {longest} tokens is longer than the model's context of {n_ctx}: shorten it")
-    low, high = int(batch.ids.min()), int(batch.ids.max())
-    if low < 0 or high >= d_vocab:
-        raise InputError(f"token ids must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
-    return _segmented(batch, config.n_token_types, pairs=pairs).to(model.device)
-
-
-def _segmented(batch: TokenBatch, n_token_types: int, *, pairs: bool) -> TokenBatch:
-    """The batch with segments only where a model tells them apart."""
-    if batch.segments is None:
-        return batch
-    if n_token_types < 2:
-        return replace(batch, segments=None)
-    if not pairs:
-        raise InputError("pairs of texts are read by `run` alone: give single texts here")
-    if int(batch.segments.min()) < 0 or int(batch.segments.max()) >= n_token_types:
-        raise InputError(f"segments must lie in 0-{n_token_types - 1}, got up to {int(batch.segments.max())}")
-    return batch
+    read = batch if decoded is None or site.startswith(f"{first}.") else decoded
+    keys = batch if ".cross_attn." in site else read
+    return {"position": keys if site.endswith((".k", ".v", ".rot_k")) else read, "query": read, "key": keys}

@@ -12,8 +12,8 @@ from interp.attention import Attention
 from interp.config import Learned
 from interp.errors import InputError
 from interp.model import Model
+from interp.model_inputs import Tokens, as_batch
 from interp.parts import Embedding, Output
-from interp.running import Tokens, as_batch
 from interp.tokens import Tokenizer
 
 
@@ -80,6 +80,15 @@ class LayerWeights:
             return torch.stack([*self])
 
 
+def _of_layers(name: str, axes: str, meaning: str) -> Any:
+    def weights(stack: "Weights") -> LayerWeights:
+        layers = stack.weighted()[1]
+        getattr(layers[0], name)  # says so where there is no such weight
+        return LayerWeights(name, axes, len(layers), lambda layer: getattr(layers[layer], name))
+
+    return property(weights, doc=meaning)
+
+
 class Weights:
     """What a stack, and a model for its last one, calls its weights; where there is no such weight, it says so."""
 
@@ -106,50 +115,14 @@ class Weights:
             raise InputError(f"this stack has no W_pos: its positions are told by {kind}, not by trained embeddings")
         return embed.position.weight[positions.first :]
 
-    @property
-    def W_Q(self) -> LayerWeights:
-        """What each head asks with."""
-        return self._each("W_Q", "layer head d_model d_head")
-
-    @property
-    def W_K(self) -> LayerWeights:
-        """What each key/value head answers with."""
-        return self._each("W_K", "layer kv_head d_model d_head")
-
-    @property
-    def W_V(self) -> LayerWeights:
-        """What each key/value head reads from the positions it attends to."""
-        return self._each("W_V", "layer kv_head d_model d_head")
-
-    @property
-    def W_O(self) -> LayerWeights:
-        """What each head writes into the residual stream."""
-        return self._each("W_O", "layer head d_head d_model")
-
-    @property
-    def b_Q(self) -> LayerWeights:
-        """The bias of each head's queries."""
-        return self._each("b_Q", "layer head d_head")
-
-    @property
-    def b_K(self) -> LayerWeights:
-        """The bias of each key/value head's keys."""
-        return self._each("b_K", "layer kv_head d_head")
-
-    @property
-    def b_V(self) -> LayerWeights:
-        """The bias of each key/value head's values."""
-        return self._each("b_V", "layer kv_head d_head")
-
-    @property
-    def b_O(self) -> LayerWeights:
-        """The bias of each layer's attention, which all its heads share."""
-        return self._each("b_O", "layer d_model")
-
-    def _each(self, name: str, axes: str) -> LayerWeights:
-        layers = self.weighted()[1]
-        getattr(layers[0], name)  # says so where there is no such weight
-        return LayerWeights(name, axes, len(layers), lambda layer: getattr(layers[layer], name))
+    W_Q = _of_layers("W_Q", "layer head d_model d_head", "What each head asks with.")
+    W_K = _of_layers("W_K", "layer kv_head d_model d_head", "What each key/value head answers with.")
+    W_V = _of_layers("W_V", "layer kv_head d_model d_head", "What each key/value head reads.")
+    W_O = _of_layers("W_O", "layer head d_head d_model", "What each head writes into the residual stream.")
+    b_Q = _of_layers("b_Q", "layer head d_head", "The bias of each head's queries.")  # noqa: N815
+    b_K = _of_layers("b_K", "layer kv_head d_head", "The bias of each key/value head's keys.")  # noqa: N815
+    b_V = _of_layers("b_V", "layer kv_head d_head", "The bias of each key/value head's values.")  # noqa: N815
+    b_O = _of_layers("b_O", "layer d_model", "The bias of each layer's attention.")  # noqa: N815
 
 
 class Shortcuts(Weights):

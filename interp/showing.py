@@ -1,8 +1,7 @@
-"""How does a result show itself? A few lines on a terminal, the same in a notebook, a long table, a figure.
+"""How results show themselves: a few lines in a terminal or notebook, a long table, a figure.
 
-Nothing is drawn here: a figure is asked for by its name in `FIGURES`, and what a notebook shows to be pointed at of
-`VIEWER`; either is loaded when someone wants it, as pandas asks its plotting backend. That is the one arrow that points
-out of this package, and it hands over tables and results.
+Nothing is drawn here. Figures are functions of the module `FIGURES`, and `VIEWER` draws what a notebook shows to be
+pointed at; both are loaded on demand, as pandas loads its plotting backend. They get tables and results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +26,12 @@ __all__ = ["FIGURES", "VIEWER", "DataFrame", "Figure", "Shown", "drawn", "listed
 
 
 class Shown:
-    """A result that says in a few lines what it is: a title, and facts by name, of which `most` are shown."""
+    """A result that shows itself in a few lines: a title, and at most `most` facts by name."""
 
     most = 12
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """What there is to see at a glance; cheap, whatever the result's size."""
+        """A title and facts by name; cheap, whatever the result's size."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -52,8 +51,8 @@ class Shown:
 
 def _short(title: str, facts: Mapping[str, str], most: int) -> tuple[str, dict[str, str]]:
     """One line each, not too long, and not too many."""
-    kept = {_line(name): _line(text) for name, text in [*facts.items()][:most]}
-    return _line(title), kept | ({"…": f"{len(facts) - most} more"} if len(facts) > most else {})
+    lines = {_line(name): _line(text) for name, text in [*facts.items()][:most]}
+    return _line(title), lines | ({"…": f"{len(facts) - most} more"} if len(facts) > most else {})
 
 
 def _line(text: str) -> str:
@@ -68,8 +67,8 @@ def so_many(count: int, noun: str) -> str:
 
 def listed(names: Sequence[str], most: int = 6) -> str:
     """The first few names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    n_more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def signed(value: float) -> str:
@@ -78,11 +77,7 @@ def signed(value: float) -> str:
 
 
 def drawn(figure: str, *args: Any, asks: str | None = None, **how: Any) -> Figure:
-    """The figure of that name, drawn; `asks` is its title, where nothing else is asked for.
-
-    Raises:
-        InputError: what draws is not installed, or another package of its name hides it.
-    """
+    """The figure of that name, drawn; `asks` is its title, where nothing else is asked for."""
     try:
         draw = _of(FIGURES, figure)
     except (ImportError, AttributeError) as error:

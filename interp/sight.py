@@ -1,4 +1,4 @@
-"""Who may attend to whom: the causal mask, padding and positions of one call, made once and shared by all layers."""
+"""Who may attend to whom: causal mask, padding and positions of one call, shared by all layers."""
 
 from dataclasses import dataclass, replace
 
@@ -53,13 +53,13 @@ class Sight:
     def mask(self) -> Bool[Tensor, "prompt 1 query key"]:
         """True where a query may attend. A padded query sees itself, so that no row is without a key."""
         distance = self.distance()
-        seen = distance <= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        visible = distance <= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.reach is not None:
-            seen = seen & (distance.abs() <= self.reach)
+            visible = visible & (distance.abs() <= self.reach)
         if self.padding is not None:
-            seen = seen & self.padding[:, None, :]
-            seen = seen if self.across else seen | (distance == 0)
-        return seen[:, None]
+            visible = visible & self.padding[:, None, :]
+            visible = visible if self.across else visible | (distance == 0)
+        return visible[:, None]
 
     def for_kernel(self, batch: torch.Size) -> tuple[Bool[Tensor, "flat 1 query key"] | None, bool]:
         """The mask for leading axes `batch` flattened into one, and whether the kernel's own causal mode is enough."""

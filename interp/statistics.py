@@ -56,19 +56,17 @@ def estimate(
     """Ratio sum(totals) / sum(weights) a column, against the baseline's on the same groups or against nothing.
 
     The interval is the studentised bootstrap over groups (Efron & Tibshirani 1993, 12.5), with the delta-method error
-    of a ratio or a difference of two. Of three to seven groups it is Student's, of the same error: of so few that are
-    drawn again, some draws hardly vary, and bounds in units of their error are anything. `p` is Student's t with
-    groups - 1 degrees of freedom, of t or of a t freed from what the groups' skewness does to it (Hall 1992), whichever
-    says less: Hall's transformation only ever adds doubt here, since far out its cube calls t larger than it is. Where
-    all n groups say the same, to a millionth, p is that of a sign test, 2^-n, and the interval that of n + 1 groups of
-    which one says 0; where all say 0, nothing tells how large another might be, and it is 0 to 0. Columns without
-    weight are NaN; in a column with weight in fewer than two groups the value stands and the rest is NaN, in two the
-    interval is.
+    of a ratio or a difference of two. For three to seven groups it is Student's, with the same error: some draws of so
+    few hardly vary, and bounds in units of their error are arbitrary. `p` is Student's t with groups - 1 degrees of
+    freedom, of t or of Hall's t without the groups' skewness (1992), whichever is less certain: far out, Hall's cube
+    overstates t. If all n groups agree to a millionth, p is that of a sign test, 2^-n, and the interval that of n + 1
+    groups of which one says 0; if all say 0, it is 0 to 0. Columns without weight are NaN. With weight in one group
+    only the value is defined, in two groups all but the interval.
 
     Args:
         totals, weights, baseline_totals, baseline_weights: group x column.
         present: which groups were observed (in every column, or group x column); by default those with weight in it.
-            Say it where weights are differences, which may be nothing in a group that was observed.
+            Give it if weights are differences, which may be 0 in an observed group.
         seed: of the resampling.
     """
     beside = [] if baseline_totals is None or baseline_weights is None else [baseline_totals, baseline_weights]
@@ -93,8 +91,8 @@ def ratio(totals: Array, weights: Array) -> tuple[Array, Array, Array]:
     """
     groups = (weights > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        (found,), _, error = _to_first_order(np.stack([totals, weights]), (1,), groups)
-    return found, error, groups
+        (ratios,), _, error = _to_first_order(np.stack([totals, weights]), (1,), groups)
+    return ratios, error, groups
 
 
 def _to_first_order(full: Array, signs: Sequence[int], n_groups: Array) -> tuple[Array, Array, Array]:
@@ -145,9 +143,9 @@ def _unskewed(t: Array, influence: Array) -> Array:
 
 @dataclass(frozen=True)
 class Shares:
-    """What share of a whole difference each column carries, over `n` pairs; every field has one value a column.
+    """The share of a whole difference in each column, over `n` pairs; 1 is the whole. Fields have one value a column.
 
-    1 is the whole, 0 nothing. `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
+    `low` and `high` bound `value` at 95%; `p` is two-sided, for value != 0.
     """
 
     value: Array
@@ -160,24 +158,25 @@ class Shares:
 def shares(effects: Array, wholes: Array, *, clusters: Sequence[Sequence[object]] = (), seed: int = 0) -> Shares:
     """Sum of a column's effects over the sum of the wholes, over the pairs in which it has an effect (not NaN).
 
-    A pair whose whole difference is 0 is a pair like any other: its effect counts above, it adds nothing below, and it
-    is one of the `n` that are resampled. Leaving it out would call a share larger the less its pairs differ.
+    A pair whose whole difference is 0 counts like any other: its effect adds to the numerator, and it is resampled.
+    Without such pairs a share would be larger the less its pairs differ.
 
     Args:
         effects: pair x column, or pair x anything that broadcasts; NaN where a pair lacks the column.
         wholes: of each pair.
-        clusters: ways in which pairs are related, each with a name a pair: those of one name are not independent. Error
+        clusters: ways in which pairs are related, each with a name a pair: pairs of one name are not independent. Error
             and test are then of crossed clusters (Cameron, Gelbach & Miller 2011), Student's t with one degree less
-            than the fewest clusters. A way with fewer than eight names is taken as fixed: the finding is about these.
+            than the fewest clusters. A way with fewer than eight names is fixed: the finding is about these names.
         seed: of the resampling.
     """
     totals, weights, there = _over_pairs(effects, wholes)
-    found = estimate(totals, weights, present=there, seed=seed)
-    value, low, high = (each + 0.0 for each in (found.value, found.low, found.high))  # nothing of a negative whole is 0
-    p, crossed = found.two_sided, [each for each in clusters if len({*each}) >= FEWEST_CLUSTERS]
+    estimates = estimate(totals, weights, present=there, seed=seed)
+    # nothing of a negative whole is 0
+    value, low, high = (each + 0.0 for each in (estimates.value, estimates.low, estimates.high))
+    p, crossed = estimates.two_sided, [each for each in clusters if len({*each}) >= FEWEST_CLUSTERS]
     if crossed:
         with np.errstate(divide="ignore", invalid="ignore"):
-            influence = (totals - found.value * weights) / weights.sum(0)
+            influence = (totals - estimates.value * weights) / weights.sum(0)
             error = np.maximum(_crossed_error(influence, crossed), 0)
             degrees = min(len({*each}) for each in crossed) - 1
             apart = special.stdtrit(degrees, 0.975) * error
@@ -194,10 +193,10 @@ def _crossed_error(influence: Array, clusters: Sequence[Sequence[object]]) -> Ar
     """
     total, alone = np.zeros(influence.shape[1]), []
     for size in range(1, len(clusters) + 1):
-        for some in combinations(clusters, size):
-            names = {name: at for at, name in enumerate(dict.fromkeys(zip(*some, strict=True)))}
+        for ways in combinations(clusters, size):
+            names = {name: at for at, name in enumerate(dict.fromkeys(zip(*ways, strict=True)))}
             sums = np.zeros((len(names), influence.shape[1]))
-            np.add.at(sums, [names[name] for name in zip(*some, strict=True)], influence)
+            np.add.at(sums, [names[name] for name in zip(*ways, strict=True)], influence)
             variance = (sums**2).sum(0) * len(names) / max(len(names) - 1, 1)
             total += variance if size % 2 else -variance
             alone += [variance] if size == 1 else []
@@ -233,9 +232,9 @@ class Contrast:
 def contrast(totals: Array, weights: Array, signs: Sequence[int], *, seed: int = 0) -> Contrast:
     """Signed sum of the ratios sum(totals) / sum(weights), on the same groups: a difference of gains is one of four.
 
-    Interval and p are made as in `estimate`. Ratios that are the same in every group cancel exactly if they stand
-    beside each other: what is compared with itself differs by 0, with p 1. Columns in which a ratio has no weight are
-    NaN; in a column with fewer than two groups the value stands and the rest is NaN, with two the interval is.
+    Interval and p are as in `estimate`. Equal neighbouring ratios cancel exactly: what is compared with itself differs
+    by 0, with p 1. Columns in which a ratio has no weight are NaN. With one group only the value is defined, with two
+    all but the interval.
 
     Args:
         totals, weights: ratio x group x column. A group counts in a column where any ratio has weight in it.
@@ -303,19 +302,22 @@ def _studentised_quantiles(
         return low, high
     draws = random.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     step = _BLOCK // len(_pairs(len(full)))
-    for at in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
-        own = slice(at, at + step)
-        if not (many := n_groups[own] >= _FEWEST_DRAWN).any():
+    for begin in range(0, value.shape[0], step):  # columns a block: memory stays small for any table
+        columns = slice(begin, begin + step)
+        if not (enough := n_groups[columns] >= _FEWEST_DRAWN).any():
             continue
-        block = full[:, :, own]
+        block = full[:, :, columns]
         sums = np.einsum("rg,kgc->krc", draws, block, optimize=True)
         squares = np.einsum("rg,kgc->krc", draws, _products(block), optimize=True)
-        ratios, error = _ratios(sums, squares, signs, n_groups[own])
-        t = (_signed(signs, ratios) - value[own]) / error
+        ratios, error = _ratios(sums, squares, signs, n_groups[columns])
+        t = (_signed(signs, ratios) - value[columns]) / error
         # a replicate that drew hardly any group with a difference in it has no error to be measured by
-        t = np.where(error <= 1e-3 * plain_error[own], 0.0, t)
+        t = np.where(error <= 1e-3 * plain_error[columns], 0.0, t)
         drawn = _quantiles(t)
-        low[own], high[own] = np.where(many, drawn[0], low[own]), np.where(many, drawn[1], high[own])
+        low[columns], high[columns] = (
+            np.where(enough, drawn[0], low[columns]),
+            np.where(enough, drawn[1], high[columns]),
+        )
     return low, high
 
 
@@ -331,8 +333,9 @@ def _quantiles(t: Array) -> tuple[Array, Array]:
 def mean_interval(values: Array, *, seed: int = 0) -> tuple[float, float, float, float]:
     """Mean of independent observations (prompts), its studentised 95% interval, and a two-sided p for mean != 0."""
     values = np.asarray(values, dtype=float)[:, None]
-    found = estimate(values, np.ones_like(values), seed=seed)
-    value, low, high, p = (float(each[0]) for each in (found.value, found.low, found.high, found.two_sided))
+    estimates = estimate(values, np.ones_like(values), seed=seed)
+    columns = estimates.value, estimates.low, estimates.high, estimates.two_sided
+    value, low, high, p = (float(column[0]) for column in columns)
     return value, low, high, p
 
 

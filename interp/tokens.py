@@ -27,11 +27,7 @@ Made = TypeVar("Made")
 
 
 def tokenizing(work: Callable[[], Made]) -> Made:
-    """What the tokenizers' library makes; it raises nothing narrower than `Exception`, and panics beside that.
-
-    Raises:
-        InputError: what the library says, as a line.
-    """
+    """What the tokenizers' library makes; it raises nothing narrower than `Exception`, and panics beside that."""
     try:
         return work()
     except InputError:
@@ -51,7 +47,7 @@ class Pieces:
 
 
 class Tokenizer:
-    """A `tokenizers` tokenizer that never cuts or pads, and knows which special tokens it puts around a text.
+    """A `tokenizers` tokenizer that never truncates or pads.
 
     `prefix` and `suffix` are the ids before and after every single text (`<s>`, `[CLS]` and `[SEP]`, or nothing).
     """
@@ -62,9 +58,9 @@ class Tokenizer:
         backend.no_padding()
         self.backend = backend
         probe = _encoded(backend, "a A 0 .")  # any text: only the special tokens around it count
-        own = [at for at, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
-        self.prefix: tuple[int, ...] = tuple(probe.ids[: own[0]])
-        self.suffix: tuple[int, ...] = tuple(probe.ids[own[-1] + 1 :])
+        inner = [at for at, special in enumerate(probe.special_tokens_mask) if not special] or [len(probe.ids)]
+        self.prefix: tuple[int, ...] = tuple(probe.ids[: inner[0]])
+        self.suffix: tuple[int, ...] = tuple(probe.ids[inner[-1] + 1 :])
         if add_start is not None and not self.prefix:
             self.prefix = (add_start,)
 
@@ -75,7 +71,7 @@ class Tokenizer:
 
     @cached_property
     def largest_id(self) -> int:
-        """The largest id that ordinary text becomes; tokens that stand for no text (for an image) may lie beyond."""
+        """The largest id of ordinary text; tokens that stand for no text (for an image) may lie beyond."""
         added = self.backend.get_added_tokens_decoder()
         other = {id for id, token in added.items() if token.special} - {*self.prefix, *self.suffix}
         return max({*self.backend.get_vocab(with_added_tokens=True).values()} - other, default=0)
@@ -99,7 +95,7 @@ class Tokenizer:
         return next((id for id, token in added.items() if token.content in {"[MASK]", "<mask>"}), None)
 
     def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "Tokenizer":
-        """The same with other special tokens around every text."""
+        """This tokenizer with other special tokens around every text."""
         other = Tokenizer(self.backend)
         other.prefix, other.suffix = prefix, suffix
         return other
@@ -114,7 +110,7 @@ class Tokenizer:
         return [*self.prefix, *self.pieces(text).ids, *self.suffix]
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Token ids of two texts that are read as one, with the special tokens that the model expects, and segments."""
+        """Token ids of two texts that are read as one, with the model's special tokens, and segments."""
         encoding = _encoded(self.backend, first, second)
         alone = [token for token in self.prefix if token not in encoding.ids[:1]]  # what its own template does not add
         return [*alone, *encoding.ids], [0] * len(alone) + encoding.type_ids
@@ -146,21 +142,18 @@ class Tokenizer:
         return self._character([id])[1]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        """Tokens of one text as a person reads them: as `label`, but for characters that are in parts.
-
-        Such a character stands in the place of its first part, and `⋯` in those of the rest.
-        """
-        found, at = [], 0
-        while at < len(ids):
-            size, text = self._character(ids[at : at + _PARTS])
-            found += [text, *["⋯"] * (size - 1)]
-            at += size
-        return found
+        """The `label` of each token of a text; of a character in several tokens, the character and then `⋯`."""
+        labels, begin = [], 0
+        while begin < len(ids):
+            size, text = self._character(ids[begin : begin + _PARTS])
+            labels += [text, *["⋯"] * (size - 1)]
+            begin += size
+        return labels
 
     def _character(self, ids: Sequence[int]) -> tuple[int, str]:
-        """How many of some tokens, from the first on, it takes to say whole characters, and what they say.
+        """How many tokens, from the first on, make up whole characters, and these characters.
 
-        A part of a character that the rest does not make whole is 1, and stands as the vocabulary has it.
+        A part of a character that the next tokens do not complete is 1 token, written as in the vocabulary.
         """
         first, decoder = self.backend.id_to_token(int(ids[0])), self.backend.decoder
         if first is None:
@@ -189,10 +182,10 @@ class Tokenizer:
         return ids[0]
 
     def continuation(self, text: str) -> tuple[int, ...]:
-        """Token ids of `text` where it follows other text: no space is put before it that it does not have itself.
+        """Token ids of `text` after other text, without a space that it does not begin with.
 
-        Some tokenizers put a space before every text; so the pieces are read off after a sign with which `text` does
-        not merge: one of another kind than its own first.
+        Some tokenizers put a space before every text, so the pieces are read off after a sign that does not merge with
+        `text`: of another kind than its first.
         """
         for sign in (".", "a") if text[:1].isalnum() else ("a", "."):
             before, joined = self.pieces(sign).ids, self.pieces(sign + text).ids
@@ -203,7 +196,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, repr=False)
 class TokenBatch(Shown):
-    """Texts as rows of token ids, with everything that padding changes worked out once.
+    """Texts as rows of token ids, with their padding and positions.
 
     ids        prompt position   token ids; padding is filled with `pad_id`
     mask       prompt position   True at real tokens
@@ -240,8 +233,8 @@ class TokenBatch(Shown):
         ids = torch.full((len(rows), width), pad_id)
         mask = torch.zeros(len(rows), width, dtype=torch.bool)
         for i, row in enumerate(rows):
-            at = slice(width - len(row), width) if left else slice(len(row))
-            ids[i, at], mask[i, at] = torch.tensor(list(row)), True
+            columns = slice(width - len(row), width) if left else slice(len(row))
+            ids[i, columns], mask[i, columns] = torch.tensor(list(row)), True
         return TokenBatch(ids, mask, (mask.cumsum(1) - 1).clamp(min=0) * mask)
 
     @staticmethod
@@ -274,18 +267,16 @@ class TokenBatch(Shown):
         return self.mask.sum(1)
 
     def columns(self, position: Positions = None) -> Int[Tensor, "prompt position"]:
-        """Columns at which each text's own positions stand, whichever side it is padded on.
-
-        Negative positions count from each text's own end.
+        """The columns of each text's own positions, whichever side it is padded on; negative ones count from its end.
 
         Raises:
             InputError: as `column_lists`; a slice that takes more of one text than of another, or nothing.
         """
-        found = self.column_lists(-1 if position is None else position)
-        if len({*map(len, found)}) > 1 or not found[0]:
-            counts = f"{min(map(len, found))} to {max(map(len, found))}"
+        columns = self.column_lists(-1 if position is None else position)
+        if len({*map(len, columns)}) > 1 or not columns[0]:
+            counts = f"{min(map(len, columns))} to {max(map(len, columns))}"
             raise InputError(f"expected as many positions of each prompt, at least one; {position} has {counts}")
-        return torch.tensor(found, device=self.ids.device)
+        return torch.tensor(columns, device=self.ids.device)
 
     def column_lists(self, position: Index) -> list[list[int]]:
         """The same columns text by text, of which a slice may take more of one than of another.
@@ -293,8 +284,10 @@ class TokenBatch(Shown):
         Raises:
             InputError: a text has no such position, or an array does not give one for each text.
         """
-        asked = for_texts(position, len(self.ids), "position")
-        texts = zip(asked, self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist(), strict=True)
+        selectors = for_texts(position, len(self.ids), "position")
+        texts = zip(
+            selectors, self.mask.int().argmax(1).tolist(), self.lengths.tolist(), self.ends.tolist(), strict=True
+        )
         return [
             [first + at for at in entries(index, length, "position", f"in prompt {prompt}", end)]
             for prompt, (index, first, length, end) in enumerate(texts)
@@ -336,11 +329,7 @@ def said_of(batch: TokenBatch) -> str:
 
 
 def _encoded(backend: Backend, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Encoding:
-    """What the library makes of one text, or of two that are read as one.
-
-    Raises:
-        InputError: there are halves of characters in it, or the tokenizer is damaged.
-    """
+    """What the library makes of one text, or of two that are read as one."""
     try:
         return tokenizing(lambda: backend.encode(text, pair, add_special_tokens=add_special_tokens))
     except InputError as error:
@@ -349,9 +338,9 @@ def _encoded(backend: Backend, text: str, pair: str | None = None, *, add_specia
 
 
 def align(pieces: Sequence[Span], words: Sequence[Span], text: str) -> list[int]:
-    """Which word each token belongs to: the one in which its first visible character stands; NO_WORD for none.
+    """The word of each token: the one that holds its first visible character; NO_WORD for none.
 
-    A word that shares all its characters with the word before it in one token has no token of its own.
+    A word that shares a token with the word before it may have no token of its own.
     """
     owner = [NO_WORD] * len(text)
     for index, (start, end) in enumerate(words):

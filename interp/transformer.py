@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from interp.attention import Attention, CrossAttention, Stream
 from interp.cache import Growing
 from interp.config import StackConfig, TransformerConfig
-from interp.edited import Edited
 from interp.errors import InputError
 from interp.model import Model, Site
+from interp.model_inputs import Tokens, as_batches
 from interp.parts import Around, Embedding, Output, build_mlp, build_norm
 from interp.places import sites_of
 from interp.positions import build_bias
-from interp.running import Tokens, as_batches
 from interp.shortcuts import Shortcuts, Weights
 from interp.sight import Sight, Source
 from interp.tap import UNTAPPED, Tap
@@ -311,12 +310,12 @@ class Transformer(Shortcuts, nn.Module):
 
         Text and ids are read as `run` reads them; gradients are kept as torch's mode says.
         """
-        two, given = len(self.stacks) > 1, target is not None
-        if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None) or two != given:
+        two, has_target = len(self.stacks) > 1, target is not None
+        if not isinstance(batch, TokenBatch) or not isinstance(target, TokenBatch | None) or two != has_target:
             batch, target = as_batches(self, batch, target)
-        (name, stack), *more = self.stacks.items()
+        (name, stack), *others = self.stacks.items()
         final = stack(batch, tap.at(name))
-        for later, decoder in more:
+        for later, decoder in others:
             assert target is not None
             final = decoder(target, tap.at(later), Source.of(final, batch))
         return self.read(final, tap)
@@ -327,14 +326,10 @@ class Transformer(Shortcuts, nn.Module):
 
 
 def with_parts(model: Model, what: str) -> Transformer:
-    """`model` as one whose blocks, norms and weights `what` can call one at a time.
-
-    Raises:
-        InputError: another library runs it, or it is an edited one.
-    """
+    """`model` as one whose blocks, norms and weights `what` can call one at a time."""
     if isinstance(model, Transformer):
         return model
-    if isinstance(model, Edited):
+    if hasattr(model, "edits"):
         raise InputError(
             f"{what} calls a model's parts one at a time, which would pass by the edits bound to this one: capture and "
             "edit with run(), or take a plain way (sweep_by_forward, knock_out_by_forward)"

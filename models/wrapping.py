@@ -163,7 +163,7 @@ def _family(names: Names) -> Family:
         ours: each if isinstance(each, Theirs) else rows(*((each,) if isinstance(each, str) else each))
         for ours, each in names.items()
     }
-    return Family("", "", own.config, own.raw, table, prefix="", ignored="")
+    return Family("", own.config, own.raw, table)
 
 
 def _tokenizers(config: TransformerConfig, *given: Any) -> Iterator[Tokenizer | None]:

@@ -1,6 +1,7 @@
 """Pairwise covering arrays: whatever two values of two factors may meet do, in far fewer cases than the product has."""
 
 from collections.abc import Callable, Hashable, Iterable
+from heapq import heapify, heapreplace
 from itertools import combinations, product
 
 Case = tuple[Hashable, ...]
@@ -14,9 +15,13 @@ def pairwise(*factors: Iterable, possible: Callable[..., bool] = lambda *case: T
     """Cases, the same at every call, in which every pair of values that some possible case has meets at least once."""
     candidates = {case: pairs_in(case) for case in product(*factors) if possible(*case)}
     missing, chosen = set().union(*candidates.values()), []
+    heap = [(-len(pairs), at, case) for at, (case, pairs) in enumerate(candidates.items())]
+    heapify(heap)
     while missing:
-        best = max(candidates, key=lambda case: len(candidates[case] & missing))  # the first of the best
-        missing -= candidates[best]
-        chosen.append(best)
+        _, at, best = heap[0]
+        covered = len(candidates[best] & missing)  # what a case adds only ever falls
+        if heapreplace(heap, (-covered, at, best)) and heap[0] == (-covered, at, best):  # the first of the best
+            missing -= candidates[best]
+            chosen.append(best)
     assert set().union(*map(pairs_in, chosen)) == set().union(*candidates.values())
     return chosen

@@ -34,8 +34,8 @@ TRAINED = (
 LESS = (  # what is found in a command, and what it is made into
     (r"^\.venv/bin/interp", r"interp"),
     (r"(stories|tales):100", r"\1:3"),
-    (r"^interp report(?!.*--over-training)(?!.*--corpus)(.*)", r"interp report --corpus text:novel.txt\1"),
-    (r"^(interp report(?!.*--over-training).*)", rf"\1 {WITHOUT}"),
+    (r"^interp report(?!.*--corpus)(.*)", r"interp report --corpus text:novel.txt\1"),
+    (r"^(interp report.*)", rf"\1 {WITHOUT}"),
     (r"^(interp train (?!original)(?!.*--resume).*)", rf"\1 {TRAINED}"),
     (r"^(interp train CONFIG.*--resume.*)", rf"\1 {TRAINED}"),
     (r"^(interp train CONFIG.*)", r"\1 --set 'training.snapshot_at=[1]'"),

@@ -40,11 +40,13 @@ for _name, _commands, _help in (
 ):
     app.command(_name, help=_help, epilog=below(_name))(measuring.experimenting(_commands, _name))
 _COMMANDS = (
-    *(measuring.probes, patching.patch, measuring.compare, reading.figures, reading.inspect, viewing.view),
+    *(measuring.over_training, measuring.probes, patching.patch, measuring.compare),
+    *(reading.figures, reading.inspect, viewing.view),
     *(making.train, making.generate, making.models),
 )
 for _command in _COMMANDS:
-    app.command(epilog=below(_command.__name__))(_command)
+    _name = _command.__name__.replace("_", "-")
+    app.command(_name, epilog=below(_name))(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,7 +27,7 @@ USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What every command that leaves a directory is given beside its own options."""
 
     model: str
@@ -54,7 +54,7 @@ class Asked:
 
 
 def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Makes a command of a function that writes a directory: it gets what is `Asked`, and its own options.
+    """Makes a command of a function that writes a directory: it gets what is `Request`, and its own options.
 
     The command has --model, --out, --seed, --device, --dtype, --quiet and --json beside, but for the options that it is
     `without`, which always have their defaults. Without --out it leaves `default_out`, or that with a number where
@@ -72,23 +72,23 @@ def leaving(default_out: str, *, without: Collection[str] = ()) -> Callable[[Cal
             dtype: Dtype,
             quiet: bool,
             json: bool,
-            **own: Any,
+            **options: Any,
         ) -> None:
             with one_line():
                 with progressing(silent=quiet) as progress:
                     folder = out or _unused(default_out)
-                    lines = body(Asked(model, folder, seed, device, dtype, progress), **own)
-                said = [] if quiet and not json else _sentences(lines or (), folder)
+                    first = body(Request(model, folder, seed, device, dtype, progress), **options)
+                sentences = [] if quiet and not json else _sentences(first or (), folder)
             kept = "" if out or folder == Path(default_out) else f" ({default_out} was there already)"
             written = folded(f"wrote {folder / 'report.html'}{kept}", "beside it run.json, tables/ and figures/")
-            found = {"out": str(folder), "report": str(folder / "report.html"), "said": said}
-            tell(lambda: [*map(filled, said), written], lambda: found, quiet=quiet, json=json)
+            facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
+            tell(lambda: [*map(filled, sentences), written], lambda: facts, quiet=quiet, json=json)
 
-        _, *own = inspect.signature(body).parameters.values()
-        first, *rest = inspect.signature(_shared).parameters.values()
+        _, *options = inspect.signature(body).parameters.values()
+        model_option, *rest = inspect.signature(_shared).parameters.values()
         rest[0] = rest[0].replace(annotation=out_option(default_out))
-        arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        every = [*arguments, first, *(each for each in own if each not in arguments), *rest]
+        arguments = [each for each in options if each.kind is each.POSITIONAL_OR_KEYWORD]
+        every = [*arguments, model_option, *(each for each in options if each not in arguments), *rest]
         signature = inspect.Signature([each for each in every if each.name not in without])
         setattr(command, "__signature__", signature)  # noqa: B010 (what typer reads)
         command.__name__, command.__doc__ = body.__name__, body.__doc__

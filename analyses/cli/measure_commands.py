@@ -2,11 +2,12 @@
 # ruff: noqa: PLC0415
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.command_frame import Asked, corpora, leaving
+from analyses.cli.command_frame import Request, corpora, leaving
 from analyses.cli.options import (
     Corpora,
     Exact,
@@ -20,17 +21,15 @@ from analyses.cli.options import (
     Texts,
     Training,
     completing,
+    path,
 )
 
 
 def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..., None]:
-    """A command that measures and tests `behaviours` (None: all of them) and writes its directory.
-
-    The command of all behaviours has `--over-training` too.
-    """
+    """A command that measures and tests `behaviours` (None: all of them) and writes its directory."""
 
     def command(
-        asked: Asked,
+        request: Request,
         *,
         corpus: Corpora = None,
         over_training: OverTraining = None,
@@ -48,74 +47,67 @@ def measuring(behaviours: Sequence[str] | None, default_out: str) -> Callable[..
         from interp import InputError
 
         if over_training:
-            given = {"model": asked.model != "default", "corpus": bool(corpus), "pairs": pairs is not None}
-            given |= {"measures": bool(measures), "text": bool(text), "training": training is not None}
-            given |= {
-                "no-labels": not labels,
-                "exact": exact,
-                "no-probes": not probes,
-                "no-experiments": not experiments,
-            }
-            _refuse([name for name, is_given in given.items() if is_given])
-            report.over_training(over_training, asked.out, asked.load, **asked.record)
+            runs = " ".join(map(str, over_training))
+            typer.echo(f"interp: --over-training is deprecated: interp over-training {runs}", err=True)
+            report.over_training(over_training, request.out, request.load, **request.record)
             return
         if exact and not labels:
             raise InputError("--exact is of what labels need, and there are none: add --labels, or leave it out")
-        what: dict[str, Any] = {
-            "pairs": pairs,
-            "labels": labels,
-            "exact": exact,
-            "probes": probes,
-            "experiments": experiments,
-        }
-        wanted = behaviours
         if measures:
             from analyses.behaviours import OURS
             from analyses.own_measures import read_file
 
-            wanted = [*OURS, *(each for path in measures for each in read_file(path))]
-        model = asked.load()
-        if training is None:
-            run = when_formed.known(asked.model, model)
+            wanted = [*OURS, *(measure for path in measures for measure in read_file(path))]
         else:
-            run = when_formed.given(training, asked.load, seed=asked.seed, progress=asked.progress)
-        what |= {"behaviours": wanted, "texts": text or (), "training": run}
-        report.build(model, corpora(corpus), asked.out, **what, **asked.named)
+            wanted = behaviours
+        model = request.load()
+        if training is None:
+            run = when_formed.known(request.model, model)
+        else:
+            run = when_formed.given(training, request.load, seed=request.seed, progress=request.progress)
+        options: dict[str, Any] = {"pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
+        options |= {"experiments": experiments, "behaviours": wanted, "texts": text or (), "training": run}
+        report.build(model, corpora(corpus), request.out, **options, **request.named)
 
     return leaving(default_out, without=() if behaviours is None else {"over_training", "measures"})(command)
 
 
-def _refuse(given: Sequence[str]) -> None:
-    """Refuse options of a model beside --over-training."""
-    from interp import InputError
+@leaving("over-training", without={"model"})
+def over_training(
+    request: Request,
+    runs: Annotated[
+        list[Path], typer.Argument(help="Directories that `interp train` wrote; several side by side.", parser=path)
+    ],
+) -> None:
+    """How did the heads form while a model was trained?"""
+    from analyses import report
 
-    if given:
-        raise InputError(f"--over-training reads what a run left, no model: leave out --{' and --'.join(given)}")
+    report.over_training(runs, request.out, request.load, **request.record)
 
 
 def experimenting(commands: Any, default_out: str) -> Callable[..., None]:
     """A command that runs the experiments of `commands` (None: all of them) and writes its directory."""
 
-    def command(asked: Asked) -> None:
+    def command(request: Request) -> None:
         from analyses import report
 
-        report.experiments(asked.load(), asked.out, commands, **asked.named)
+        report.experiments(request.load(), request.out, commands, **request.named)
 
     return leaving(default_out)(command)
 
 
 @leaving("probes")
-def probes(asked: Asked, *, corpus: Corpora = None, held_out: HeldOut = None) -> None:
+def probes(request: Request, *, corpus: Corpora = None, held_out: HeldOut = None) -> None:
     """From which layer can tags, relations and reference be read?"""
     from analyses import report
 
     tested = corpora(held_out) if held_out else []
-    report.probe(asked.load(), corpora(corpus), asked.out, held_out=tested, **asked.named)
+    report.probe(request.load(), corpora(corpus), request.out, held_out=tested, **request.named)
 
 
 @leaving("compare", without={"model"})
 def compare(
-    asked: Asked,
+    request: Request,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -131,5 +123,5 @@ def compare(
     from analyses.compare import names
 
     named = names(models)
-    loaded = dict(zip(named, map(asked.load, models), strict=True))
-    report.compare(loaded, corpora(corpus), asked.out, **asked.record)
+    loaded = dict(zip(named, map(request.load, models), strict=True))
+    report.compare(loaded, corpora(corpus), request.out, **request.record)

@@ -164,5 +164,5 @@ def models(*, quiet: Quiet = False, json: Json = False) -> None:
     with one_line():
         from analyses.cli import models_listing as listing
 
-        found = listing.found()
-        tell(lambda: listing.lines(found), lambda: asdict(found), quiet=quiet, json=json)
+        models = listing.listed()
+        tell(lambda: listing.lines(models), lambda: asdict(models), quiet=quiet, json=json)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from analyses.inspection import COLUMNS
-from models import catalogue as listing
+from models import catalogue
 
 _NAME = 12  # letters of a name that stands beside what is said of it; longer ones have a line of their own
 _APART = " · "
@@ -16,45 +16,45 @@ _UNITS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
 class Listing:
     """What can be loaded: families with their parts, and the models on this machine."""
 
-    families: Mapping[str, listing.Parts | None]
-    shipped: Sequence[listing.Found]
-    cached: Sequence[listing.Found]
+    families: Mapping[str, catalogue.Parts | None]
+    shipped: Sequence[catalogue.Found]
+    cached: Sequence[catalogue.Found]
 
 
-def found() -> Listing:
+def listed() -> Listing:
     """What is on this machine now."""
-    return Listing(listing.families(), [*listing.shipped()], [*listing.look(listing.cached())])
+    return Listing(catalogue.families(), [*catalogue.shipped()], [*catalogue.look(catalogue.cached())])
 
 
-def lines(found: Listing) -> Iterator[str]:
+def lines(listing: Listing) -> Iterator[str]:
     """The page, line by line."""
     yield "Families (a directory in Hugging Face's format, or a name on its hub):"
     yield from _entry("family", ["stacks", "attention"], ["positions", "norms", "feed-forward"])
     yield from _entry("-" * _NAME, ["-" * (COLUMNS - _NAME - 4)])
-    for name, parts in found.families.items():
+    for name, parts in listing.families.items():
         yield from _family(name, parts)
     yield ""
     yield "Shipped:"
-    yield from _models(found.shipped)
+    yield from _models(listing.shipped)
     yield ""
     yield (
         "In the hub's cache:"
-        if found.cached
+        if listing.cached
         else "In the hub's cache: nothing; --model ORG/NAME downloads a model once"
     )
-    yield from _models(found.cached)
+    yield from _models(listing.cached)
     yield ""
     yield "Other architectures: --model lens:DIRECTORY_OR_NAME, what TransformerLens wraps"
 
 
-def _family(name: str, parts: listing.Parts | None) -> Iterator[str]:
+def _family(name: str, parts: catalogue.Parts | None) -> Iterator[str]:
     if parts is None:
         return _entry(name, ["any: our own format, for models that no family can express"])
     return _entry(name, [parts.stacks, parts.attention], [parts.positions, parts.wiring, parts.feed_forward])
 
 
-def _models(found: Sequence[listing.Found]) -> Iterator[str]:
-    for each in found:
+def _models(models: Sequence[catalogue.Found]) -> Iterator[str]:
+    for each in models:
         size = f"{_size(each.n_bytes)}B on disk"
         if each.parts is None:
             said = f"{each.name}{f' ({size})' if each.n_bytes else ''} cannot be loaded: {each.about}"

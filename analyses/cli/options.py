@@ -131,12 +131,4 @@ Training = Annotated[
         show_default="what stands with the model",
     ),
 ]
-OverTraining = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Instead of one model: how heads formed in a run, by the directory that `interp train` wrote; may be "
-        "repeated, for runs side by side.",
-        parser=path,
-        show_default=False,
-    ),
-]
+OverTraining = Annotated[list[Path] | None, typer.Option(parser=path, hidden=True)]  # `interp over-training` since

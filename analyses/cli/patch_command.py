@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.command_frame import Asked, leaving
+from analyses.cli.command_frame import Request, leaving
 from analyses.cli.options import Attention, Directions, Metric, Stack, path
 
 
 @leaving("patch")
 def patch(
-    asked: Asked,
+    request: Request,
     *,
     clean: Annotated[str | None, typer.Option(help="A prompt.")] = None,
     corrupt: Annotated[str | None, typer.Option(help="The same with a few other words, token for token.")] = None,
@@ -92,9 +92,9 @@ def patch(
     prompt = {"clean": clean, "corrupt": corrupt, "answer": answer, "wrong": wrong}
     prompts = patching.read_prompts({**prompt, "target": target, "source": source}, pairs)
     written = report.patch(
-        asked.load(),
+        request.load(),
         prompts,
-        asked.out,
+        request.out,
         site,
         by_position=by_position,
         directions=patching.DIRECTIONS if direction is Directions.BOTH else [direction.value],
@@ -106,7 +106,7 @@ def patch(
         as_typed=as_typed,
         positions=patching.read_places(position or ()),
         source=pairs,
-        **asked.named,
+        **request.named,
     )
     answers = written.answers
     said = [] if answers is None else [answers.said]

@@ -54,8 +54,8 @@ def figures(
             ),
             folded(f"wrote {count} to {out or folder.name}", "each has its caption in a .txt beside it"),
         ]
-        found = {"out": str(folder), "files": [file.name for file in written.files], "left_out": written.left_out}
-        tell(lambda: lines, lambda: found, quiet=quiet, json=json)
+        facts = {"out": str(folder), "files": [file.name for file in written.files], "left_out": written.left_out}
+        tell(lambda: lines, lambda: facts, quiet=quiet, json=json)
 
 
 def inspect(
@@ -71,5 +71,5 @@ def inspect(
     with one_line():
         from analyses import inspection, runs
 
-        found = inspection.inspect(runs.read(run), head)
-        tell(found.lines, found.data, quiet=quiet, json=json)
+        inspected = inspection.inspect(runs.read(run), head)
+        tell(inspected.lines, inspected.data, quiet=quiet, json=json)

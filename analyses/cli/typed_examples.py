@@ -5,8 +5,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "interp report",
         "interp report --model lens:ORG/NAME --corpus treebank.conllu --corpus chains.conll --out named",
         "interp report --model DIRECTORY --corpus text:novel.txt --no-probes",
-        "interp report --over-training trained",
     ),
+    "over-training": ("interp over-training trained",),
     "view": (
         "interp view 'The old lady shook her head, because she was tired.'",
         "interp view 'An apple fell.' --model DIRECTORY --head L2.H5 --out apple.html",

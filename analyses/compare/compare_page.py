@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from analyses import figures, plain_words
+from analyses import figures
 from analyses.behaviours import OURS
 from analyses.compare.comparison import HEADLINE, Comparison, Used
 from analyses.figures import measure_name
 from analyses.findings import DISCOVERY, FEW_DOCUMENTS, NOTABLE, UNKNOWN
 from analyses.head_names import head_name
-from analyses.headlines.facts import titles
+from analyses.headlines.facts import vocabulary
 from analyses.numerals import false_discovery_rate, interval, number
+from analyses.plain_words import worded
 from analyses.sections import (
     UNUSED,
     Block,
@@ -35,13 +36,13 @@ from analyses.sections import (
 )
 
 _NAMED = 4  # measures in a sentence
-_TITLES = titles(OURS)
+_WORDS = vocabulary(OURS)
 _COLUMNS = [
     *("model", "head", "depth", "value", "baseline", "gain"),
     *("difference of gains", "q", "difference of values", "n"),
 ]
 _ABOVE = "Intervals stand above, and in tables/compare."
-_WORDS: dict[str, Any] = tomllib.loads(files("analyses.compare").joinpath("words.toml").read_text("utf-8"))
+_TEXTS: dict[str, Any] = tomllib.loads(files("analyses.compare").joinpath("words.toml").read_text("utf-8"))
 
 
 def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
@@ -70,7 +71,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
             *(Source(corpus, UNUSED, {"measured": []}) for corpus in comparison.unused),
         ],
         models={read.name: {"left_out": read.counts, "not_measured": dict(read.left_out)} for read in comparison.reads},
-        definitions=[*_WORDS["definitions"].items()],
+        definitions=[*_TEXTS["definitions"].items()],
         tables={"compare": comparison.table, "heads": comparison.heads},
         facts={
             "reference": reference,
@@ -99,7 +100,7 @@ def _best(comparison: Comparison, reference: str) -> Section:
             "For each measure, the head of a model that gains most over the strictest baseline on one half of the "
             "documents; all its numbers are from the other half. Differences are from "
             f"{reference}, over the same groups of documents.",
-            Figure("compare-gains", figure, _WORDS["gains"], gains_alt(comparison.table)),
+            Figure("compare-gains", figure, _TEXTS["gains"], gains_alt(comparison.table)),
         ],
         "best",
     )
@@ -114,7 +115,7 @@ def _depths(comparison: Comparison, names: Sequence[str]) -> Section:
             "How many heads of each model show a measure on the whole text, and their mean depth, where 1 is the last "
             "layer. Each model’s findings are held to their own false discovery rate, as in its own report.",
             Table(["measure", *names], [[measure, *cells] for measure, cells in _showing(comparison)]),
-            Figure("compare-depth", figure, _WORDS["depth"], depth_alt(comparison)),
+            Figure("compare-depth", figure, _TEXTS["depth"], depth_alt(comparison)),
         ],
         "showing",
     )
@@ -193,7 +194,7 @@ def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _words(measure: str) -> str:
     """A measure as the first sentences tell it, without notation."""
-    return plain_words.label(measure, _TITLES.get(measure, "")).short
+    return worded(measure, _WORDS).short
 
 
 def _largest(rows: Sequence[Mapping[str, Any]]) -> str:

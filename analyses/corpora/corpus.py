@@ -6,20 +6,27 @@ Nothing is kept but the text being read, so memory does not grow with the corpus
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from warnings import warn
 
-from analyses.corpora import conllu, gap, gum, litbank, paired, plain_text, winobias, winogender
-from analyses.corpora.limits import checked
-from analyses.corpora.numbered_lines import Parse
+from analyses.corpora.conllu import CONLLU
+from analyses.corpora.gap import GAP
+from analyses.corpora.gum import GUM
+from analyses.corpora.litbank import LITBANK
+from analyses.corpora.plain_text import LINES, PAIRED, TEXT
+from analyses.corpora.winobias import WINOBIAS
+from analyses.corpora.winogender import WINOGENDER
 from interp.annotation import AnnotatedText
 from interp.bounded_files import check_name, is_file, lines
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 from models.stories import GENERATORS
 
+FORMATS = {each.kind: each for each in (CONLLU, GUM, LITBANK, GAP, WINOGENDER, WINOBIAS, PAIRED, TEXT, LINES)}
+"""The file formats that `read` knows, by the kind that forces them."""
+_RECOGNISED = [each for each in FORMATS.values() if each.recognises]  # by their content
+_PLAIN = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
 GENERATED = "tales:100"  # generated text that stands in where no corpus is given, or none has the annotation
 _COUNT, _SEED = 300, 1
 _DIGITS = {"COUNT": 7, "SEED": 18}  # at most: ten million texts take hours to generate, and a seed fits in 64 bits
@@ -94,43 +101,7 @@ class Corpus:
         if first is None:
             raise InputError(f"{name}: no text is left; expected at least one")
         digest = hashlib.sha256(f"{self.digest}\n{done}".encode()).hexdigest()
-        return replace(self, name=name, annotates=annotated(first), digest=digest, source=source)
-
-
-@dataclass(frozen=True)
-class Format:
-    """A file format: what its files are called, how it is known from a line, and how it is read.
-
-    One that `recognises` nothing (None) is read only where its kind is said: `text:PATH`.
-    """
-
-    title: str
-    names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
-    recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
-    parse: Parse
-    whole_files: bool = False  # whether of several files each is one document
-
-    def calls(self, file: Path) -> bool:
-        """Whether a file is called as files of this format are."""
-        return any(fnmatch(file.name.removesuffix(".gz"), pattern) for pattern in self.names)
-
-
-FORMATS: dict[str, Format] = {
-    "conllu": Format("CoNLL-U", ("*.conllu",), conllu.recognises, conllu.parse),
-    "gum": Format("GUM (CoNLL-U with Entity)", ("*.conllu",), gum.recognises, gum.parse),
-    "litbank": Format("LitBank (CoNLL-2012 columns)", ("*.conll",), litbank.recognises, litbank.parse),
-    "gap": Format("GAP", ("gap-*.tsv",), gap.recognises, gap.parse),
-    "winogender": Format("Winogender", ("all_sentences.tsv",), winogender.recognises, winogender.parse),
-    "winobias": Format(
-        "WinoBias", ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"), winobias.recognises, winobias.parse
-    ),
-    "paired": Format("two columns of source and target", ("paired-*.tsv",), paired.recognises, paired.parse),
-    "text": Format("plain text in paragraphs", ("*.txt",), None, plain_text.paragraphs, whole_files=True),
-    "lines": Format("plain text in lines", ("*.txt",), None, plain_text.one_a_line, whole_files=True),
-}
-"""The file formats that `read` knows, by the kind that forces them."""
-_TOLD = {kind: known for kind, known in FORMATS.items() if known.recognises}  # by their content
-_ASKED_FOR = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
+        return replace(self, name=name, annotates=annotations(first), digest=digest, source=source)
 
 
 def read(spec: str | Path, limit: int | None = None) -> Corpus:
@@ -169,28 +140,24 @@ def _from_files(name: str, kind: str | None, path: Path, limit: int | None) -> C
     files = _files_in(path, kind) if path.is_dir() else [path]
     for file in files:
         check_name(file)
-    kind = kind or _kind_of(files, path)
-    known = FORMATS[kind]
+    known = FORMATS[kind or _kind_of(files, path)]
     one_document = known.whole_files and len(files) > 1
 
     def texts_of(file: Path) -> Iterator[AnnotatedText]:
-        texts = known.parse(lines(file), str(file))
+        texts = known.texts(lines(file), str(file))
         return (replace(text, document=str(file)) for text in texts) if one_document else texts
 
     def source() -> Iterator[AnnotatedText]:
-        return islice((checked(text, file) for file in files for text in texts_of(file)), limit)
+        return islice(chain.from_iterable(map(texts_of, files)), limit)
 
-    peeked = next(source(), None)
-    if peeked is None:
+    first = next(source(), None)
+    if first is None:
         raise InputError(f"{path} is empty: expected {known.title} with at least one text in it")
     if known.whole_files and not one_document and next(islice(texts_of(files[0]), 1, 2), None) is None:
-        warn(
-            f"{path} is one {'line' if kind == 'lines' else 'paragraph'}, so one document, of which there are no "
-            f"intervals{'' if kind == 'lines' else f'; lines:{path} makes a text of each line'}",
-            InputWarning,
-            stacklevel=3,
-        )
-    return Corpus(name, kind, annotated(peeked), files_digest(files), source, tuple(files))
+        unit, advice = ("line", "") if known is LINES else ("paragraph", f"; lines:{path} makes a text of each line")
+        warning = f"{path} is one {unit}, so one document, of which there are no intervals{advice}"
+        warn(warning, InputWarning, stacklevel=3)
+    return Corpus(name, known.kind, annotations(first), files_digest(files), source, tuple(files))
 
 
 def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
@@ -205,52 +172,92 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
     first = list(generate(min(count, _HASHED), seed))
     digest = hashlib.sha256("\n".join([name, *map(repr, first)]).encode()).hexdigest()
     shown = count if limit is None else min(count, limit)
-    return Corpus(name, kind, annotated(first[0]), digest, lambda: generate(shown, seed))
+    return Corpus(name, kind, annotations(first[0]), digest, lambda: generate(shown, seed))
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
     """The files directly inside that are called as those of one format, or of any; sorted."""
-    formats = [FORMATS[kind]] if kind else list(_TOLD.values())
-    files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.calls(f) for each in formats))
+    formats = [FORMATS[kind]] if kind else _RECOGNISED
+    files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
-        patterns = ", ".join(dict.fromkeys(pattern for each in formats for pattern in each.names))
+        patterns = ", ".join(dict.fromkeys(chain.from_iterable(each.names for each in formats)))
         raise InputError(
             f"{directory} holds no corpus: expected {patterns} directly inside, plain or with .gz after it"
-            + ("" if kind else f"; {_ASKED_FOR}")
+            + ("" if kind else f"; {_PLAIN}")
         )
     return files
 
 
 def _kind_of(files: Sequence[Path], path: Path) -> str:
     """The one format of all files that have something in them."""
-    kinds = dict.fromkeys(kind for file in files if (kind := _told(file)))
+    kinds = list(dict.fromkeys(kind for file in files if (kind := _recognised(file))))
     if not kinds:
         raise InputError(f"{path} is empty: expected a corpus with at least one text in it")
     if len(kinds) > 1:
         choices = " or ".join(f"{kind}:{path}" for kind in kinds)
         raise InputError(f"{path} holds files of several formats: choose with {choices}")
-    return next(iter(kinds))
+    return kinds[0]
 
 
-def _told(file: Path) -> str | None:
+def _recognised(file: Path) -> str | None:
     """The format of a file, from its first lines; None where nothing is in it but comments."""
-    called = FORMATS["conllu"].calls(file)
+    is_conllu = CONLLU.matches(file)
     for line in filter(str.strip, lines(file)):
-        for kind, known in _TOLD.items():
-            if known.recognises and known.recognises(line) and not (called and kind == "paired"):
-                return kind
-        if called and not line.startswith("#"):
-            return "conllu"  # whose reader says which line is wrong
-        if not line.startswith("#"):
-            *readable, last = [known.title for known in _TOLD.values()]
-            raise InputError(
-                f'{file} begins "{line[:40].strip()}": {", ".join(readable)} and {last} are read, and '
-                f"{' or '.join(f'{kind}:PATH' for kind in _TOLD)} forces a format; {_ASKED_FOR}"
-            )
+        for each in _RECOGNISED:
+            if each.recognises and each.recognises(line) and not (is_conllu and each is PAIRED):
+                return each.kind
+        if line.startswith("#"):
+            continue
+        if is_conllu:
+            return CONLLU.kind  # whose reader says which line is wrong
+        *titles, last = [each.title for each in _RECOGNISED]
+        raise InputError(
+            f'{file} begins "{line[:40].strip()}": {", ".join(titles)} and {last} are read, and '
+            f"{' or '.join(f'{each.kind}:PATH' for each in _RECOGNISED)} forces a format; {_PLAIN}"
+        )
     return None
 
 
-def annotated(text: AnnotatedText) -> frozenset[str]:
+def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
+    """The texts of several corpora, one after another.
+
+    It annotates what all of them do; what only some do is warned of, and left out. Documents of the same name are one
+    document. The digest is made from theirs, in their order.
+
+    Args:
+        corpora: what to join; a corpus may not come twice.
+        name: what to call it; by default by their names.
+
+    Raises:
+        InputError: none, something that is no corpus, or one that comes twice.
+    """
+    if not corpora:
+        raise InputError("join: expected at least one corpus, got none")
+    digests: list[str] = []
+    for corpus in corpora:
+        if not isinstance(corpus, Corpus):
+            got = type(corpus).__name__
+            raise InputError(f"join: expected corpora, got {got}: corpora.read or corpora.take makes one")
+        if corpus.digest in digests:
+            raise InputError(f"join: {corpus.name} comes twice, so its texts would count twice: leave one out")
+        digests.append(corpus.digest)
+    shared = frozenset.intersection(*(corpus.annotates for corpus in corpora))
+    name = name or " + ".join(corpus.name for corpus in corpora)
+    if partial := sorted(frozenset.union(*(corpus.annotates for corpus in corpora)) - shared):
+        lacking = [corpus.name for corpus in corpora if not corpus.annotates >= {*partial}]
+        warn(
+            f"{name}: {', '.join(lacking)} has no {' and no '.join(partial)}, so what needs them is not measured on "
+            "it; give corpora one by one to have each behaviour measured on the first that serves",
+            InputWarning,
+            stacklevel=2,
+        )
+    digest = hashlib.sha256("\n".join(["join", *digests]).encode()).hexdigest()
+    kind = corpora[0].kind if len({corpus.kind for corpus in corpora}) == 1 else "joined"
+    files = tuple(chain.from_iterable(corpus.files for corpus in corpora))
+    return Corpus(name, kind, shared, digest, lambda: chain.from_iterable(corpora), files)
+
+
+def annotations(text: AnnotatedText) -> frozenset[str]:
     """Of what `Corpus.annotates` may hold, what a text has."""
     present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions, "targets": text.target}
     return frozenset(name for name, values in present.items() if values is not None)

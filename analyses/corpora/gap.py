@@ -8,10 +8,10 @@ before it, and `antecedent_items` passes over both.
 A document is a page of Wikipedia, since passages of one page are not independent of each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from analyses.corpora.marked import Mark, annotated
-from analyses.corpora.numbered_lines import numbered
+from analyses.corpora.marked import Mark, annotated, rows
+from analyses.corpora.reader import Format, Lines
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 from models.columns import columns
@@ -20,39 +20,21 @@ _COLUMNS = (
     *("ID", "Text", "Pronoun", "Pronoun-offset"),
     *("A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL"),
 )
-_FLAGS = {"TRUE": True, "FALSE": False}
+_CHAINS = {"TRUE": "pronoun", "FALSE": None}  # by what stands in A-coref and B-coref
 
 
-def recognises(line: str) -> bool:
-    """Whether the first line of a file says that it is in this format."""
-    return tuple(columns(line)) == _COLUMNS
-
-
-@numbered
-def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each row."""
-    for at, line in enumerate(lines):
-        if at == 0 and not recognises(line):
-            raise InputError(f'expected the columns {", ".join(_COLUMNS)} between tabs, got "{line[:60].strip()}"')
-        if at > 0 and line.strip():
-            yield _text(columns(line))
+    for row in rows(lines, _COLUMNS):
+        marks = [_mark(row, "Pronoun", "pronoun"), *(_mark(row, name, _chain(row, name)) for name in ("A", "B"))]
+        yield annotated(row["Text"], marks, row["URL"].rpartition("/wiki/")[2] or row["ID"])
 
 
-def _text(values: Sequence[str]) -> AnnotatedText:
-    if len(values) != len(_COLUMNS):
-        raise InputError(f"expected {len(_COLUMNS)} columns between tabs, got {len(values)}")
-    row = dict(zip(_COLUMNS, values, strict=True))
-    marks = [
-        _mark(row, "Pronoun", "pronoun"),
-        *(_mark(row, name, "pronoun" if _flag(row, f"{name}-coref") else name) for name in ("A", "B")),
-    ]
-    return annotated(row["Text"], marks, row["URL"].rpartition("/wiki/")[2] or row["ID"])
-
-
-def _flag(row: dict[str, str], column: str) -> bool:
-    if row[column] not in _FLAGS:
-        raise InputError(f'expected TRUE or FALSE in {column}, got "{row[column]}"')
-    return _FLAGS[row[column]]
+def _chain(row: dict[str, str], name: str) -> str:
+    """Whether the pronoun stands for a name says which chain the name is in."""
+    if (flag := row[f"{name}-coref"]) not in _CHAINS:
+        raise InputError(f'expected TRUE or FALSE in {name}-coref, got "{flag}"')
+    return _CHAINS[flag] or name
 
 
 def _mark(row: dict[str, str], column: str, chain: str) -> Mark:
@@ -63,8 +45,10 @@ def _mark(row: dict[str, str], column: str, chain: str) -> Mark:
     if not (offset.isascii() and offset.isdigit() and len(offset) < 10):
         raise InputError(f'expected a number of characters in {column}-offset, got "{offset}"')
     start, end = int(offset), int(offset) + len(name)
-    if end > len(text):
-        raise InputError(f'{column}-offset {offset}: expected "{name}" there, but the text has {len(text)} characters')
     if text[start:end] != name:
-        raise InputError(f'{column}-offset {offset}: expected "{name}" there, got "{text[start:end]}"')
+        there = f"the text has {len(text)} characters" if end > len(text) else f'it has "{text[start:end]}"'
+        raise InputError(f'{column}-offset {offset}: expected "{name}" there, but {there}')
     return Mark(start, end, chain)
+
+
+GAP = Format("gap", "GAP", ("gap-*.tsv",), lambda line: tuple(columns(line)) == _COLUMNS, _parse)

@@ -16,8 +16,9 @@ from itertools import accumulate, chain
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
-from analyses.corpora.conllu import Row, Sentence, annotate, depth, sentences, surface_words
-from analyses.corpora.limits import check_words
+from analyses.corpora.chains import Brackets, OpenMention
+from analyses.corpora.conllu import Row, Sentence, annotate, depth, sentences
+from analyses.corpora.reader import Format, Lines, check_words
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 
@@ -40,60 +41,31 @@ class _Order(NamedTuple):
 
 
 @dataclass
-class _Mention:
-    """A mention whose end may still come. Words are counted in the document as the annotation counts them."""
-
-    entity: str
-    heads: str | None  # the annotation's word numbers within the mention, from 1
-    parts: int
-    line: int
-    starts: list[int]
-    ends: list[int] = field(default_factory=list)
-
-    def words(self) -> list[int]:
-        return [word for start, end in zip(self.starts, self.ends, strict=True) for word in range(start, end)]
-
-
-@dataclass
 class _Document:
-    """What has been read of one document."""
+    """What has been read of one document. Its brackets count syntactic words."""
 
     name: str
-    source: str
     texts: list[AnnotatedText] = field(default_factory=list)
     surface: list[int] = field(default_factory=list)  # of each syntactic word, its place among the text's words
+    brackets: Brackets = field(default_factory=Brackets)
     length: int = 0  # words of the text so far
-    mentions: list[_Mention] = field(default_factory=list)  # in the order in which they open
 
-    def add(self, sentence: Sentence, order: _Order) -> None:
-        """Take in one sentence; raises with the line of the word at fault."""
-        try:
-            words = surface_words(sentence.rows)
-            text = annotate(words, self.name, sentence.comments.get("sent_id"))
-        except InputError as error:
-            raise self._error(sentence.last_line, error) from error
-        if text is None:
+    def add(self, sentence: Sentence, order: _Order, lines: Lines) -> None:
+        """Take in one sentence; what is wrong is at the line of its word."""
+        result = annotate(sentence, self.name)
+        if result is None:
             return
-        at = {number: self.length + i for i, each in enumerate(words) for number in each.numbers}
-        for line, row in enumerate(sentence.rows, start=sentence.last_line - len(sentence.rows) + 1):
-            is_word = isinstance(row["id"], int)
-            if is_word:
-                self.surface.append(at[row["id"]])
-            value = row["misc"].get("Entity")
-            if value in _UNSAID:
-                continue
-            try:
-                self._read(value, row, is_word, line, order)
-            except InputError as error:
-                raise self._error(line, error) from error
+        text, places = result
+        for row in lines.last(sentence.rows):
+            if isinstance(row["id"], int):
+                self.surface.append(self.length + places[row["id"]])
+            if (value := row["misc"].get("Entity")) not in _UNSAID:
+                self._read(value, row, order, lines)
         self.texts.append(text)
-        self.length += len(words)
+        self.length += len(text.words)
         check_words(self.length, self.name)
 
-    def _error(self, line: int, what: object) -> InputError:
-        return InputError(f"{self.source}, line {line}: {what}")
-
-    def _read(self, value: str, row: Row, is_word: bool, line: int, order: _Order) -> None:
+    def _read(self, value: str, row: Row, order: _Order, lines: Lines) -> None:
         if isinstance(row["id"], tuple) and row["id"][1] == "-":
             raise InputError(f"expected Entity at words, got it at the multiword token {row['form']}")
         brackets = _BRACKET.findall(value)
@@ -110,74 +82,49 @@ class _Document:
             if not 1 <= part <= parts:
                 raise InputError(f'expected a part like 1/2 or 2/2 of entity {match[1]}, got "{match[2]}/{match[3]}"')
             if opens:
+                start = end - isinstance(row["id"], int)  # an empty node is no word
                 heads = values[order.heads] if order.heads is not None and order.heads < len(values) else None
-                self._open(_Mention(match[1], heads, parts, line, [end - is_word]), part)
+                self.brackets.open(OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
             if closes:
-                self._close(match[1], part, parts, end)
+                self.brackets.close(match[1], end, part, parts)
 
-    def _open(self, mention: _Mention, part: int) -> None:
-        if part == 1:
-            self.mentions.append(mention)
-            return
-        waiting = self._last(mention.entity, mention.parts, begun=part - 1, ended=part - 1)
-        if not waiting:
-            raise InputError(f"part {part} of a mention of entity {mention.entity} has no part {part - 1} before it")
-        waiting.starts += mention.starts
-
-    def _close(self, entity: str, part: int, parts: int, end: int) -> None:
-        mention = self._last(entity, parts, begun=part, ended=part - 1)
-        if not mention:
-            raise InputError(f'"{entity})" closes a mention of entity {entity} that no "({entity}" opened')
-        mention.ends.append(end)
-
-    def _last(self, entity: str, parts: int, *, begun: int, ended: int) -> _Mention | None:
-        """The last mention of an entity of which that many parts have begun and ended."""
-        state = (entity, parts, begun, ended)
-        found = (m for m in reversed(self.mentions) if (m.entity, m.parts, len(m.starts), len(m.ends)) == state)
-        return next(found, None)
-
-    def finish(self) -> AnnotatedText:
+    def text(self, lines: Lines) -> AnnotatedText:
         """The sentences as one text."""
-        for mention in self.mentions:
-            if len(mention.ends) < mention.parts:
-                what = f"the mention of entity {mention.entity} that opens here"
-                raise self._error(mention.line, f"{what} is not closed before {self.name} ends")
+        self.brackets.check_closed(self.name, lines)
         starts = list(accumulate((len(text.words) for text in self.texts), initial=0))
         heads = _joined(
             text.heads and tuple(head if head == ROOT else head + start for head in text.heads)
             for text, start in zip(self.texts, starts, strict=False)
         )
         tree = dict(enumerate(heads or ()))
-        mentions = [self._mention(mention, tree) for mention in self.mentions if mention.words()]
+        mentions = [self._mention(mention, tree, lines) for mention in self.brackets if mention.words]
         ids = tuple(chain.from_iterable(text.sentence_ids or ("",) for text in self.texts))
-        as_they_are: dict[str, Any] = {
-            name: _joined(getattr(text, name) for text in self.texts) for name in _AS_THEY_ARE
-        }
+        columns: dict[str, Any] = {name: _joined(getattr(text, name) for text in self.texts) for name in _AS_THEY_ARE}
         return AnnotatedText(
             document=self.name,
             heads=heads,
             mentions=tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end))),
             sentence_starts=tuple(starts[:-1]),
             sentence_ids=ids if any(ids) else None,
-            **as_they_are,
+            **columns,
         )
 
-    def _mention(self, mention: _Mention, tree: Mapping[int, int]) -> Mention:
-        words = [self.surface[word] for word in mention.words()]
-        try:
-            chosen = [words[number - 1] for number in _numbers(mention, len(words))] or words
-        except InputError as error:
-            raise self._error(mention.line, error) from error
-        top = min(chosen, key=lambda word: depth(word, tree)) if tree else chosen[-1]
-        return Mention(words[0], words[-1] + 1, top, mention.entity)
+    def _mention(self, mention: OpenMention, tree: Mapping[int, int], lines: Lines) -> Mention:
+        """The head is the highest in the tree of the words that the annotation names, else of all."""
+        words = [self.surface[word] for word in mention.words]
+        numbers = [] if mention.heads in _UNSAID else str(mention.heads).split(",")
+        if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= len(words) for number in numbers):
+            lines.number = mention.line
+            what = (
+                f"expected head words from 1 to {len(words)} in the mention of entity {mention.chain} that opens here"
+            )
+            raise InputError(f'{what}, got "{mention.heads}"')
+        candidates = [words[int(number) - 1] for number in numbers] or words
+        head = min(candidates, key=lambda word: depth(word, tree)) if tree else candidates[-1]
+        return Mention(words[0], words[-1] + 1, head, mention.chain)
 
 
-def recognises(line: str) -> bool:
-    """Whether a comment says that the file is in this format."""
-    return line.startswith(f"# {_ORDER}")
-
-
-def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each document; a file without `# newdoc` is one document.
 
     The head word of a mention is the one highest in the tree among the words that the annotation gives (`minspan`,
@@ -186,42 +133,34 @@ def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
     document: _Document | None = None
     order: _Order | None = None
     count = 0
-    for sentence in sentences(lines, source):
+    for sentence in sentences(lines):
         if document is None or sentence.begins_document:
             if document and document.texts:
-                yield document.finish()
+                yield document.text(lines)
             count += 1
-            document = _Document(sentence.comments.get("newdoc id") or f"{PurePath(source).name}:{count}", source)
+            document = _Document(sentence.comments.get("newdoc id") or f"{PurePath(lines.source).name}:{count}")
         if _ORDER in sentence.comments:
-            order = _order(sentence.comments[_ORDER] or "", f"{source}, line {sentence.last_line}")
+            order = _order(sentence.comments[_ORDER] or "")
         if order is None:
             missing = f'expected a comment "# {_ORDER} = ..." above the first sentence, got none'
-            raise InputError(f"{source}, line {sentence.last_line}: {missing}; conllu:PATH reads files without chains")
-        document.add(sentence, order)
+            raise InputError(f"{missing}; conllu:PATH reads files without chains")
+        document.add(sentence, order, lines)
     if document and document.texts:
-        yield document.finish()
+        yield document.text(lines)
 
 
-def _order(said: str, where: str) -> _Order:
-    names = said.split("-")
+def _order(written: str) -> _Order:
+    names = written.split("-")
     entity = next((names.index(name) for name in _IDENTITY if name in names), None)
     if entity is None:
-        raise InputError(f'{where}: expected {" or ".join(_IDENTITY)} in "# {_ORDER} = {said}", above this sentence')
+        raise InputError(f'expected {" or ".join(_IDENTITY)} in "# {_ORDER} = {written}", above this sentence')
     return _Order(entity, next((names.index(name) for name in _HEADS if name in names), None))
-
-
-def _numbers(mention: _Mention, n_words: int) -> list[int]:
-    """The head words that the annotation gives, as numbers from 1 within the mention."""
-    if mention.heads in _UNSAID:
-        return []
-    numbers = str(mention.heads).split(",")
-    if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= n_words for number in numbers):
-        what = f"expected head words from 1 to {n_words} in the mention of entity {mention.entity} that opens here"
-        raise InputError(f'{what}, got "{mention.heads}"')
-    return [int(number) for number in numbers]
 
 
 def _joined(values: Iterable[tuple[_T, ...] | None]) -> tuple[_T, ...] | None:
     """One after another; None where one of them is."""
-    known = list(values)
-    return None if None in known else tuple(chain.from_iterable(each for each in known if each is not None))
+    columns = list(values)
+    return None if None in columns else tuple(chain.from_iterable(column for column in columns if column is not None))
+
+
+GUM = Format("gum", "GUM (CoNLL-U with Entity)", ("*.conllu",), lambda line: line.startswith(f"# {_ORDER}"), _parse)

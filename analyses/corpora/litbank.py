@@ -4,12 +4,13 @@ One document is one text. Words come without their spacing, so `spacing` puts ba
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from analyses.corpora.limits import check_words
+from analyses.corpora.chains import Brackets, OpenMention
 from analyses.corpora.mentions import head_word
-from analyses.corpora.numbered_lines import numbered
+from analyses.corpora.reader import Format, Lines, check_words
 from interp.annotation import AnnotatedText, Mention
 from interp.errors import InputError
 
@@ -24,88 +25,66 @@ _MIN_COLUMNS = 12  # CoNLL-2012 has at least 12 columns; LitBank writes 13
 
 @dataclass
 class _Document:
-    """What has been read of one document, and the brackets that wait for their end."""
+    """What has been read of one document."""
 
     name: str
     words: list[str] = field(default_factory=list)
     sentence_starts: list[int] = field(default_factory=lambda: [0])
-    spans: list[tuple[int, int, str]] = field(default_factory=list)
-    opened: dict[str, list[int]] = field(default_factory=dict)
+    brackets: Brackets = field(default_factory=Brackets)
+    spans: list[tuple[int, int, str]] = field(default_factory=list)  # of mentions, in the order in which they close
 
-    def end_sentence(self) -> None:
-        if self.sentence_starts[-1] != len(self.words):
-            self.sentence_starts.append(len(self.words))
-
-    def add(self, word: str, brackets: str) -> None:
-        at = len(self.words)
-        self.words.append(word)
+    def add(self, line: str, number: int) -> None:
+        """Take in a word with its brackets, or the end of a sentence."""
+        if not line.strip():
+            if self.sentence_starts[-1] != len(self.words):
+                self.sentence_starts.append(len(self.words))
+            return
+        columns = line.split("\t")
+        if len(columns) < _MIN_COLUMNS or not columns[3]:
+            raise InputError(
+                f"expected {_MIN_COLUMNS} columns or more between tabs, the fourth a word, got {len(columns)}"
+            )
+        self.words.append(columns[3])
         check_words(len(self.words), self.name)
-        for bracket in brackets.split("|") if brackets not in ("", "_", "-") else ():
+        chains, end = columns[-1].strip(), len(self.words)
+        for bracket in chains.split("|") if chains not in ("", "_", "-") else ():
             match = _BRACKET.fullmatch(bracket)
             if not match or not (match[1] or match[3]):
-                raise InputError(f'expected chains like "(3", "3)" or "(3)|(5", got "{brackets}"')
-            starts = self.opened.setdefault(match[2], [])
+                raise InputError(f'expected chains like "(3", "3)" or "(3)|(5", got "{chains}"')
             if match[1]:
-                starts.append(at)
-            if match[3] and not starts:
-                raise InputError(f'"{bracket}" closes a mention of chain {match[2]} that no "({match[2]}" opened')
+                self.brackets.open(OpenMention(match[2], number, [end - 1]))
             if match[3]:
-                self.spans.append((starts.pop(), at + 1, match[2]))
+                self.spans.append((*self.brackets.close(match[2], end).starts, end, match[2]))
 
-    def finish(self) -> AnnotatedText:
-        if unclosed := [chain for chain, starts in self.opened.items() if starts]:
-            raise InputError(f"{self.name} ends before the mentions of these chains do: {', '.join(unclosed)}")
-        self.end_sentence()
+    def text(self, lines: Lines) -> AnnotatedText:
+        """The sentences as one text."""
+        self.brackets.check_closed(self.name, lines)
+        spans = sorted(self.spans, key=lambda span: (span[0], -span[1]))
         return AnnotatedText(
             words=tuple(self.words),
             space_after=spacing(self.words),
             document=self.name,
             mentions=tuple(
-                Mention(start, end, head_word(self.words, start, end), chain)
-                for start, end, chain in sorted(self.spans, key=lambda span: (span[0], -span[1]))
+                Mention(start, end, head_word(self.words, start, end), chain) for start, end, chain in spans
             ),
-            sentence_starts=tuple(self.sentence_starts[:-1]),
+            sentence_starts=tuple(start for start in self.sentence_starts if start < len(self.words)),
         )
 
 
-def recognises(line: str) -> bool:
-    """Whether the first line of a file says that it is in this format."""
-    return line.startswith("#begin document")
-
-
-@numbered
-def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each document; documents without words are passed over."""
     document: _Document | None = None
-    for line in lines:
+    for line in chain(lines, ["#end document"]):
         text = line.rstrip("\r\n")
-        if begins := _BEGIN.match(text):
-            yield from _finished(document)
-            document = _Document(begins[1])
-        elif text.startswith("#end document"):
-            yield from _finished(document)
-            document = None
-        else:
-            _add_line(document, text)
-    yield from _finished(document)
-
-
-def _add_line(document: _Document | None, line: str) -> None:
-    if not line.strip():
-        if document:
-            document.end_sentence()
-        return
-    if document is None:
-        raise InputError(f'expected "#begin document (NAME); part 0" before the words, got "{line[:60]}"')
-    columns = line.split("\t")
-    if len(columns) < _MIN_COLUMNS or not columns[3]:
-        raise InputError(f"expected {_MIN_COLUMNS} columns or more between tabs, the fourth a word, got {len(columns)}")
-    document.add(columns[3], columns[-1].strip())
-
-
-def _finished(document: _Document | None) -> Iterator[AnnotatedText]:
-    if document and document.words:
-        yield document.finish()
+        begins = _BEGIN.match(text)
+        if begins or text.startswith("#end document"):
+            if document and document.words:
+                yield document.text(lines)
+            document = _Document(begins[1]) if begins else None
+        elif document:
+            document.add(text, lines.number)
+        elif text.strip():
+            raise InputError(f'expected "#begin document (NAME); part 0" before the words, got "{text[:60]}"')
 
 
 def spacing(words: Sequence[str]) -> tuple[bool, ...]:
@@ -125,3 +104,12 @@ def spacing(words: Sequence[str]) -> tuple[bool, ...]:
         glued_left.append(closes or word in _DASHES)
         glued_right.append(opens or word in _DASHES)
     return tuple(not (right or left) for right, left in zip(glued_right, [*glued_left[1:], False], strict=True))
+
+
+LITBANK = Format(
+    "litbank",
+    "LitBank (CoNLL-2012 columns)",
+    ("*.conll",),
+    lambda line: line.startswith("#begin document"),
+    _parse,
+)

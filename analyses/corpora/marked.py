@@ -1,6 +1,7 @@
 """Plain text with mentions marked by character offsets: what are its words, and which of them is each mention?
 
-For formats that give running text. Every word is a stretch of that text, so the words spell it out again.
+For formats that give running text, mostly in columns. Every word is a stretch of that text, so the words spell it out
+again.
 """
 
 import re
@@ -9,7 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from analyses.corpora.mentions import head_word
+from analyses.corpora.reader import Lines
 from interp.annotation import AnnotatedText, Mention
+from interp.errors import InputError
+from models.columns import columns
 
 _WORD = re.compile(
     r"""
@@ -30,6 +34,23 @@ class Mark(NamedTuple):
     start: int  # its first character
     end: int  # after its last character
     chain: str
+
+
+def rows(lines: Lines, *headers: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """The rows below the first line, by its columns, which are those of one of `headers`; empty lines are left out.
+
+    Raises:
+        InputError: other columns, or a row of more or fewer than there are.
+    """
+    header = tuple(columns(next(lines, "")))
+    if header not in headers:
+        expected = " or ".join(", ".join(names) for names in headers)
+        raise InputError(f'expected the columns {expected} between tabs, got "{", ".join(header)[:60]}"')
+    for line in filter(str.strip, lines):
+        values = columns(line)
+        if len(values) != len(header):
+            raise InputError(f"expected {len(header)} columns between tabs, got {len(values)}")
+        yield dict(zip(header, values, strict=True))
 
 
 def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
@@ -64,14 +85,14 @@ def find_words(forms: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 def _pieces(text: str, cuts: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
     """Start and end of each word, and whether a space follows."""
-    at = 0
-    while at < len(text):
-        cut = bisect_right(cuts, at)
-        match = _WORD.match(text, at, cuts[cut] if cut < len(cuts) else len(text))
-        end = match.end() if match else at + 1
+    start = 0
+    while start < len(text):
+        cut = bisect_right(cuts, start)
+        match = _WORD.match(text, start, cuts[cut] if cut < len(cuts) else len(text))
+        end = match.end() if match else start + 1
         space = text[end : end + 1] == " "
-        yield at, end, space
-        at = end + space
+        yield start, end, space
+        start = end + space
 
 
 def _mention(mark: Mark, words: Sequence[str], starts: Sequence[int]) -> Mention:

@@ -1,24 +1,40 @@
-"""Plain text: words and nothing else, a text a paragraph or a text a line.
+"""Text without annotation: a text a paragraph, a text a line, or a source and a target in two columns.
 
-Words are what spaces separate, so a line break inside a paragraph reads as a space. No file says that it is one of
-these, so they are read only where they are asked for: `text:PATH`, `lines:PATH`.
+Words are what spaces separate, so a line break inside a paragraph reads as a space. No file says that it is plain text,
+so that is read only where its kind is given: `text:PATH`, `lines:PATH`. Of two columns the first line has the names
+("word", "phonemes"); every later line is a pair, what an encoder-decoder reads and should write.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 
+from analyses.corpora.reader import Format, Lines
 from interp.annotation import AnnotatedText
+from models.columns import columns, pairs
 
 
-def paragraphs(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each stretch of lines that have something in them; its document is the file and its number."""
     stretches = (stretch for filled, stretch in groupby(lines, key=lambda line: bool(line.strip())) if filled)
     for number, stretch in enumerate(stretches, start=1):
-        yield AnnotatedText.plain(" ".join(stretch), f"{source}:{number}")
+        yield AnnotatedText.plain(" ".join(stretch), f"{lines.source}:{number}")
 
 
-def one_a_line(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each line that has something in it; its document is the file and the number of the line."""
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield AnnotatedText.plain(line, f"{source}:{number}")
+    return (AnnotatedText.plain(line, f"{lines.source}:{lines.number}") for line in lines if line.strip())
+
+
+def _pairs(lines: Lines) -> Iterator[AnnotatedText]:
+    """One text for each line after the first, with its target."""
+    for number, source, target in pairs(lines, lines.source):
+        yield AnnotatedText.plain(source, f"{lines.source}:{number}", target)
+
+
+def _has_two_columns(line: str) -> bool:
+    return len(columns(line)) == 2 and all(columns(line))
+
+
+PAIRED = Format("paired", "two columns of source and target", ("paired-*.tsv",), _has_two_columns, _pairs)
+TEXT = Format("text", "plain text in paragraphs", ("*.txt",), None, _paragraphs, whole_files=True)
+LINES = Format("lines", "plain text in lines", ("*.txt",), None, _one_a_line, whole_files=True)

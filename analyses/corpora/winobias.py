@@ -10,14 +10,14 @@ also tells a text's conditions, ("pro", "type 1"); it has none where the file is
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
 from analyses.corpora.marked import Mark, annotated, find
 from analyses.corpora.mentions import PRONOUNS
-from analyses.corpora.numbered_lines import numbered
+from analyses.corpora.reader import Format, Lines
 from interp.annotation import AnnotatedText
 from interp.errors import InputError
 
@@ -26,7 +26,6 @@ _BRACKETED = re.compile(r"\[([^\[\]]*)\]")
 _ARTICLE = re.compile(r"(the|an?) ", re.IGNORECASE)
 _SIDE = re.compile(r"^(pro|anti)_stereotyped_|\.gz$")
 _CONDITIONS = re.compile(r"(pro|anti)_stereotyped_type([12])\.")
-_OWN, _OTHER = "bracketed", "other"
 
 
 class _Sentence(NamedTuple):
@@ -35,53 +34,43 @@ class _Sentence(NamedTuple):
     pronouns: tuple[tuple[int, int], ...]
 
     @property
-    def named(self) -> str:
+    def name(self) -> str:
         """The bracketed occupation without its article."""
         return _ARTICLE.sub("", self.text[slice(*self.occupation)], count=1)
 
 
-def recognises(line: str) -> bool:
+def _recognises(line: str) -> bool:
     """Whether a line is a sentence with an occupation and a pronoun in brackets."""
-    inside = _BRACKETED.findall(line)
-    return (
-        not line.startswith("#")
-        and "\t" not in line
-        and len(inside) > 1
-        and any(each.strip().lower() in PRONOUNS for each in inside)
-    )
+    bracketed = _BRACKETED.findall(line)
+    has_pronoun = any(words.strip().lower() in PRONOUNS for words in bracketed)
+    return not line.startswith("#") and "\t" not in line and len(bracketed) > 1 and has_pronoun
 
 
-@numbered
-def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _parse(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each sentence."""
-    name, told = _SIDE.sub("", PurePath(source).name), _CONDITIONS.match(PurePath(source).name)
-    conditions = (told[1], f"type {told[2]}") if told else ()
-    waiting: _Sentence | None = None  # the first of a pair
-    pair = 0
-    for line in filter(str.strip, lines):
-        sentence = _sentence(line.strip())
-        if waiting is None:
-            waiting = sentence
-            continue
-        pair += 1
-        document = f"{name}:{pair}"
-        for one, other in ((waiting, sentence), (sentence, waiting)):
-            yield replace(_text(one, other, document), conditions=conditions)
-        waiting = None
-    if waiting:
-        raise InputError(f'expected sentences two by two, got none beside "{waiting.text}"')
+    file = PurePath(lines.source).name
+    name, match = _SIDE.sub("", file), _CONDITIONS.match(file)
+    conditions = (match[1], f"type {match[2]}") if match else ()
+    filled = filter(str.strip, lines)
+    for number, line in enumerate(filled, start=1):
+        first, partner_line = _sentence(line.strip()), next(filled, None)
+        if partner_line is None:
+            raise InputError(f'expected sentences two by two, got none beside "{first.text}"')
+        second = _sentence(partner_line.strip())
+        for sentence, partner in ((first, second), (second, first)):
+            yield replace(_text(sentence, partner, f"{name}:{number}"), conditions=conditions)
 
 
 def _sentence(line: str) -> _Sentence:
     """A line with its number and brackets taken off."""
     marked = _NUMBER.sub("", line)
-    text, spans, at = "", [], 0
+    text, spans, end = "", [], 0
     for match in _BRACKETED.finditer(marked):
-        text += marked[at : match.start()]
+        text += marked[end : match.start()]
         inside = match[1].strip()
         spans.append((len(text), len(text) + len(inside)))
-        text, at = text + inside, match.end()
-    text += marked[at:]
+        text, end = text + inside, match.end()
+    text += marked[end:]
     if "[" in text or "]" in text:
         raise InputError(f'expected every "[" to have its "]", with words inside, got "{line}"')
     pronouns = tuple(span for span in spans if text[slice(*span)].lower() in PRONOUNS)
@@ -94,11 +83,20 @@ def _sentence(line: str) -> _Sentence:
 def _text(sentence: _Sentence, partner: _Sentence, document: str) -> AnnotatedText:
     """A sentence with both occupations, the second of which its partner brackets."""
     start, end = sentence.occupation
-    spans = [span for span in find(partner.named, sentence.text) if span[1] <= start or end <= span[0]]
+    spans = [span for span in find(partner.name, sentence.text) if span[1] <= start or end <= span[0]]
     if not spans:
         raise InputError(
-            f'expected two sentences that bracket one each of the same two occupations, but "{partner.named}" is not '
-            f'beside "{sentence.named}" in "{sentence.text}"'
+            f'expected two sentences that bracket one each of the same two occupations, but "{partner.name}" is not '
+            f'beside "{sentence.name}" in "{sentence.text}"'
         )
-    own = [Mark(*span, _OWN) for span in (sentence.occupation, *sentence.pronouns)]
-    return annotated(sentence.text, [*own, Mark(*spans[0], _OTHER)], document)
+    marks = [Mark(*span, "bracketed") for span in (sentence.occupation, *sentence.pronouns)]
+    return annotated(sentence.text, [*marks, Mark(*spans[0], "other")], document)
+
+
+WINOBIAS = Format(
+    "winobias",
+    "WinoBias",
+    ("*_stereotyped_type?.txt.dev", "*_stereotyped_type?.txt.test"),
+    _recognises,
+    _parse,
+)

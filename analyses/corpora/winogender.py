@@ -7,14 +7,14 @@ beside them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from analyses.corpora.marked import Mark, annotated, find, find_words
-from analyses.corpora.numbered_lines import numbered
+from analyses.corpora.marked import Mark, annotated, find, find_words, rows
+from analyses.corpora.reader import Format, Lines
 from interp.annotation import AnnotatedText
-from interp.bounded_files import whole
-from interp.errors import InputError
+from interp.bounded_files import lines
+from interp.errors import InputError, inside, one_of
 from models.columns import columns
 
 _SENTENCES = ("sentid", "sentence")
@@ -29,23 +29,21 @@ _PRONOUNS = {"male": ("he", "his", "him"), "female": ("she", "her", "her"), "neu
 _ANYONE = "someone"
 
 
-def recognises(line: str) -> bool:
-    """Whether the first line of a file says that it is in this format."""
-    return tuple(columns(line)) in _HEADERS
-
-
-@numbered
-def parse(lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+def _parse(sentences: Lines) -> Iterator[AnnotatedText]:
     """One text for each sentence; six for each template, of either participant and three genders."""
-    header: tuple[str, ...] = ()
-    for line in lines:
-        values = tuple(columns(line))
-        if header and line.strip():
-            yield from _texts(values, header)
-        elif not header and values not in _HEADERS:
-            expected = " or ".join(", ".join(each) for each in _HEADERS)
-            raise InputError(f'expected the columns {expected} between tabs, got "{", ".join(values)[:60]}"')
-        header = header or values
+    for row in rows(sentences, *_HEADERS):
+        if "sentid" in row:
+            parts = _ID.fullmatch(row["sentid"])
+            if not parts:
+                raise InputError(
+                    f'expected occupation.participant.answer.gender.txt in column 1, got "{row["sentid"]}"'
+                )
+            yield _text(*parts.groups(), row["sentence"])
+        else:
+            occupation, participant, answer, template = row.values()
+            for person in (participant, _ANYONE):
+                for gender in _PRONOUNS:
+                    yield _text(occupation, person, answer, gender, _fill(template, occupation, person, gender))
 
 
 def share_of_women(file: Path) -> dict[str, float]:
@@ -54,28 +52,12 @@ def share_of_women(file: Path) -> dict[str, float]:
     Raises:
         InputError: the file has other columns, or a share that is no number.
     """
-    header, *rows = [columns(line) for line in whole(file).splitlines() if line.strip()] or [[]]
-    if tuple(header) != _STATISTICS:
-        raise InputError(f"{file}: expected the columns {', '.join(_STATISTICS)} between tabs, got {', '.join(header)}")
-    try:
-        return {row[0]: float(row[2]) for row in rows}
-    except (ValueError, IndexError) as error:
-        raise InputError(f"{file}: expected a number in bls_pct_female for every occupation ({error})") from error
-
-
-def _texts(values: Sequence[str], header: Sequence[str]) -> Iterator[AnnotatedText]:
-    if len(values) != len(header):
-        raise InputError(f"expected {len(header)} columns between tabs, got {len(values)}")
-    if header == _TEMPLATES:
-        occupation, participant, answer, template = values
-        for chosen in (participant, _ANYONE):
-            for gender in _PRONOUNS:
-                yield _text(occupation, chosen, answer, gender, _fill(template, occupation, chosen, gender))
-    else:
-        parts = _ID.fullmatch(values[0])
-        if not parts:
-            raise InputError(f'expected occupation.participant.answer.gender.txt in column 1, got "{values[0]}"')
-        yield _text(parts[1], parts[2], parts[3], parts[4], values[1])
+    with inside(str(file)):
+        shares = {row["occupation"]: row["bls_pct_female"] for row in rows(Lines(lines(file), str(file)), _STATISTICS)}
+        try:
+            return {occupation: float(share) for occupation, share in shares.items()}
+        except ValueError as error:
+            raise InputError(f"expected a number in bls_pct_female for every occupation ({error})") from error
 
 
 def _fill(template: str, occupation: str, participant: str, gender: str) -> str:
@@ -94,9 +76,7 @@ def _fill(template: str, occupation: str, participant: str, gender: str) -> str:
 def _text(occupation: str, participant: str, answer: str, gender: str, sentence: str) -> AnnotatedText:
     if answer not in _ANSWERS:
         raise InputError(f'expected 0 (the occupation) or 1 (the participant) as the answer, got "{answer}"')
-    if gender not in _PRONOUNS:
-        raise InputError(f'expected male, female or neutral as the gender, got "{gender}"')
-    forms = dict.fromkeys(_PRONOUNS[gender])
+    forms = dict.fromkeys(_PRONOUNS[one_of("gender", gender, _PRONOUNS)])
     marks = [
         Mark(*_only(find(occupation, sentence), f'"{occupation}"', sentence), "occupation"),
         Mark(*_only(find(participant, sentence), f'"{participant}"', sentence), "participant"),
@@ -105,8 +85,13 @@ def _text(occupation: str, participant: str, answer: str, gender: str, sentence:
     return annotated(sentence, marks, occupation)
 
 
-def _only(spans: Iterable[tuple[int, int]], what: str, sentence: str) -> tuple[int, int]:
-    found = list(spans)
-    if len(found) != 1:
-        raise InputError(f'expected {what} once in the sentence, got it {len(found)} times: "{sentence}"')
-    return found[0]
+def _only(matches: Iterable[tuple[int, int]], what: str, sentence: str) -> tuple[int, int]:
+    spans = list(matches)
+    if len(spans) != 1:
+        raise InputError(f'expected {what} once in the sentence, got it {len(spans)} times: "{sentence}"')
+    return spans[0]
+
+
+WINOGENDER = Format(
+    "winogender", "Winogender", ("all_sentences.tsv",), lambda line: tuple(columns(line)) in _HEADERS, _parse
+)

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import TextPath
 
-from analyses import plain_words
 from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
@@ -33,6 +32,7 @@ from analyses.figures.style import (
     styled,
 )
 from analyses.head_names import HEAD, head_name
+from analyses.plain_words import Label
 from interp.errors import InputError, one_of
 
 _STRENGTH = {"both": 0.55, "effect": 0.28, "attention": 0.13}
@@ -160,13 +160,12 @@ def _fits(text: str, room: float) -> bool:
 
 def _short(name: str) -> str:
     """A label without what every reader knows: `relation:obj:dependent->head` is obj, dep→head."""
-    kind, _, rest = name.partition(":")
-    if kind == "relation":
-        relation, _, way = rest.rpartition(":")
-        return f"{relation} {way.replace('dependent', 'dep').replace('->', '→')}"
-    if kind == "rule" and not rest.startswith("any->"):
-        return plain_words.label(name).short
-    return measure_name(rest if kind == "tag" else name)
+    label = Label.parse(name)
+    if label.kind == "relation":
+        return f"{label.name} {label.source.replace('dependent', 'dep')}→{label.target.replace('dependent', 'dep')}"
+    if label.kind == "rule":
+        return label.words().short
+    return measure_name(f"{label.source}->{label.target}" if label.kind == "tag" else name)
 
 
 @styled

@@ -7,10 +7,10 @@ which no label speaks of words of this text, any word may ask.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,17 +37,16 @@ _LEAST = 6  # words of a passage
 _SHOWN = 5  # of each choice, for each head
 
 
-@dataclass(frozen=True)
-class _About:
+class _About(NamedTuple):
     """What a head is shown at: the words that a measure asks, as a label has it; of none, any word."""
 
     behaviour: str = ""
-    measure: Measure | None = None
     label: str = ""
+    measures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Choice:
     """One question, and what every head gives the words of its passage."""
 
     passage: int
@@ -55,24 +54,18 @@ class _Asked:
     question: Question
     weights: Float[NDArray[np.floating], "head word"]
 
-    def seen(self, head: int) -> int:
-        """The word with most of a head's attention, among those it may choose."""
+    def of_head(self, head: int) -> tuple[int, float, bool]:
+        """The word with most of a head's attention, among those it may choose; the attention; whether it is sought."""
         among = sorted(self.question.among)
-        return among[int(self.weights[head, among].argmax())]
-
-    def weight(self, head: int) -> float:
-        """The attention on that word."""
-        return float(self.weights[head, self.seen(head)])
-
-    def right(self, head: int) -> bool:
-        """Whether it is one that is sought."""
-        return self.weight(head) > 0 and self.seen(head) in self.question.sought
+        seen = among[int(self.weights[head, among].argmax())]
+        weight = float(self.weights[head, seen])
+        return seen, weight, weight > 0 and seen in self.question.sought
 
 
 def example_sentences(
     model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
-    found: Mapping[Place, Sequence[Fact]],
+    facts: Mapping[Place, Sequence[Fact]],
     behaviours: Mapping[str, Behaviour],
     *,
     seed: int = 0,
@@ -92,48 +85,51 @@ def example_sentences(
     Args:
         model: with a tokenizer.
         corpora: by behaviour, the text that it was measured on; the first is read for heads without a label.
-        found: the facts of every head, the first to be told first.
+        facts: of every head, the first to be told first.
         behaviours: by name, those that were measured.
         seed: draws the words.
     """
     kind = Heads.every(model)[0]
     if model.tokenizer is None or not corpora:
         return pd.DataFrame(columns=COLUMNS)
-    reader, named = _Reader(model, kind, corpora, seed), _named(behaviours)
-    about: dict[_About, list[Place]] = {}
-    for place in (each for each in found if each[:2] == (kind.stack, kind.attention)):
-        known = (named(fact) for fact in found[place] if fact.measures)
-        about.setdefault(next(filter(reader.passages, known), _About()), []).append(place)
+    reader = _Reader(model, kind, corpora, behaviours, seed)
+    heads: dict[_About, list[Place]] = {}
+    for place in (each for each in facts if each[:2] == (kind.stack, kind.attention)):
+        known = (reader.about(fact) for fact in facts[place] if fact.measures)
+        heads.setdefault(next(filter(reader.passages, known), _About()), []).append(place)
     try:
-        rows = [row for each, own in about.items() for row in reader.rows(each, own)]
+        rows = [row for about, places in heads.items() for row in reader.rows(about, places)]
     except InputError:  # a library that does not show these patterns
         return pd.DataFrame(columns=COLUMNS)
     return pd.DataFrame(rows, columns=COLUMNS).sort_values(["layer", "head"], kind="stable", ignore_index=True)
 
 
-def _named(behaviours: Mapping[str, Behaviour]) -> Callable[[Fact], _About]:
-    """What facts are about; equal of facts of the same label and measures."""
-    known = {each.name: (name, each) for name, behaviour in behaviours.items() for each in behaviour.measures}
-    made: dict[tuple[str, ...], _About] = {}
-
-    def about(fact: Fact) -> _About:
-        own = [known[name] for name in fact.measures if name in known]
-        if not own:
-            return _About()
-        label = MEASURES_APART.join(fact.measures) if len(own) > 1 else fact.name
-        return made.setdefault((label, *fact.measures), _About(own[0][0], any_of([each for _, each in own]), label))
-
-    return about
-
-
 class _Reader:
     """Reads passages of texts, those in which a measure asks, each once for all heads."""
 
-    def __init__(self, model: Model, kind: Heads, corpora: Mapping[str, Iterable[AnnotatedText]], seed: int):
+    def __init__(
+        self,
+        model: Model,
+        kind: Heads,
+        corpora: Mapping[str, Iterable[AnnotatedText]],
+        behaviours: Mapping[str, Behaviour],
+        seed: int,
+    ):
         self.model, self.kind, self.corpora, self.seed = model, kind, corpora, seed
+        self.measures = {each.name: (name, each) for name, own in behaviours.items() for each in own.measures}
         self.tokenizer = tokenizer_of(model, kind)
-        self._passages: dict[tuple[str, str], list[AnnotatedText]] = {}
+        self._passages: dict[tuple[str, ...], list[AnnotatedText]] = {}
         self._texts: dict[int, tuple[list[AnnotatedText], Iterator[AnnotatedText]]] = {}
+
+    def about(self, fact: Fact) -> _About:
+        """What a fact is about; nothing of one without measures."""
+        names = tuple(name for name in fact.measures if name in self.measures)
+        label = MEASURES_APART.join(fact.measures) if len(names) > 1 else fact.name
+        return _About(self.measures[names[0]][0], label, names) if names else _About()
+
+    def measure(self, about: _About) -> Measure | None:
+        """What asks: any of the measures."""
+        return any_of([self.measures[name][1] for name in about.measures]) if about.measures else None
 
     def corpus(self, about: _About) -> Iterable[AnnotatedText]:
         """The text that the behaviour was measured on."""
@@ -141,12 +137,11 @@ class _Reader:
 
     def passages(self, about: _About) -> list[AnnotatedText]:
         """Passages of a text in which the measure asks a word, one of each of the first texts that have such."""
-        key = about.behaviour, about.measure.name if about.measure else ""
+        key = (about.behaviour, *about.measures[:1])
         if key not in self._passages:
-            cut = examples.sentence
-            if about.measure is not None:
-                holds = partial(self._holds, about.measure) if about.measure.points else lambda text: False
-                cut = partial(examples.passage, holds=holds)
+            cut, measure = examples.sentence, self.measure(about)
+            if measure is not None:
+                cut = partial(examples.passage, holds=partial(self._holds, measure))
             self._passages[key] = examples.find(self.model, self.texts(self.corpus(about)), cut, _READ)
         return self._passages[key]
 
@@ -159,50 +154,46 @@ class _Reader:
             yield text
 
     def _holds(self, measure: Measure, text: AnnotatedText) -> bool:
-        n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
-        shown = windows(text, self.tokenizer, n_ctx, Counter()) if len(text.words) >= _LEAST else ()
+        if not measure.points or len(text.words) < _LEAST:
+            return False
+        shown = windows(text, self.tokenizer, self.model.config.stacks[self.kind.stack].n_ctx, Counter())
         return any(asks(measure, window, causal=self.kind.causal) for window in shown)
 
-    def rows(self, about: _About, own: Sequence[Place]) -> Iterator[dict[str, Any]]:
+    def rows(self, about: _About, places: Sequence[Place]) -> Iterator[dict[str, Any]]:
         """The rows of heads that are shown at the same words."""
-        asked = self._asked(about)
-        if not asked and about.measure is not None:
-            yield from self.rows(_About(), own)
+        choices, measure = self._choices(about), self.measure(about)
+        if not choices and measure is not None:
+            yield from self.rows(_About(), places)
             return
         beside = {"corpus": getattr(self.corpus(about), "name", ""), "label": about.label or None}
-        beside |= {"measure": about.measure.name if about.measure else None, "asked": len(asked)}
+        beside |= {"measure": measure.name if measure else None, "asked": len(choices)}
         beside |= {"read": len(self.passages(about))}
-        drawn = random.Random(self.seed).sample(asked, min(_SHOWN, len(asked)))
-        for place in own:
+        drawn = random.Random(self.seed).sample(choices, min(_SHOWN, len(choices)))
+        for place in places:
             head = place.layer * self.kind.n_heads + place.head
-            for choice, several in (("best", _surest(asked, head)), ("random", drawn)):
-                for one in several:
-                    yield {
-                        **place._asdict(),
-                        **beside,
-                        "choice": choice,
-                        "sentence": " ".join(word.replace(" ", "\u00a0") for word in one.words),
-                        "asks": one.question.asks,
-                        "seen": one.seen(head),
-                        "weight": one.weight(head),
-                        "right": one.right(head) if about.measure else None,
-                    }
+            for choice, several in (("best", _surest(choices, head)), ("random", drawn)):
+                for each in several:
+                    seen, weight, right = each.of_head(head)
+                    sentence = " ".join(word.replace(" ", "\u00a0") for word in each.words)
+                    shown = {"choice": choice, "sentence": sentence, "asks": each.question.asks, "seen": seen}
+                    shown |= {"weight": weight, "right": right if measure else None}
+                    yield {**place._asdict(), **beside, **shown}
 
-    def _asked(self, about: _About) -> list[_Asked]:
+    def _choices(self, about: _About) -> list[_Choice]:
         """Every question of the passages."""
-        found: list[_Asked] = []
-        read = 0
-        for batch in Reading(self.model, self.passages(about), heads=self.kind) if self.passages(about) else ():
+        choices: list[_Choice] = []
+        passages, measure, read = self.passages(about), self.measure(about), 0
+        for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
             weights = _between_words(batch)
-            if about.measure is None:
+            if measure is None:
                 asked = [_any_word(window, causal=self.kind.causal) for window in batch.windows]
             else:
-                asked = questions(about.measure, about.label, batch, causal=self.kind.causal)
-            for prompt, (window, own) in enumerate(zip(batch.windows, asked, strict=True)):
+                asked = questions(measure, about.label, batch, causal=self.kind.causal)
+            for prompt, (window, several) in enumerate(zip(batch.windows, asked, strict=True)):
                 words = window.text.words
-                found += [_Asked(read + prompt, words, each, weights[prompt, :, each.asks]) for each in own]
+                choices += [_Choice(read + prompt, words, each, weights[prompt, :, each.asks]) for each in several]
             read += len(batch.windows)
-        return found
+        return choices
 
 
 def _any_word(window: Window, *, causal: bool) -> list[Question]:
@@ -211,12 +202,13 @@ def _any_word(window: Window, *, causal: bool) -> list[Question]:
     return [Question(word, own, own) for word, own in seen.items() if word > min(window.columns)]
 
 
-def _surest(asked: Sequence[_Asked], head: int) -> list[_Asked]:
+def _surest(choices: Sequence[_Choice], head: int) -> list[_Choice]:
     """Those that are right with the largest weights, each of another passage."""
-    found: dict[int, _Asked] = {}
-    for each in sorted((one for one in asked if one.right(head)), key=lambda one: -one.weight(head)):
-        found.setdefault(each.passage, each)
-    return [*found.values()][:_SHOWN]
+    first: dict[int, _Choice] = {}
+    weights = [(each.of_head(head), each) for each in choices]
+    for _, each in sorted((one for one in weights if one[0][2]), key=lambda one: -one[0][1]):
+        first.setdefault(each.passage, each)
+    return [*first.values()][:_SHOWN]
 
 
 def _between_words(batch: Batch) -> Float[NDArray[np.floating], "prompt head word word2"]:

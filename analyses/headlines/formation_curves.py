@@ -1,20 +1,38 @@
 """When did a head form, by the tables of the run that trained it? In words, and as a line over the steps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analyses import plain_words
 from analyses.findings import NOTABLE
 from analyses.head_names import Place
 from analyses.headlines.facts import Fact, Row, Tables
 from analyses.numerals import number
 from analyses.over_training.look import RECORDED
-from analyses.sections import Curve
+from analyses.plain_words import Words, worded
 
 
-def formation(tables: Tables, place: Place, own: Sequence[Fact]) -> tuple[Curve, Row] | None:
+class Curve(NamedTuple):
+    """How a score went while the model was trained: in words, and as a line.
+
+    text      when the head formed
+    note      what is to be seen
+    points    step and score, both as fractions of the way
+    formed    the step by which it had formed, and `baseline` the score that is none, as such fractions
+    """
+
+    text: str
+    note: str
+    behaviour: str
+    points: Sequence[tuple[float, float]]
+    formed: float
+    baseline: float | None
+
+
+def formation(
+    tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
+) -> tuple[Curve, Row] | None:
     """Of a head's facts the first that was followed while the model was trained: when it formed, and the row that says.
 
     None where no run is known, where none of the facts was followed, and where the last look showed less than 0.05 of
@@ -23,17 +41,22 @@ def formation(tables: Tables, place: Place, own: Sequence[Fact]) -> tuple[Curve,
     Args:
         tables: of a report; `when_formed` and `forming`, where the run that trained the model is known.
         place: the head.
-        own: its facts, the first to be told first.
+        facts: of the head, the first to be told first.
+        words: of measures.
     """
     if "when_formed" not in tables:
         return None
-    for fact in own:
-        for measure in _followed(fact):
-            key = (*place._asdict().items(), ("measure", RECORDED[measure]))
-            rows, points = (_rows(tables[name], key) for name in ("when_formed", "forming"))
+    cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
+    for fact, measure in cells:
+        if measure in RECORDED:
+            key = {**place._asdict(), "measure": RECORDED[measure]}
+            rows, points = (
+                tables[name].loc[(tables[name][[*key]] == [*key.values()]).all(axis=1)]
+                for name in ("when_formed", "forming")
+            )
             if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
-                told = {str(name): value for name, value in rows.iloc[0].items()}
-                return _curve(plain_words.label(measure).said, fact.behaviour, told, points), Row("when_formed", key)
+                row = Row("when_formed", {str(name): value for name, value in rows.iloc[0].items()})
+                return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
     return None
 
 
@@ -45,18 +68,6 @@ def said(row: Mapping[str, Any]) -> str:
     return f"formed by step {at} of {last}, not yet at {number(int(row['before']))}"
 
 
-def _followed(fact: Fact) -> list[str]:
-    """The measures of a fact, and of what stands beside it, that the record of a run has."""
-    measures = [dict(row.key).get("measure") for row in fact.rows if row.table == "heads"]
-    return [str(each) for each in measures if each in RECORDED]
-
-
-def _rows(table: pd.DataFrame, key: Sequence[tuple[str, Any]]) -> pd.DataFrame:
-    for column, value in key:
-        table = table.loc[table[column] == value]
-    return table
-
-
 def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Curve:
     points = points.sort_values("step")
     steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
@@ -66,13 +77,12 @@ def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFra
         return (value - low) / (high - low)
 
     looks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # what was lost again is said
-    seen = [f"{number(values[at])} at step {number(steps[at])}" for at in dict.fromkeys(looks)]
-    told = [", ".join(seen)]
+    note = ", ".join(f"{number(values[at])} at step {number(steps[at])}" for at in dict.fromkeys(looks))
     has_baseline = pd.notna(row["baseline"])
-    told += [f"the strictest baseline (grey) has {number(row['baseline'])}"] * has_baseline
+    note += f"; the strictest baseline (grey) has {number(row['baseline'])}" * has_baseline
     return Curve(
         f"{does[0].upper()}{does[1:]}: {said(row)}.",
-        f"{'; '.join(told)}.",
+        f"{note}.",
         behaviour,
         [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],
         int(row["formed_at"]) / steps[-1],

@@ -1,45 +1,39 @@
-"""What stands first on a page about one model? Sentences, the atlas of heads and a card of each, from the tables."""
+"""What stands first on a page about one model? Sentences, the atlas of heads and a card of each, from the tables.
+
+The values here are what `report/templates` shows: `overview`, `atlas` and `cards`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analyses import plain_words
-from analyses.figures import measure_name
-from analyses.head_names import Place, places
-from analyses.headlines import ranking
-from analyses.headlines.facts import Fact, Size, Tables, answers, facts, flips, titles
-from analyses.headlines.formation_curves import formation
+from analyses.findings import both_ways
+from analyses.head_names import HEAD, Place, kinds, places
+from analyses.headlines import ranking, say
+from analyses.headlines.facts import Fact, Size, Tables, answers, facts, vocabulary
+from analyses.headlines.formation_curves import Curve, formation
 from analyses.headlines.sentences import Sentence, headline, sentences
 from analyses.measures import Behaviour
-from analyses.numerals import counted, false_discovery_rate, interval, number, percent
-from analyses.sections import (
-    Atlas,
-    Bar,
-    Block,
-    Card,
-    Cell,
-    Example,
-    Examples,
-    Known,
-    Overview,
-    Said,
-    Section,
-    Step,
-    Table,
-)
+from analyses.numerals import counted, number, percent
+from analyses.plain_words import TEXTS, Label, Words
+from analyses.schema import SCHEMAS, WAYS
+from analyses.sections import Block, Section, Table
 from analyses.viewer import Passage, Viewer
 
 _ROOM = 12  # layers or heads beside each other that have room for words
 _ALIKE = 8  # heads that a card names as being like it
-_OFFSETS = ("offset:-5", "offset:-4", "offset:-3", "offset:-2", "previous-token", "self")
-_AHEAD = ("next-token", "offset:2", "offset:3")
-_FIRST = "first-token"
+_NEAR = {
+    "first-token": "first",
+    **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)},
+    **{"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"},
+}
+"""By measure of attention to near tokens, what stands under its bar."""
 _LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
 _FARTHEST = 1.5  # of an answer: intervals beyond 1 are drawn so far
 _TICKS: dict[str, list[tuple[str, float]]] = {
@@ -48,22 +42,123 @@ _TICKS: dict[str, list[tuple[str, float]]] = {
     "correlation": [("0", 0.0), ("1", 1.0)],
     "nats": [("0", 0.0)],
 }
-_AT = {"previous-token": "−1", "self": "0", "next-token": "+1"}
-_REST = (
-    "On the whole text; induction on random tokens that come twice. Labels, and what is said beside simple rules, are "
-    "of the half of the text that reports, so the same measure may have another number there."
-)
-_NEEDED = "Looks there and needed"
-_PAIRS = "Needed"
-_HOLDS = "Attention holds; effect not established"
-_UNASKED = "Attends; untested"
+_MEASURED = "measure value baseline baseline_name gain interval q n"
+_HEADINGS = {"looks there and needed": "Looks there and needed", "needed": "Needed"}
+_HOLDS, _UNASKED = "Attention holds; effect not established", "Attends; untested"
+
+
+class Cell(NamedTuple):
+    """A head in the atlas: `id` leads to its card, and two facts are told in it."""
+
+    id: str
+    name: str
+    stands: Literal["needed", "looks", "quiet"]  # filled, outlined, or empty
+    behaviour: str = ""
+    first: str = ""
+    second: str = ""
+
+
+class Atlas(NamedTuple):
+    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
+
+    title: str
+    layers: Sequence[Sequence[Cell]]
+    dense: bool
+
+
+class Bar(NamedTuple):
+    """A number with its interval, in words and as fractions of the way along a line, which has `ticks` with a name.
+
+    `brief` is the number alone; what it is `over` is heard beside it, and seen in `text`.
+    """
+
+    text: str
+    brief: str
+    at: float
+    low: float
+    high: float
+    ticks: Sequence[tuple[str, float]]
+    over: str = ""
+
+
+class Known(NamedTuple):
+    """A fact on a card: its sentence, its name, and its bars."""
+
+    words: str
+    short: str
+    behaviour: str
+    note: str
+    bars: Sequence[Bar]
+
+
+class Step(NamedTuple):
+    """One distance or pair of tags in a strip: its name, its number in words, and how high its bar stands, 0 to 1."""
+
+    name: str
+    text: str
+    height: float
+
+
+class Example(NamedTuple):
+    """A sentence, each word with what it is (`asks`, `seen`, `both`), and whether what is seen is what is sought."""
+
+    words: Sequence[tuple[str, str]]
+    text: str
+    right: bool | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that is known of one head.
+
+    groups    facts under headings
+    distance  attention by distance, the first position apart as `sink`
+    tags      attention between tags, beside what distance explains
+    examples  sentences in which it is surest, and at random, each under what they are examples of
+    alike     the ids of heads of which the same is told first
+    tasks     its share in each causal task
+    rest      everything else that was measured
+    rows      its rows, to copy
+    formed    when it formed, where the run that trained the model is known
+    """
+
+    id: str
+    name: str
+    groups: Sequence[tuple[str, Sequence[Known]]]
+    distance: Sequence[Step]
+    sink: Step | None
+    tags: Sequence[Step]
+    examples: Sequence[tuple[str, Sequence[Example]]]
+    alike: Sequence[str]
+    tasks: Table | None
+    rest: Table
+    rows: str
+    formed: Curve | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What stands first on a page about one model: a sentence for each behaviour, the atlas of heads, and their cards.
+
+    `cards` begin with the head that is shown first. `below` stands under the atlas: a passage to read.
+    """
+
+    said: Sequence[Sentence]
+    atlases: Sequence[Atlas]
+    cards: Sequence[Card]
+    below: Sequence[Block] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the heads that have a card."""
+        return [card.id for card in self.cards]
 
 
 def overview(
     tables: Tables,
     behaviours: Mapping[str, Behaviour],
     passages: Sequence[Passage] = (),
-    found: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
+    ranked: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> tuple[str, Overview, list[Sentence]]:
     """The headline, what stands first, and the sentences with the rows that they come from.
 
@@ -72,99 +167,93 @@ def overview(
             and `forming`, where the run that trained the model is known.
         behaviours: by name, those that were measured.
         passages: what stands under the atlas, for the head that is chosen there.
-        found: every head's facts, the first to be told first, where they are known; else they are made of the tables.
+        ranked: every head's facts, the first to be told first, where they are known; else they are made of the tables.
     """
-    found = found or {place: ranking.ranked(own) for place, own in facts(tables, behaviours).items()}
-    several = len({place[:2] for place in found}) > 1
-    said = sentences(tables, found, behaviours)
-    order = ranking.strongest(found)
-    order = [*order, *(place for place in found if place not in set(order))]
-    made = _Cards(tables, found, several, titles(behaviours))
-    shown = Overview(
-        [Said(each.title.capitalize(), each.first, each.behaviour, each.rest) for each in said],
-        _atlases(found, several),
-        [made.card(place) for place in order],
-        _viewers(passages, found),
+    ranked = ranked or {place: ranking.ranked(several) for place, several in facts(tables, behaviours).items()}
+    said = sentences(tables, ranked, behaviours)
+    order = dict.fromkeys([*ranking.strongest(ranked), *ranked])
+    cards = _Cards(tables, ranked, vocabulary(behaviours))
+    viewers = [Viewer(tuple(passages), ranking.called(ranked), heads=False)] if passages else []
+    first = Overview(
+        said,
+        _atlases(ranked, cards.several),
+        [cards.card(place) for place in order],
+        [Section("Where does a word look?", viewers)] if viewers else [],
     )
-    return headline(said), shown, said
+    return headline(said), first, said
 
 
-def _viewers(passages: Sequence[Passage], found: Mapping[Place, Sequence[Fact]]) -> list[Block]:
-    """The passages, if any."""
-    if not passages:
-        return []
-    return [Section("Where does a word look?", [Viewer(tuple(passages), ranking.called(found), heads=False)])]
-
-
-def _atlases(found: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
+def _atlases(ranked: Mapping[Place, Sequence[Fact]], several: bool) -> list[Atlas]:
     """An atlas for each kind of attention."""
-    made = []
-    for kind, own in groupby(found, key=lambda place: place[:2]):
-        layers = [[*row] for _, row in groupby(sorted(own), key=lambda place: place.layer)]
-        cells = [[_cell(place, found[place], several) for place in layer] for layer in layers]
-        title = {"cross": "Cross-attention"}.get(kind[1], kind[0].capitalize()) if several else "Heads"
-        made.append(Atlas(title, cells[::-1], max(len(layers), *map(len, layers)) > _ROOM))
-    return made
+    atlases = []
+    for (stack, attention), heads in groupby(ranked, key=lambda place: place[:2]):
+        layers = [
+            [_cell(place, ranked[place], several) for place in layer]
+            for _, layer in groupby(sorted(heads), key=lambda place: place.layer)
+        ]
+        title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if several else "Heads"
+        atlases.append(Atlas(title, layers[::-1], max(len(layers), *map(len, layers)) > _ROOM))
+    return atlases
 
 
-def _cell(place: Place, own: Sequence[Fact], several: bool) -> Cell:
+def _cell(place: Place, facts: Sequence[Fact], several: bool) -> Cell:
     id, name = place.named(several=several), place.named(several=False)
-    if not own:
+    if not facts:
         return Cell(id, name, "quiet")
-    words = [plain_words.breakable(fact.words.short) for fact in own[:2]]
-    stands = "needed" if any(fact.needed for fact in own) else "looks"
-    return Cell(id, name, stands, own[0].behaviour, words[0], "".join(words[1:]))
+    first, *rest = (plain_words.breakable(fact.words.short) for fact in facts[:2])
+    stands = "needed" if any(fact.needed for fact in facts) else "looks"
+    return Cell(id, name, stands, facts[0].behaviour, first, "".join(rest))
 
 
 class _Cards:
     """Makes the cards of a model's heads, on scales that they share."""
 
-    def __init__(self, tables: Tables, found: Mapping[Place, Sequence[Fact]], several: bool, titled: Mapping[str, str]):
-        self.tables, self.found, self.several, self.titled = tables, found, several, titled
-        self.ends = _ends([size for own in found.values() for fact in own for size in fact.sizes])
-        kept = tables["heads"].loc[tables["heads"]["sink"] == "kept"]
-        self.measured = _by_place(kept)
-        self.effects = _by_place(tables.get("effects", pd.DataFrame()))
-        self.examples = _by_place(tables.get("example_sentences", pd.DataFrame()))
-        self.tasks = answers(tables)
+    def __init__(self, tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]):
+        self.tables, self.ranked, self.words = tables, ranked, words
+        self.several = kinds(tables["heads"]) > 1
+        self.ends = _ends([size for facts in ranked.values() for fact in facts for size in fact.sizes])
+        effects, examples = (tables.get(name, pd.DataFrame()) for name in ("effects", "example_sentences"))
+        self.measured = _by_place(tables["heads"].loc[tables["heads"]["sink"] == "kept"])
+        self.effects, self.examples = _by_place(both_ways(effects) if len(effects) else effects), _by_place(examples)
+        self.answers = answers(tables)
+        self.alike: dict[Words, list[Place]] = {}
+        for place in ranking.strongest(ranked):
+            self.alike.setdefault(ranked[place][0].words, []).append(place)
 
     def card(self, place: Place) -> Card:
         """The card of one head."""
-        own, id = self.found[place], place.named(several=self.several)
-        measured = self.measured[place]
-        by_name = measured.drop_duplicates("measure").set_index("measure")
-        examples = self.examples.get(place)
-        distance, sink = _by_distance(by_name)
-        formed = formation(self.tables, place, own)
-        cited = [_cited(fact) for fact in own]
+        facts, id = self.ranked[place], place.named(several=self.several)
+        measured, examples = self.measured[place], self.examples.get(place)
+        by_name = measured.drop_duplicates("measure").set_index("measure")["value"]
+        steps = _by_distance(by_name)
+        formed = formation(self.tables, place, facts, self.words)
+        cited = [_cited(fact, say.fact(fact, id, self.words)) for fact in facts]
         cited += [f"{formed[0].text}\n    tables/{formed[1]}"] if formed else []
+        same = self.alike[facts[0].words] if facts else []
         return Card(
             id,
             id.replace(".", " ", 1) if self.several else id,
-            self._groups(own),
-            distance,
-            sink,
+            self._groups(facts, id),
+            [step for step in steps if step.name != "first"],
+            next((step for step in steps if step.name == "first"), None),
             _between_tags(by_name),
-            [] if examples is None else _examples(examples, self.titled),
-            self._alike(place),
-            self._carried(self.effects.get(place)),
-            _rest(measured),
+            [] if examples is None else _examples(examples, self.words),
+            [each.named(several=self.several) for each in same if each != place][:_ALIKE],
+            self._tasks(self.effects.get(place)),
+            SCHEMAS["heads"].page(measured.to_dict("records"), _MEASURED, TEXTS["card rest"]),
             "\n".join(cited),
             formed[0] if formed else None,
         )
 
-    def _groups(self, own: Sequence[Fact]) -> list[tuple[str, list[Known]]]:
+    def _groups(self, facts: Sequence[Fact], head: str) -> list[tuple[str, list[Known]]]:
         """The facts under what they rest on; what the first fact rests on stands first."""
-        found: dict[str, list[Known]] = {}
-        for fact in own:
-            asked = any(size.unit == "nats" for size in fact.sizes)
-            heading = {"looks there and needed": _NEEDED, "needed": _PAIRS}.get(
-                fact.kind, _HOLDS if asked else _UNASKED
-            )
+        groups: dict[str, list[Known]] = {}
+        for fact in facts:
+            untested = _HOLDS if any(size.unit == "nats" for size in fact.sizes) else _UNASKED
             bars = [self._bar(size) for size in fact.sizes if np.isfinite(size.low)]
-            known = Known(fact.words.said, fact.words.short, fact.behaviour, _note(fact), bars)
-            found.setdefault(heading, []).append(known)
-        return [*found.items()]
+            known = Known(say.fact(fact, head, self.words), fact.words.short, fact.behaviour, say.rates(fact), bars)
+            groups.setdefault(_HEADINGS.get(fact.kind, untested), []).append(known)
+        return [*groups.items()]
 
     def _bar(self, size: Size) -> Bar:
         """A size on the line that all of its unit share."""
@@ -174,156 +263,66 @@ class _Cards:
             return float(np.clip((value - low) / (high - low), 0, 1))
 
         ticks = [(name, along(value)) for name, value in _TICKS[size.unit]]
-        over = f"over {_over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
-        return Bar(_told(size), _brief(size), along(size.value), along(size.low), along(size.high), ticks, over)
+        over = f"over {say.over(size)}" if size.what == "gain" and size.unit not in {"lift", "nats"} else ""
+        return Bar(say.size(size), say.brief(size), *map(along, (size.value, size.low, size.high)), ticks, over)
 
-    def _alike(self, place: Place) -> list[str]:
-        """Heads of which the same is told first, the strongest first."""
-        if not self.found[place]:
-            return []
-        first = self.found[place][0].words
-        same = [each for each, own in self.found.items() if own and own[0].words == first and each != place]
-        return [each.named(several=self.several) for each in ranking.strongest({p: self.found[p] for p in same})][
-            :_ALIKE
-        ]
-
-    def _carried(self, effects: pd.DataFrame | None) -> Table | None:
+    def _tasks(self, effects: pd.DataFrame | None) -> Table | None:
         """What the head carries of each causal task, needed or not."""
         if effects is None:
             return None
-        shown = []
-        for _, rows in effects.groupby(["behaviour", "task"], sort=False):
-            task = str(rows["task"].iloc[0])
-            ways = {str(row["intervention"]): row for row in rows.to_dict("records")}
-            shares = [text for way in ("noise", "denoise") for text in _share(ways.get(way))]
-            shown.append([self.tasks.get(task) or task, *shares])
-        ways = ("removed by replacing it", "restored by it")
-        return Table(["task", *(name for way in ways for name in (way, "95%", "changes"))], shown, "lrrrrrr")
-
-
-def _share(row: Mapping[str, Any] | None) -> list[str]:
-    """An effect, its interval and how many answers change; dashes where there is none."""
-    if row is None:
-        return ["–"] * 3
-    return [percent(row["effect"]), f"{percent(row['ci_low'])} to {percent(row['ci_high'])}", flips(row)]
+        rows = [row | {"carried": self.answers.get(row["task"])} for row in effects.to_dict("records")]
+        return SCHEMAS["both ways"].page(rows, f"task {WAYS}")
 
 
 def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
     """A table's rows by head."""
-    if rows.empty:
-        return {}
-    return {
-        place: own for place, (_, own) in zip(places(rows), rows.groupby([*Place._fields], sort=False), strict=True)
-    }
+    groups = (own for _, own in rows.groupby(HEAD, sort=False)) if len(rows) else ()
+    return {places(own)[0]: own for own in groups}
 
 
 def _ends(sizes: Sequence[Size]) -> dict[str, tuple[float, float]]:
     """Where the line of each unit begins and ends: at the largest of all heads, a share's at 1 to 1.5."""
-    found = {}
+    ends = {}
     for unit in _TICKS:
-        own = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
-        top = max((size.high for size in own), default=1.0)
+        same = [size for size in sizes if size.unit == unit and np.isfinite(size.low)]
+        top = max((size.high for size in same), default=1.0)
         top = float(np.clip(top, 1, _FARTHEST)) if unit in {"share", "correlation"} else max(top, 1e-6)
-        found[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in own), 0.0), top
-    return found
+        ends[unit] = min(0.0, *(max(size.low, -0.2 * top) for size in same), 0.0), top
+    return ends
 
 
-def _told(size: Size) -> str:
-    """A size in words, with its interval."""
-    if size.unit == "share" and size.what != "gain":
-        own = f", false discovery rate {_rate(size.q)}" if np.isfinite(size.q) else ""
-        return (
-            f"{percent(size.value)} {size.what} ({percent(size.low)} to {percent(size.high)}; {size.over} change){own}"
-        )
-    if size.unit == "lift":
-        value, low, high = (f"{1 + each:.1f}" for each in (size.value, size.low, size.high))
-        return f"{value} times what distance explains ({low} to {high})"
-    bounds = interval(size.low, size.high)
-    if size.unit == "nats":
-        return f"{size.what} {number(size.value)} nats a token ({bounds}) of {plain_words.readout(size.over)}"
-    what = f"gain over {_over(size)}" if size.what == "gain" else size.what
-    return f"{what} {number(size.value)} ({bounds})"
-
-
-def _brief(size: Size) -> str:
-    """A size by itself, and in a word what it is of; what a gain is over has no room beside a bar (`Bar.over`)."""
-    if size.unit == "share" and size.what != "gain":
-        return f"{percent(size.value)} {size.what.partition(' ')[0]}"
-    if size.unit == "lift":
-        return f"{1 + size.value:.1f}× expected"
-    if size.unit == "nats":
-        return f"{size.value:.2f} nats lost"
-    gain = number(size.value, sign=True)
-    return f"{gain} gain" if size.what == "gain" else gain
-
-
-def _over(size: Size) -> str:
-    """What a gain is over."""
-    return plain_words.rule(size.over, "token") if size.over else "its baseline"
-
-
-def _note(fact: Fact) -> str:
-    """What its baseline or rule gets, and its q's."""
-    beside = ""
-    if np.isfinite(fact.baseline) and fact.sizes[0].unit == "share":
-        rival = plain_words.rule(fact.baseline_name, "token")
-        beside = f"on {fact.read_on} {percent(fact.value)}, {rival} {percent(fact.baseline)}; "
-    if fact.sizes[0].unit == "correlation":
-        beside = f"rank correlation {number(fact.value)}, {plain_words.rule(fact.baseline_name)} 0; "
-    q = "" if np.isfinite(fact.sizes[0].q) else f"false discovery rate {_rate(fact.q)}"
-    return f"{beside}{q} of attention, {_rate(fact.q_effect)} of effect" if np.isfinite(fact.q_effect) else beside + q
-
-
-def _rate(q: float) -> str:
-    """A false discovery rate, on one line."""
-    return false_discovery_rate(q).replace(" ", "\u00a0")
-
-
-def _by_distance(by_name: pd.DataFrame) -> tuple[list[Step], Step | None]:
+def _by_distance(values: pd.Series) -> list[Step]:
     """Mean attention to near tokens, and to the first position; the highest bar is the largest, or a fifth."""
-    known = [name for name in (_FIRST, *_OFFSETS, *_AHEAD) if name in by_name.index]
-    values = {name: float(by_name.loc[name, "value"]) for name in known}
-    top = max(_LOWEST_TOP, *(value for value in values.values() if np.isfinite(value)), 0.0)
-    steps = {
-        name: Step(_at(name), percent(value).replace("under ", "<").replace("over ", ">"), max(value, 0.0) / top)
-        for name, value in values.items()
-    }
-    sink = steps.pop(_FIRST, None)
-    return [*steps.values()], sink
+    known = {at: float(values[name]) for name, at in _NEAR.items() if name in values.index}
+    top = max(_LOWEST_TOP, *(value for value in known.values() if np.isfinite(value)), 0.0)
+    texts = {at: percent(value).replace("under ", "<").replace("over ", ">") for at, value in known.items()}
+    return [Step(at, texts[at], max(value, 0.0) / top) for at, value in known.items()]
 
 
-def _at(name: str) -> str:
-    """How a distance stands under its bar."""
-    by = name.removeprefix("offset:").replace("-", "−")
-    return {**_AT, _FIRST: "first"}.get(name) or (by if by.startswith("−") else f"+{by}")
-
-
-def _between_tags(by_name: pd.DataFrame) -> list[Step]:
+def _between_tags(values: pd.Series) -> list[Step]:
     """Attention between tags, as a multiple of what distance explains; a full bar is four times."""
-    rows = by_name.loc[[name for name in by_name.index if str(name).startswith("tag:")]]
+    labels = {Label.parse(str(name)): float(value) for name, value in values.items() if np.isfinite(value)}
     return [
-        Step(plain_words.label(str(name)).short, f"{row['value']:.1f}×", float(np.clip(row["value"] / 4, 0, 1)))
-        for name, row in rows.iterrows()
-        if np.isfinite(row["value"])
+        Step(label.words().short, f"{value:.1f}×", float(np.clip(value / 4, 0, 1)))
+        for label, value in labels.items()
+        if label.kind == "tag"
     ]
 
 
-def _examples(rows: pd.DataFrame, titled: Mapping[str, str]) -> list[Examples]:
+def _examples(rows: pd.DataFrame, words: Mapping[str, Words]) -> list[tuple[str, list[Example]]]:
     """Where a head is surest of what its label says, or of anything, and at random."""
     first = rows.iloc[0]
     count = f"{number(int(first['asked']))} %s in {counted(int(first['read']), 'passage')} that were read"
+    best, drawn = ([*_sentences(rows.loc[rows["choice"] == choice])] for choice in ("best", "random"))
     if not isinstance(first["measure"], str):
         surest = "No label of this head is about words of this text. Of any words, those where it is surest:"
-        drawn = f"Any words, drawn at random among {count % 'words'}:"
-    else:
-        asked = plain_words.asked(first["label"], first["measure"], titled.get(first["measure"], ""))
-        surest = f"{asked.words[0].upper()}{asked.words[1:]} whose {asked.whose}, the surest first:"
-        if "best" not in {*rows["choice"]}:
-            surest = f"Of {count % asked.words} there is none whose {asked.whose}."
-        among = f"Drawn at random among {count % asked.words}"
-        drawn = f"{among}: ✓ where the {asked.whose}, ✗ where it is not:"
-    best, random = ([*_sentences(rows.loc[rows["choice"] == choice])] for choice in ("best", "random"))
-    return [Examples(surest, [replace(each, right=None) for each in best]), Examples(drawn, random)]
+        return [(surest, best), (f"Any words, drawn at random among {count % 'words'}:", drawn)]
+    asked = plain_words.asked(first["label"], first["measure"], words)
+    surest = f"{asked.words[0].upper()}{asked.words[1:]} whose {asked.whose}, the surest first:"
+    if not best:
+        surest = f"Of {count % asked.words} there is none whose {asked.whose}."
+    among = f"Drawn at random among {count % asked.words}: ✓ where the {asked.whose}, ✗ where it is not:"
+    return [(surest, [each._replace(right=None) for each in best]), (among, drawn)]
 
 
 def _sentences(rows: pd.DataFrame) -> Iterator[Example]:
@@ -339,26 +338,7 @@ def _part(at: int, row: Mapping[str, Any]) -> str:
     return "both" if asks and seen else "asks" if asks else "seen" if seen else ""
 
 
-def _rest(measured: pd.DataFrame) -> Table:
-    """Everything that was measured of a head's attention."""
-    columns = ["measure", "value", "baseline", "which", "gain", "95% interval", "q", "n"]
-    rows = [
-        [
-            measure_name(str(row["measure"])),
-            number(row["value"]),
-            number(row["baseline"]),
-            measure_name(str(row["baseline_name"])),
-            number(row["gain"], sign=True),
-            interval(row["ci_low"], row["ci_high"], sign=True),
-            false_discovery_rate(row["q"]) if np.isfinite(row["q"]) else "–",
-            number(row["n"]),
-        ]
-        for row in measured.to_dict("records")
-    ]
-    return Table(columns, rows, "lrrlrrrr", _REST)
-
-
-def _cited(fact: Fact) -> str:
+def _cited(fact: Fact, sentence: str) -> str:
     """A fact's rows with its numbers, to copy."""
-    said = "; ".join(filter(None, [*map(_told, fact.sizes), _note(fact)]))
-    return "\n".join([f"{fact.words.said}: {said}", *(f"    tables/{row}" for row in fact.rows)])
+    rows = (f"    tables/{row}" for row in fact.rows)
+    return "\n".join([f"{sentence} {'; '.join(say.numbers(fact))}", *rows])

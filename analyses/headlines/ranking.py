@@ -17,27 +17,26 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analyses.head_names import Place
+from analyses.head_names import HEAD, Place
 from analyses.headlines.facts import KINDS, Fact
 from analyses.viewer.naming import Called, HeadName
 
 Rank = tuple[bool, int, int, bool, bool, float]
 
 
-def ranked(own: Sequence[Fact]) -> list[Fact]:
+def ranked(facts: Sequence[Fact]) -> list[Fact]:
     """The facts of one head, the first to be told first."""
-    return sorted(own, key=of_fact)
+    return sorted(facts, key=of_fact)
 
 
 def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
     """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
-    having = [place for place, own in facts.items() if own]
-    return sorted(having, key=lambda place: _of_head(facts[place]))
+    return sorted((place for place in facts if facts[place]), key=lambda place: _of_head(facts[place]))
 
 
-def called(found: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
+def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
     """What heads are called by the fact that is told first of each, the strongest head first."""
-    first = {place: min(found[place], key=of_fact) for place in strongest(found)}
+    first = {place: min(facts[place], key=of_fact) for place in strongest(facts)}
     return {
         place: Called(fact.words.short, fact.behaviour, ", ".join(fact.measures[:1]), fact.needed)
         for place, fact in first.items()
@@ -53,18 +52,17 @@ def in_order(facts: Mapping[Place, Sequence[Fact]]) -> pd.DataFrame:
     evidence = {kind: str(name) for name, kind in KINDS.items()}
     rows = [
         {**place._asdict(), "behaviour": fact.behaviour, "label": label, "evidence": evidence[fact.kind]}
-        for place, own in facts.items()
-        for fact in ranked(own)
+        for place, several in facts.items()
+        for fact in ranked(several)
         for label in _labels(fact)
     ]
-    return pd.DataFrame(rows, columns=[*Place._fields, "behaviour", "label", "evidence"])
+    return pd.DataFrame(rows, columns=[*HEAD, "behaviour", "label", "evidence"])
 
 
 def _labels(fact: Fact) -> list[str]:
     """The labels that a fact was made of; else its name, and of minimal pairs what they decide."""
-    labels = [str(value) for row in fact.rows if row.table == "labels" for key, value in row.key if key == "label"]
-    pairs = any(row.table == "effects" for row in fact.rows)
-    return labels or [fact.words.short if pairs else fact.name]
+    labels = [str(row["label"]) for row in fact.rows if row.table == "labels"]
+    return labels or [fact.words.short if fact.row("effects") else fact.name]
 
 
 def of_fact(fact: Fact) -> Rank:
@@ -74,7 +72,7 @@ def of_fact(fact: Fact) -> Rank:
     return not fact.needed, most, -fact.rung, fact.kind == "needed", nats, -fact.strength
 
 
-def _of_head(own: Sequence[Fact]) -> tuple[float, float, Rank]:
-    shares = [fact.strength for fact in own if fact.kind == "needed" and fact.sizes[0].unit == "share"]
-    costs = [size.low for fact in own if fact.needed for size in fact.sizes if size.unit == "nats"]
-    return -max(shares, default=0.0), -max(costs, default=0.0), min(map(of_fact, own))
+def _of_head(facts: Sequence[Fact]) -> tuple[float, float, Rank]:
+    shares = [fact.strength for fact in facts if fact.kind == "needed" and fact.sizes[0].unit == "share"]
+    costs = [size.low for fact in facts if fact.needed for size in fact.sizes if size.unit == "nats"]
+    return -max(shares, default=0.0), -max(costs, default=0.0), min(map(of_fact, facts))

@@ -15,6 +15,9 @@ from analyses.runs import RunFolder
 from analyses.viewer.naming import Called, HeadName
 from interp import InputError, Model
 
+WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}
+"""By name, the behaviours that a report's tables may be of."""
+
 
 def facts_of(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, list[Fact]]:
     """Of every head of a report, unordered, also of those that have none; nothing of other runs.
@@ -26,7 +29,7 @@ def facts_of(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> dict[Place, 
     if heads.empty or "model" in heads or "tasks" not in tables:
         return {}
     try:
-        return facts(tables, OURS | {f"cross {name}": each for name, each in ACROSS.items()})
+        return facts(tables, WRITTEN)
     except KeyError as error:
         again = run.facts.get("command") or "by the same command"
         raise InputError(
@@ -40,15 +43,15 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
     Raises:
         InputError: there is no report, or it is about another model.
     """
-    left = runs.read(report)
-    measured, shown = left.facts.get("model") or {}, model_facts(model)
+    run = runs.read(report)
+    measured, shown = run.facts.get("model") or {}, model_facts(model)
     key = "fingerprint" if "fingerprint" in measured else "sha256"  # early runs had that of the weight files alone
     if shown[key] is None or measured.get(key) != shown[key]:
         raise InputError(
-            f"{report} is about {left.model or 'other models'}: it has no names for heads of this model, whose {key} "
+            f"{report} is about {run.model or 'other models'}: it has no names for heads of this model, whose {key} "
             "is another (weights, settings, edits or the version of interp differ)"
         )
-    found = facts_of(left, {each: left.table(each) for each in left.tables})
-    if not found:
+    heads = facts_of(run, {name: run.table(name) for name in run.tables})
+    if not heads:
         raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")
-    return ranking.called(found)
+    return ranking.called(heads)

@@ -4,9 +4,8 @@ One half of the documents chooses, the other reports; on each, attention is scor
 are hidden. Heads that have learnt nothing, and those that read words in another order, set a bar (`null_bars`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from analyses.behaviours import asked_of
 from analyses.findings import DISCOVERY, notable
 from analyses.head_tables import Collected
 from analyses.labels import knockouts
-from analyses.labels.costs import FEWEST
+from analyses.labels.hiding import FEWEST
 from analyses.labels.null_bars import Bars, Say, bars_of, shards_of
 from analyses.labels.screen import Screen, Screened
 from analyses.measures import Behaviour
@@ -36,27 +35,28 @@ CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 
 
 @dataclass(frozen=True)
-class Half:
-    """What one half of the documents says of every head: attention (`tables/heads`), and knock-outs."""
-
-    heads: pd.DataFrame
-    effects: pd.DataFrame
-
-
-@dataclass(frozen=True)
 class Evidence:
-    """Both halves of one behaviour in one kind of attention.
+    """Both halves of one behaviour in one kind of attention: what each says of every head.
 
-    `bars` says what heads that have learnt nothing reach.
+    heads             rows of `tables/heads` of the half that chooses, and of the one that reports
+    effects           knock-outs, likewise
+    bars              what heads that have learnt nothing reach
+    effects_left_out  why nothing could be knocked out
+    size              documents of each half, and words of each, in which keys were hidden
+    screened          on the half that chooses; None where all effects were measured
     """
 
     behaviour: Behaviour
-    choosing: Half
-    reporting: Half
+    heads: Sequence[pd.DataFrame]
+    effects: Sequence[pd.DataFrame]
     bars: Bars
-    effects_left_out: str | None = None  # why nothing could be knocked out
-    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
-    screened: Screened | None = None  # on the choosing half; None where all effects were measured
+    effects_left_out: str | None = None
+    size: tuple[int, int] = (0, 0)
+    screened: Screened | None = None
+
+    def candidates(self) -> pd.DataFrame:
+        """Heads and measures that the half that chooses does choose."""
+        return candidates(self.behaviour, self.bars, self.heads[0], self.effects[0])
 
 
 def gather(
@@ -88,28 +88,24 @@ def gather(
         say: is told what is being done.
     """
     bars = bars_of(model, corpora, collected, behaviours, seed, shards, say)
-    found = []
+    gathered = []
     for whole, bar in zip(collected, bars, strict=True):
         behaviour = asked_of(whole.heads, behaviours)[whole.behaviour]
-        heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
-        reason, size, screened = None, (0, 0), None
+        evidence = Evidence(
+            behaviour, [whole.half(half).table(seed=seed + half) for half in HALVES], [knockouts.NOTHING] * 2, bar
+        )
         try:
             if len(model.config.stacks) > 1:
                 raise InputError(_TWO_STACKS)
             if not isinstance(model, Transformer):
                 raise InputError(_WHOLE)
-            most, each = affordable(model, behaviour)
-            size = documents or most, words or each
-            choose = partial(candidates, behaviour, bar, heads[0])
-            corpus = corpora[whole.behaviour]
-            kept = shards_of(shards, corpus, whole.behaviour)
-            knocked = _effects(model, behaviour, corpus, size, heads[0], choose, exact, seed, kept, say)
-            effects, screened = [each.table for each in knocked], _with_missed(knocked[0])
+            most = affordable(model, behaviour)
+            evidence = replace(evidence, size=(documents or most[0], words or most[1]))
+            evidence = _with_effects(model, evidence, corpora[whole.behaviour], exact, seed, shards, say)
         except InputError as error:
-            effects, reason = [knockouts.NOTHING] * 2, str(error)
-        choosing, reporting = map(Half, heads, effects)
-        found.append(Evidence(behaviour, choosing, reporting, bar, reason, size, screened))
-    return found
+            evidence = replace(evidence, effects_left_out=str(error))
+        gathered.append(evidence)
+    return gathered
 
 
 def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
@@ -121,45 +117,42 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
-def _effects(
+def _with_effects(
     model: Transformer,
-    behaviour: Behaviour,
+    evidence: Evidence,
     corpus: Iterable[AnnotatedText],
-    size: tuple[int, int],
-    choosing: pd.DataFrame,
-    choose: Callable[[pd.DataFrame | None], pd.DataFrame],
     exact: bool,
     seed: int,
     shards: Shards,
     say: Say,
-) -> list[knockouts.Knockouts]:
+) -> Evidence:
     """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too.
 
     Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
     """
-    found: list[knockouts.Knockouts] = []
-    for half in HALVES:
-        say(f"{behaviour.name}: knocking out", 0)
-        armed = {*notable(choosing)["measure"], *moving(found[0].table)["measure"]} if found else set[str]()
-        cells = choose(found[0].table if found else None)[["layer", "head", "measure"]]
-        asked = {*cells.itertuples(index=False, name=None)}
-        effects = knockouts.measure(
+    behaviour, shown = evidence.behaviour, evidence.heads[0]
+    kept = shards_of(shards, corpus, behaviour.name)
+    stage = f"{behaviour.name}: knocking out"
+
+    def half(number: Literal[0, 1], chosen: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
+        say(stage, 0)
+        cells = {*chosen[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+        return knockouts.measure(
             model,
-            **_read(behaviour, corpus, half, size, seed),
+            **_read(behaviour, corpus, number, evidence.size, seed),
             armed=armed,
-            screen=None if exact else Screen(asked, NOTABLE_EFFECT, choosing=not found),
-            shards=shards.within(half, size, seed),
-            progress=lambda texts: say(f"{behaviour.name}: knocking out", texts),
+            screen=None if exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
+            shards=kept.within(number, evidence.size, seed),
+            progress=lambda texts: say(stage, texts),
         )
-        found.append(effects)
-    return found
 
-
-def _with_missed(choosing: knockouts.Knockouts) -> Screened | None:
-    """What the screen of the choosing half left out, and how many candidates by effect a sample of it has."""
-    if choosing.screened is None:
-        return None
-    return replace(choosing.screened, missed=int(moving(choosing.table)["sampled"].to_numpy(dtype=bool).sum()))
+    first = half(0, candidates(behaviour, evidence.bars, shown), ())
+    moved, screened = moving(first.table), first.screened
+    chosen = candidates(behaviour, evidence.bars, shown, first.table)
+    second = half(1, chosen, {*notable(shown)["measure"], *moved["measure"]})
+    if screened is not None:
+        screened = replace(screened, missed=int(moved["sampled"].to_numpy(dtype=bool).sum()))
+    return replace(evidence, effects=[first.table, second.table], screened=screened)
 
 
 def candidates(
@@ -167,7 +160,7 @@ def candidates(
 ) -> pd.DataFrame:
     """Heads and measures that attention, or effect where it is known, chooses on the choosing half, and which does."""
     shown = notable(heads)
-    bar = np.array([bars.get(name) for name in shown["measure"]], dtype=float)
+    bar = np.array([bars.get(name, 0.0) for name in shown["measure"]], dtype=float)
     rows = shown.loc[shown["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
     if effects is not None:
         rows = pd.concat([rows, moving(effects)[CELL].assign(attends=False, moves=True)])

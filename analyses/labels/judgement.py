@@ -27,9 +27,8 @@ from analyses.corpora.serving import sharing
 from analyses.findings import DISCOVERY, NOTABLE, beating_reference
 from analyses.head_names import HEAD
 from analyses.head_tables import BOTH_READINGS, EFFECT_COLUMNS, Collected, Heads
-from analyses.labels.costs import ARMS, FEWEST
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, gather, together
-from analyses.labels.evidence import candidates as choose
+from analyses.labels.hiding import ARMS, FEWEST
 from analyses.labels.knockouts import least
 from analyses.labels.null_bars import Say
 from analyses.labels.readouts import MaskedWord
@@ -43,7 +42,7 @@ from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns.rows import SINKS
 
-_FOUND = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
+_LEAST = ["effect", "ci_low", "ci_high", "hiding", *ARMS]
 _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
 _ALL = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
 _REST, _OTHERS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
@@ -53,6 +52,7 @@ LABEL_COLUMNS = [
     *("q_attention", "q_effect", "agreement", "n", "heads", *_ALL, *_REST, "others", *_OTHERS),
     *("task", "task_effect", "task_low", "task_high", "task_flips", "task_n", "measure", "verdict", "rule"),
 ]
+_TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # of `tables/effects`
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS = [
     *(*CELL, "gain", "gain_low", "gain_high", "p_attention", "n"),
@@ -108,19 +108,16 @@ def label(
     over documents. `effect` is the least of three, with its interval: `hiding` the keys costs more than its control,
     `exchange` of their values for others' costs something, and so does their `removal` (`analyses.labels.knockouts`);
     `p_effect` is the largest of their p. Where hiding costs less than 0.01 it is the effect. `q` is over all
-    candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour.
-    `q_attention` and `q_effect` are of either p alone: an attention label says how far its effect is from one. A
-    measure without claims of its own (`self`) has no effect. `agreement` is the rank correlation, over all heads, of
-    gain and effect on the reporting half. `task_effect` is the larger of the two shares, denoised or noised, that the
-    head carries of the minimal pairs named in `task`, where the label has such pairs and the model can do them;
-    of their `task_n` prompts `task_flips` get another answer.
-    `all_effect` is the effect, the least of the same three, in all `heads` at once that have the label by this measure:
-    heads that do the same stand in for each other, so that single effects are lower bounds. `rest_effect` is that in
-    all of them but this one, on ten documents, where that in all is at least 0.01: if it is as large, this one adds
-    nothing.
-    `others_effect` is that in as many `others`, heads without the label drawn at random. Of models that fill masks,
-    `both` asks besides that the head attends to the claimed keys, by 0.05 more than to others, where the words are
-    masked: where its effect is read.
+    candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour;
+    `q_attention` and `q_effect` are of either p alone. A measure without claims of its own (`self`) has no effect.
+    `agreement` is the rank correlation, over all heads, of gain and effect on the reporting half. `task_effect` is the
+    larger of the two shares, denoised or noised, that the head carries of the minimal pairs named in `task`, where the
+    label has such pairs and the model can do them; of their `task_n` prompts `task_flips` get another answer.
+    `all_effect` is the effect in all `heads` at once that have the label by this measure: heads that do the same stand
+    in for each other, so that single effects are lower bounds. `rest_effect` is that in all of them but this one, on
+    ten documents, where `all_effect` is at least 0.01: if it is as large, this one adds nothing. `others_effect` is
+    that in as many `others`, heads without the label drawn at random. Of models that fill masks, `both` asks besides
+    that the head attends to the claimed keys, by 0.05 more than to others, where the words are masked.
 
     A relation, a lift or an antecedent must besides set the head apart from the simplest rules
     (`analyses.rivals.rules`): where it does not, the label is the rule that the head's choices follow (`rule:last
@@ -131,13 +128,12 @@ def label(
         model: a transformer with a tokenizer.
         corpora: by behaviour (`position`, `part-of-speech`, `coreference`), a corpus that can be read again and again.
         behaviours: those that `corpora` may name; ours by default.
-        collected: what the behaviours' measures added up to on them, in each kind of attention, where that is known
-            already.
+        collected: what the behaviours' measures added up to on them, where that is known already.
         effects: the rows of `tables/effects`, where the minimal pairs were patched already.
         documents: of each half, whose beginnings knock-outs read; by default 24 to 40, as the model's size affords.
         words: of each of them; by default 10 to 60.
-        exact: measure all effects. By default those that can change a label are measured, and the others, none of which
-            a label rests on, are estimates (`measured` of `evidence`).
+        exact: measure all effects. By default those that can change a label are measured; the others are estimates
+            (`measured` of `evidence`).
         seed: of everything random.
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with what is being done, and how often it was.
@@ -145,37 +141,33 @@ def label(
     Raises:
         InputError: an unknown behaviour, a corpus that cannot be read, or a model without a tokenizer.
     """
-    known_as, seed = chosen(behaviours), whole_number("seed", seed)
-    if unknown := corpora.keys() - known_as.keys():
-        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(known_as)}")
-    say = progress or (lambda stage, count: None)
-    shards = shards or Shards()
-    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, known_as, seed, say)
+    by_name, seed = chosen(behaviours), whole_number("seed", seed)
+    if unknown := corpora.keys() - by_name.keys():
+        raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(by_name)}")
+    say, shards = progress or (lambda stage, count: None), shards or Shards()
+    totals, left_out = (list(collected), {}) if collected else _collected(model, corpora, by_name, seed, say)
     left_out |= {each.behaviour: _TOO_FEW.format(each.documents) for each in totals if each.documents < _FEWEST}
-    enough = [each for each in totals if each.documents >= _FEWEST]
+    totals = [each for each in totals if each.documents >= _FEWEST]
     how: Any = {"documents": documents, "words": words, "exact": exact, "seed": seed, "shards": shards, "say": say}
-    found = gather(model, corpora, enough, known_as, **how)
-    left_out |= {each.behaviour.name: each.effects_left_out for each in found if each.effects_left_out}
-    candidates, evidence = [], []
-    for each in found:
-        known = _known(each)
-        evidence.append(known)
-        chosen_here = choose(each.behaviour, each.bars, each.choosing.heads, each.choosing.effects)
-        candidates.append(chosen_here.merge(known, on=CELL, how="inner"))
-    if not found:
+    evidence = gather(model, corpora, totals, by_name, **how)
+    left_out |= {each.behaviour.name: each.effects_left_out for each in evidence if each.effects_left_out}
+    if not evidence:
         return Labelled(pd.DataFrame(columns=LABEL_COLUMNS), pd.DataFrame(columns=EVIDENCE_COLUMNS), left_out)
+    tables = [_reported(each) for each in evidence]
+    pairs = zip(evidence, tables, strict=True)
+    candidates = [each.candidates().merge(table, on=CELL, how="inner") for each, table in pairs]
     if effects is None:
-        asked = [known_as[name] for name in dict.fromkeys(each.behaviour.name for each in found)]
-        tested = [each.effects(model, seed=seed).table for each in asked if each.effects]
-        effects = pd.concat(tested, ignore_index=True) if tested else pd.DataFrame(columns=EFFECT_COLUMNS)
-    tasks = {measure.called: measure.tasks for each in found for measure in each.behaviour.measures}
-    rules = [each.rules(seed=seed) for each in enough if each.rules]
+        tests = [by_name[name].effects for name in dict.fromkeys(each.behaviour.name for each in evidence)]
+        shares = [test(model, seed=seed).table for test in tests if test]
+        effects = pd.concat(shares, ignore_index=True) if shares else pd.DataFrame(columns=EFFECT_COLUMNS)
+    rules = [each.rules(seed=seed) for each in totals if each.rules]
     labels, nameless = _judged(_with_rules(pd.concat(candidates, ignore_index=True), rules))
     say("hiding keys from all heads of a label", 0)
-    labels = _with_tasks(_with_all_heads(labels, model, corpora, found, seed, shards), effects, tasks)
-    known = pd.concat(evidence, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
-    screened = {each.behaviour.name: each.screened for each in found if each.screened}
-    return Labelled(labels, known, left_out, nameless, screened)
+    labels = _with_all_heads(labels, model, corpora, evidence, seed, shards)
+    tasks = {measure.called: measure.tasks for each in evidence for measure in each.behaviour.measures}
+    table = pd.concat(tables, ignore_index=True).reindex(columns=EVIDENCE_COLUMNS)
+    screened = {each.behaviour.name: each.screened for each in evidence if each.screened}
+    return Labelled(_with_tasks(labels, effects, tasks), table, left_out, nameless, screened)
 
 
 def _collected(
@@ -188,21 +180,19 @@ def _collected(
     """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
     totals, left_out = [], {}
     for kind in Heads.every(model):
-        asked = asked_of(kind, behaviours)
-        for corpus, names in sharing({name: corpus for name, corpus in corpora.items() if name in asked}):
-            collectors = [asked[name].collector(model, seed=seed, heads=kind) for name in names]
+        of_kind = asked_of(kind, behaviours)
+        for corpus, names in sharing({name: corpus for name, corpus in corpora.items() if name in of_kind}):
+            collectors = [of_kind[name].collector(model, seed=seed, heads=kind) for name in names]
             reading = Reading(model, corpus, lambda texts: say("reading", texts), heads=kind)
-            for name, found in zip(names, collect(reading, collectors), strict=True):
-                if isinstance(found, Collected):
-                    totals.append(found)
-                else:
-                    left_out[name] = str(found)
+            results = [*zip(names, collect(reading, collectors), strict=True)]
+            totals += [result for _, result in results if isinstance(result, Collected)]
+            left_out |= {name: str(result) for name, result in results if not isinstance(result, Collected)}
     return totals, left_out
 
 
-def _known(evidence: Evidence) -> pd.DataFrame:
+def _reported(evidence: Evidence) -> pd.DataFrame:
     """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
-    heads, effects = evidence.reporting.heads, evidence.reporting.effects
+    heads, effects = evidence.heads[1], evidence.effects[1]
     heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # a null without anything to permute says nothing
     kept = _in_both_readings(heads)
     kept["p"] = kept["p"].where(kept["documents"] >= kept["fewest"])
@@ -210,20 +200,19 @@ def _known(evidence: Evidence) -> pd.DataFrame:
     p = needed["p"].fillna(effects["p"].astype(float).where(effects["effect"] < NOTABLE_EFFECT))
     needed = needed.assign(p=p.where(effects["documents"] >= FEWEST))  # hidden alone, it is shown and labels nothing
     rows = _columns(kept, "gain", "attention", "n", "without").merge(
-        _columns(needed, "effect", "effect", "readout", *_FOUND[3:], *_MASKED, "measured"), on=CELL, how="left"
+        _columns(needed, "effect", "effect", "readout", *_LEAST[3:], *_MASKED, "measured"), on=CELL, how="left"
     )
-    agreement = {name: _agreement(own) for name, own in rows.groupby("measure")}
-    beats = {tuple(row) for row in beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False)}
+    agreement = {name: _agreement(of_measure) for name, of_measure in rows.groupby("measure")}
+    beats = {*beating_reference(heads)[[*HEAD, "together"]].itertuples(index=False, name=None)}
     measures = [evidence.behaviour[name] for name in rows["measure"]]
-    alone = np.array([not measure.together for measure in measures], dtype=bool)
-    places = rows[HEAD].itertuples(index=False)
-    both = [(*place, measure.together) in beats for place, measure in zip(places, measures, strict=True)]
+    places = zip(rows[HEAD].itertuples(index=False, name=None), measures, strict=True)
+    holds = [not measure.together or (*place, measure.together) in beats for place, measure in places]
     return rows.assign(
         agreement=[agreement[name] for name in rows["measure"]],
         error=np.where(rows["measured"].eq(False), evidence.screened.error if evidence.screened else np.nan, np.nan),
         label=[measure.called for measure in measures],
-        bar=[evidence.bars.get(measure.name) for measure in measures],
-        fit=rows["without"].to_numpy(dtype=bool) & (alone | np.array(both, dtype=bool)),
+        bar=[evidence.bars.get(measure.name, 0.0) for measure in measures],
+        fit=rows["without"].to_numpy(dtype=bool) & np.array(holds, dtype=bool),
     )
 
 
@@ -232,10 +221,10 @@ def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
     gain stands without it."""
     kept, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
     beside = kept[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(kept.index)
-    asked = kept["readings"] == BOTH_READINGS
+    in_both = kept["readings"] == BOTH_READINGS
     holds = (beside["gain"] >= NOTABLE) & (beside["ci_low"] > 0)
     p = np.maximum(kept["p"].astype(float), beside["p"].astype(float).fillna(1.0))
-    return kept.assign(p=kept["p"].where(~asked, p), without=~asked | holds)
+    return kept.assign(p=kept["p"].where(~in_both, p), without=~in_both | holds)
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.DataFrame:
@@ -245,10 +234,10 @@ def _columns(rows: pd.DataFrame, value: str, evidence: str, *more: str) -> pd.Da
 
 
 def _agreement(rows: pd.DataFrame) -> float:
-    known = rows[["gain", "effect"]].astype(float).dropna()
-    if len(known) < 3 or np.ptp(known.to_numpy(), axis=0).min() == 0:
+    pairs = rows[["gain", "effect"]].astype(float).dropna()
+    if len(pairs) < 3 or np.ptp(pairs.to_numpy(), axis=0).min() == 0:
         return float("nan")
-    return float(np.asarray(tuple(spearmanr(known["gain"], known["effect"])))[0])
+    return float(np.asarray(tuple(spearmanr(pairs["gain"], pairs["effect"])))[0])
 
 
 def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -286,32 +275,36 @@ def _plainer(candidates: pd.DataFrame) -> pd.DataFrame:
 def _held(candidates: pd.DataFrame) -> pd.DataFrame:
     """The rows that hold, with their evidence and q (`_q`); what misses a margin, or has no name, makes no label."""
     rows = candidates.copy()
-    attention, effect = (rows[name].astype(float).fillna(1.0).to_numpy() for name in ("p_attention", "p_effect"))
-    effect = np.where(rows["effect"].astype(float) >= NOTABLE_EFFECT, effect, 1.0)
-    masked, masked_low, masked_p = (rows[name].to_numpy(dtype=float) for name in ("masked", "masked_low", "masked_p"))
-    there = (rows["readout"] != MaskedWord.name) | ((masked >= NOTABLE) & (masked_low > 0))
-    beside = np.where(rows["readout"] == MaskedWord.name, np.nan_to_num(masked_p, nan=1.0), 0.0)
-    chosen, moved = rows["attends"].to_numpy(dtype=bool), rows["moves"].to_numpy(dtype=bool)
-    gain, low, bar = (rows[name].to_numpy(dtype=float) for name in ("gain", "gain_low", "bar"))
-    attends = chosen & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & (gain > bar) & (low > 0)
-    size, least = (rows[name].to_numpy(dtype=float) for name in ("effect", "effect_low"))
-    moves = (size >= NOTABLE_EFFECT) & (least > 0)
-    looks = low > bar  # the best of a thousand heads that have learnt nothing is itself exceeded by luck
-    holds = {"both": attends & moves & there.to_numpy(), "attention": attends, "effect": moved & moves & looks}
-    p = {"both": np.maximum.reduce([attention, effect, beside]), "attention": attention, "effect": effect}
-    smallest = np.minimum.reduce([np.where(holds[kind] & rows["label"].notna(), each, 1.0) for kind, each in p.items()])
+    columns = ("effect", "effect_low", "gain", "gain_low", "bar", "masked", "masked_low")
+    number = {name: rows[name].to_numpy(dtype=float) for name in (*columns, "p_attention", "p_effect", "masked_p")}
+    size, gain, low, bar = (number[name] for name in ("effect", "gain", "gain_low", "bar"))
+    masked = (rows["readout"] == MaskedWord.name).to_numpy()
+    beyond = low > bar  # the whole interval: the best of a thousand heads that have learnt nothing is exceeded by luck
+    attends = rows["attends"].to_numpy(dtype=bool) & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & beyond
+    moves = (size >= NOTABLE_EFFECT) & (number["effect_low"] > 0)
+    moved = moves & rows["moves"].to_numpy(dtype=bool)
+    holds = {
+        "both": attends & moves & (~masked | ((number["masked"] >= NOTABLE) & (number["masked_low"] > 0))),
+        "attention": attends,
+        "effect": moved & beyond,
+    }
+    attention = np.nan_to_num(number["p_attention"], nan=1.0)
+    effect = np.where(size >= NOTABLE_EFFECT, np.nan_to_num(number["p_effect"], nan=1.0), 1.0)
+    at_masks = np.where(masked, np.nan_to_num(number["masked_p"], nan=1.0), 0.0)
+    p = {"both": np.maximum.reduce([attention, effect, at_masks]), "attention": attention, "effect": effect}
+    named = rows["label"].notna().to_numpy()
+    smallest = np.minimum.reduce([np.where(holds[kind] & named, p[kind], 1.0) for kind in p])
     called = rows[CELL].assign(p=smallest)
-    q = {kind: _q(each, called) for kind, each in p.items()}
-    within = {kind: np.zeros(len(rows)) for kind in p}
-    for own in rows.groupby("behaviour").indices.values():
-        for kind, each in p.items():
-            within[kind][own] = _q(each[own], called.iloc[own])
+    q, within = {kind: _q(p[kind], called) for kind in p}, {kind: np.zeros(len(rows)) for kind in p}
+    for places in rows.groupby("behaviour").indices.values():
+        for kind in p:
+            within[kind][places] = _q(p[kind][places], called.iloc[places])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
-    for evidence in ("both", "attention", "effect"):  # the strongest that holds
-        new = holds[evidence] & (q[evidence] < DISCOVERY) & (rows["evidence"] == "").to_numpy()
-        rows.loc[new, "evidence"] = evidence
-        rows.loc[new, "q"], rows.loc[new, "q_within"] = q[evidence][new], within[evidence][new]
+    for kind in ("effect", "attention", "both"):  # the strongest that holds stands
+        new = holds[kind] & (q[kind] < DISCOVERY)
+        rows.loc[new, "evidence"] = kind
+        rows.loc[new, "q"], rows.loc[new, "q_within"] = q[kind][new], within[kind][new]
     return rows.loc[rows["evidence"] != ""]
 
 
@@ -333,19 +326,19 @@ def _q(p: np.ndarray, called: pd.DataFrame) -> np.ndarray:
 
 def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The candidates, beside what the simplest rules say of the same head and measure."""
-    known = [table for table in rules if len(table)]
-    if not known:
+    tables = [table for table in rules if len(table)]
+    if not tables:
         return candidates.assign(p_rule=np.nan, verdict=None, rule=None)
-    found = pd.concat(known, ignore_index=True)
-    found = found.assign(p_rule=found["p_both"].where(found["verdict"] == BEATS))  # held to their own rate, too
-    return candidates.merge(found[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
+    verdicts = pd.concat(tables, ignore_index=True)
+    p_rule = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # held to their own rate, too
+    return candidates.merge(verdicts.assign(p_rule=p_rule)[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
 def _with_all_heads(
     labels: pd.DataFrame,
     model: Model,
     corpora: Mapping[str, Iterable[AnnotatedText]],
-    found: Sequence[Evidence],
+    evidence: Sequence[Evidence],
     seed: int,
     shards: Shards,
 ) -> pd.DataFrame:
@@ -360,49 +353,45 @@ def _with_all_heads(
         **dict.fromkeys((*_REST, "others", *_OTHERS), np.nan),
     )
     hidden = rows.loc[rows["effect"].notna()]  # `self` has no key that could be
-    sets = [own for _, own in hidden.groupby(shared) if len(own) > 1]
-    for each in found:
-        about = each.reporting.heads[["stack", "attention"]].drop_duplicates().itertuples(index=False, name=None)
-        of = {(*place, each.behaviour.name) for place in about}
-        asked = [own for own in sets if (*own[shared[:3]].iloc[0],) in of]
-        pairs = [(own["measure"].iloc[0], [*zip(own["layer"], own["head"], strict=True)]) for own in asked]
-        others = [(measure, _others(each, labels, own, seed)) for (measure, _), own in zip(pairs, asked, strict=True)]
+    groups = [group for _, group in hidden.groupby(shared) if len(group) > 1]
+    for each in evidence:
+        kinds = each.heads[1][["stack", "attention"]].drop_duplicates().assign(behaviour=each.behaviour.name)
+        of_kind = [group for group in groups if len(group.iloc[:1].merge(kinds))]
+        sets = [(group["measure"].iloc[0], [*zip(group["layer"], group["head"], strict=True)]) for group in of_kind]
+        rivals = [_others(each.heads[1], labels, group, seed) for group in of_kind]
+        others = [(measure, heads) for (measure, _), heads in zip(sets, rivals, strict=True)]
         at_once = partial(together, model, corpora[each.behaviour.name], each, seed=seed, shards=shards)
-        drops = at_once(heads=[*pairs, *others])[_FOUND].to_numpy(dtype=float)
+        drops = at_once(heads=[*sets, *others])[_LEAST].to_numpy(dtype=float)
         rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
-        for at, (own, (measure, heads), (_, rivals)) in enumerate(zip(asked, pairs, others, strict=True)):
-            rows.loc[own.index, _ALL] = drops[at]
-            rows.loc[own.index, _OTHERS] = drops[len(asked) + at, :3]
-            rows.loc[own.index, "others"] = len(rivals)
-            for row, head in zip(own.index, heads, strict=True) if drops[at, 0] >= NOTABLE_EFFECT else ():
-                rest[row] = measure, [other for other in heads if other != head]
+        for at, (group, (measure, heads)) in enumerate(zip(of_kind, sets, strict=True)):
+            rows.loc[group.index, _ALL] = drops[at]
+            rows.loc[group.index, ["others", *_OTHERS]] = [len(rivals[at]), *drops[len(sets) + at, :3]]
+            if drops[at, 0] >= NOTABLE_EFFECT:
+                rest |= {
+                    row: (measure, [other for other in heads if other != head])
+                    for row, head in zip(group.index, heads, strict=True)
+                }
         without = at_once(heads=[*rest.values()], most=_REST_DOCUMENTS)
-        rows.loc[[*rest], _REST] = without[_FOUND[:3]].to_numpy(dtype=float)
+        rows.loc[[*rest], _REST] = without[_LEAST[:3]].to_numpy(dtype=float)
     return rows
 
 
-def _others(evidence: Evidence, labels: pd.DataFrame, own: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
+def _others(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
     """As many heads as have a label by one measure, of those that have it by none; all where they are fewer."""
-    same = ["stack", "attention", "behaviour", "label"]
-    having = labels.loc[(labels[same] == own[same].iloc[0]).all(axis=1)]
-    every, labelled = (
-        {*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (evidence.reporting.heads, having)
-    )
+    having = labels.merge(group[["stack", "attention", "behaviour", "label"]].iloc[:1])
+    every, labelled = ({*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (heads, having))
     rest = sorted(every - labelled)
-    return random.Random(seed).sample(rest, min(len(own), len(rest)))
+    return random.Random(seed).sample(rest, min(len(group), len(rest)))
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:
     """The labels, beside what each head carries of the minimal pairs that ask about the same."""
     best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*HEAD, "task"])
-    known = {tuple(row[name] for name in (*HEAD, "task")): row for row in best.to_dict("records")}
+    carried = {tuple(row[name] for name in (*HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")
     for row in rows:
-        for task in tasks.get(row["label"], ()):
-            carried = known.get((*(row[name] for name in HEAD), task))
-            if carried is not None:
-                row |= {"task": task, "task_effect": carried["effect"]}
-                row |= {"task_low": carried["ci_low"], "task_high": carried["ci_high"]}
-                row |= {"task_flips": carried["flips"], "task_n": carried["n"]}
-                break
+        place = tuple(row[name] for name in HEAD)
+        if task := next((task for task in tasks.get(row["label"], ()) if (*place, task) in carried), None):
+            share = carried[*place, task]
+            row.update(task=task, **{f"task_{name}": share[column] for name, column in _TASK.items()})
     return pd.DataFrame(rows, columns=LABEL_COLUMNS)

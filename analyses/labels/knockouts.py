@@ -7,7 +7,7 @@ a key whose value nobody reads may be missed; what is needed must be missed too 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,17 +16,17 @@ import pandas as pd
 
 from analyses.behaviours import chosen
 from analyses.head_tables import Heads
-from analyses.labels.claims import unannotated
-from analyses.labels.costs import ARMS, CLAIM, SEEN
-from analyses.labels.readouts import Readout, readouts
-from analyses.labels.screen import Screen, Screened, verify
-from analyses.labels.tally import Tally, part_of
+from analyses.labels import hiding
+from analyses.labels.claims import distances, unannotated
+from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, Draws, Work
+from analyses.labels.readouts import Readout, readouts, windows_of
+from analyses.labels.screen import Measured, Screen, Screened, verify
 from analyses.measures import Behaviour, Looks, Measure
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeated
-from analyses.reading.windows import Progress, Window, windows
+from analyses.reading.windows import Progress, Window
 from analyses.shards import Shards
 from interp import AnnotatedText, InputError, Transformer
-from interp.patterns import N_GROUPS, Totals, group_of
+from interp.patterns import N_GROUPS, group_of
 from interp.statistics import benjamini_hochberg, estimate
 from interp.tokens import NO_WORD
 
@@ -70,24 +70,20 @@ def measure(
     shards: Shards | None = None,
     progress: Progress | None = None,
 ) -> Knockouts:
-    """One row a head and measure: what hiding its claimed keys costs of what is read at the same rows, in nats a row.
+    """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
 
-    `readout` says what is read: the text's next token (causal models with an output layer), the row's own word, masked
-    (models that fill masks), or, without output layer, the log-odds of a probe: of the word's tag, and of a pronoun and
-    its nearest true antecedent being of one chain. `drop` is the mean over the claimed rows, `control` that of the
-    control that loses most, named in `control_name`: other keys of the same rows, or keys at the distances that are
-    usual for the label (not for positional measures, which are nothing but distance). `effect` is their difference,
-    with a 95% interval over documents and a one-sided p for effect > 0; `q` is over all rows, of which those that are
-    not measured count as not significant. `n` counts rows.
-    `exchange` is the drop where each claimed key keeps its weight and the value of another key that the row sees,
-    drawn at random, is mixed in for its own; `removal` where its weight times its value is left out. Both come with
-    interval and one-sided p. An exchange puts something in place of a key that may have said nothing, and a removal
-    leaves less than the head ever writes: what the model needs is missed in both ways, and beyond the control. With a
-    `screen` they are measured where hiding costs enough.
+    `readout` is what is read: the next token, a masked word, or a probe's log-odds (`analyses.labels.readouts`).
+    `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most, which `control_name`
+    names: other keys of the same rows, or keys at the distances that are usual for the label (not for positional
+    measures, which are nothing but distance). `effect` is their difference, with a 95% interval over documents and a
+    one-sided p for effect > 0; `q` is over all rows, where those that are not measured count as not significant.
+    `exchange` is the drop where each claimed key keeps its weight and mixes in the value of another key that the row
+    sees, drawn at random; `removal` where its weight times its value is left out. An exchange puts something in place
+    of a key that may have said nothing, and a removal leaves less than the head ever writes: what the model needs is
+    missed in both ways, and beyond the control. With a `screen` they are measured where hiding costs enough.
     `masked`, of models that fill masks, is the head's attention from the masked rows to the claimed keys, less that to
-    the other keys of the control: attention and effect on the same rows. `measured` is False where all numbers but
-    `masked` are estimates, or missing (`analyses.labels.screen`); `estimate` is what the effect was estimated to be,
-    `sampled` whether it was drawn at random to be measured.
+    the control's other keys. `measured` is False where all numbers but `masked` are estimates, or missing; `estimate`
+    is what the effect was estimated to be, `sampled` whether it was drawn at random to be measured.
 
     Args:
         model: a transformer of one stack with a tokenizer.
@@ -97,7 +93,7 @@ def measure(
         behaviours: whose measures; all of ours by default.
         texts: how many to measure.
         armed: names of the measures whose keys are exchanged and removed too; all by default.
-        screen: which heads and measures are `measured`; the numbers of all others are estimates. By default all.
+        screen: which heads and measures to measure; all others are estimated. By default all are measured.
         seed: of the control keys, of masked words and of intervals.
         shards: where what was measured before is found, and what is measured is kept; by default nowhere.
         progress: called with the number of lots of claims that are hidden, or estimated.
@@ -106,21 +102,17 @@ def measure(
         InputError: a model without tokenizer; one that fills masks without a mask token; nothing to train a probe on;
             no text, or no row claimed in any.
     """
-    behaviours = [*chosen(behaviours).values()]
-    asked = hidden_measures(behaviours, model.config.last.causal)
-    armed = {each.name for _, each in asked} if armed is None else armed
-    tally, read_by = _tallied(
-        model, corpus, training, behaviours, asked, texts, armed, None, seed, progress, shards, screen is not None
-    )
-    estimates, screened = None, None
-    if screen is not None:
-        estimates = tally.costs.effect()
-        screened = verify(tally, screen, seed)
-    table = _table(model, tally, estimates, seed)
-    table = table.assign(
-        corpus=getattr(corpus, "name", "texts"), readout=[read_by[name].name for name in table["behaviour"]]
-    )
-    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(tally.counts), screened)
+    measures = _hidden_measures(behaviours, model)
+    armed = {measure.name for _, measure in measures} if armed is None else armed
+    counts: Counter[str] = Counter()
+    work = _work(model, corpus, training, measures, texts, armed, seed, shards, counts)
+    if screen is None:
+        costs, everywhere = hiding.hide(work, done=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
+        measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
+    else:
+        measured = verify(work, screen, seed, progress)
+    table = _table(work, measured, seed).assign(corpus=getattr(corpus, "name", "texts"))
+    return Knockouts(table.reindex(columns=KNOCKOUT_COLUMNS), dict(counts), measured.screened)
 
 
 def measure_together(
@@ -147,12 +139,13 @@ def measure_together(
     Raises:
         InputError: as for `measure`.
     """
-    known = [*chosen(behaviours).values()]
-    of = {own.name: (name, own) for name, own in hidden_measures(known, model.config.last.causal)}
-    asked, pairs = [of[name] for name, _ in heads], [own for _, own in heads]
-    armed = {name for name, _ in heads}
-    tally, _ = _tallied(model, corpus, training, known, asked, texts, armed, pairs, seed, None, shards)
-    return pd.DataFrame({**_estimated(tally, seed), **_beside(tally, seed)}).reindex(columns=TOGETHER_COLUMNS)
+    by_name = {measure.name: (behaviour, measure) for behaviour, measure in _hidden_measures(behaviours, model)}
+    measures, armed = [by_name[name] for name, _ in heads], {name for name, _ in heads}
+    work = _work(model, corpus, training, measures, texts, armed, seed, shards, Counter())
+    drops = hiding.hide(work, together=[places for _, places in heads])["drop"]
+    everywhere = np.ones((1, len(heads)), dtype=bool)
+    costs = _columns(work, Measured(drops, None, everywhere, everywhere), seed)
+    return pd.DataFrame(costs).reindex(columns=TOGETHER_COLUMNS)
 
 
 def least(effects: pd.DataFrame) -> pd.DataFrame:
@@ -163,56 +156,70 @@ def least(effects: pd.DataFrame) -> pd.DataFrame:
     """
     parts = ["effect", "ci_low", "ci_high", "p"]
     names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
-    arms = np.stack([effects[own].to_numpy(dtype=float) for own in names])  # arm row part
+    arms = np.stack([effects[part].to_numpy(dtype=float) for part in names])  # arm row part
     which = np.nan_to_num(arms[..., 0], nan=np.inf).argmin(0)
     chosen = dict(zip(parts, arms[which, np.arange(len(effects))].T, strict=True))
     return effects.assign(**{**chosen, "p": arms[..., 3].max(0)}, hiding=effects["effect"])
 
 
-def _tallied(
+def _hidden_measures(
+    behaviours: Sequence[str | Behaviour] | None, model: Transformer
+) -> list[tuple[Behaviour, Measure]]:
+    """All that is claimed and hidden."""
+    return [
+        (behaviour, measure)
+        for behaviour in chosen(behaviours).values()
+        for measure in behaviour.asked(causal=model.config.last.causal)
+        if measure.points and measure.hidden
+    ]
+
+
+def _work(
     model: Transformer,
     corpus: Iterable[AnnotatedText],
     training: Iterable[AnnotatedText] | None,
-    behaviours: Sequence[Behaviour],
-    asked: Sequence[tuple[str, Measure]],
+    measures: Sequence[tuple[Behaviour, Measure]],
     texts: int,
     armed: Collection[str],
-    together: Sequence[Sequence[tuple[int, int]]] | None,
     seed: int,
-    progress: Progress | None,
     shards: Shards | None,
-    estimates: bool = False,
-) -> tuple[Tally, dict[str, Readout]]:
-    """What hiding cost in all texts, and how each behaviour was read."""
+    counts: Counter[str],
+) -> Work:
+    """The claims on all texts, and what each behaviour is read by."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
-    counts: Counter[str] = Counter()
-    own, other = _split(model, corpus, training, texts, counts)
-    if not own:
+    read, others = _split(model, corpus, training, texts, counts)
+    if not read:
         raise InputError("the corpus holds no text to measure: expected at least one")
-    read_by = readouts(model, behaviours, other, counts)
-    tally = Tally(model, asked, seed, counts, armed, together, estimates=estimates, shards=shards)
-    once = {measure.name: (behaviour, measure) for behaviour, measure in asked}.values()
-    for behaviour, measure in once:
+    read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], others, counts)
+    hidden = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
+    columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
+    claimed: list[tuple[Window, dict[str, Looks], int, int]] = []  # with the group and the part of the documents
+    for behaviour, measure in hidden.values():
         if measure.corpus and behaviour in read_by:
-            _add_repeats(tally, measure, behaviour, read_by[behaviour], seed)
-    hidden = [measure for _, measure in once]
-    shown = [[(each, _looks(each, hidden)) for each in _windows(model, text, counts)] for text in own]
-    for looks in (looks for each in shown for _, looks in each):
-        tally.learn(looks)
-    number = {name: at for at, name in enumerate(dict.fromkeys(text.document for text in own))}
-    for text, each in zip(own, shown, strict=True):
+            repeats = _repeats(model, measure, read_by[behaviour], seed, counts)
+            looks = [{measure.name: measure.looks(window)} for window in repeats]
+            claimed += [
+                (*each, n % N_GROUPS, hiding.part_of(n)) for n, each in enumerate(zip(repeats, looks, strict=True))
+            ]
+    usual: dict[str, list[frozenset[int]]] = {name: [] for name in hidden}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(text.document for text in read))}
+    for text in read:
         counts["texts"] += 1
         counts.update(unannotated(text))
-        for window, looks in each:
-            counts["words of several pieces, each a row"] += sum(
-                len(window.columns[word]) > 1 for word in window.columns if window.scores(word)
-            )
-            tally.add(window, group_of(text.document), read_by, looks, part_of(number[text.document]))
-    tally.work(progress)
-    if not tally.costs[CLAIM].rows.any():
+        for window in windows_of(model, text, counts):
+            several = [word for word, pieces in window.columns.items() if len(pieces) > 1 and window.scores(word)]
+            counts["words of several pieces, each a row"] += len(several)
+            looks = {name: measure.looks(window) for name, (_, measure) in hidden.items() if not measure.corpus}
+            for name, rows in looks.items():
+                usual[name] += distances(rows, causal=causal)
+            claimed.append((window, looks, group_of(text.document), hiding.part_of(numbers[text.document])))
+    draws = Draws(causal, columns, seed, armed, usual, counts)
+    jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
+    work = Work(model, columns, read_by, hiding.lots_of(jobs), shards or Shards())
+    if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
-    return tally, read_by
+    return work
 
 
 def _split(
@@ -225,85 +232,65 @@ def _split(
     """Texts to measure, and texts of other documents for probes where they are needed."""
     if model.output is not None:
         return [*islice(corpus, texts)], []
-    own: list[AnnotatedText] = []
-    other: list[AnnotatedText] = []
+    measured_texts: list[AnnotatedText] = []
+    others: list[AnnotatedText] = []
     words = 0
     if training is not None:
-        own += islice(corpus, texts)
-        measured = {text.document for text in own}
+        measured_texts += islice(corpus, texts)
+        documents = {text.document for text in measured_texts}
         for text in training:
             if words >= _TRAINING_WORDS:
                 break
-            if text.document in measured:
+            if text.document in documents:
                 counts["training texts left out: their document is measured"] += 1
                 continue
-            other.append(text)
+            others.append(text)
             words += len(text.words)
     else:
         for text in corpus:
             if group_of(text.document) // 2 % 2:  # the lowest bit tells apart the halves of `labels`
-                own += [text] if len(own) < texts else []
+                measured_texts += [text] if len(measured_texts) < texts else []
             elif words < _TRAINING_WORDS:
-                other.append(text)
+                others.append(text)
                 words += len(text.words)
-            elif len(own) == texts:
+            elif len(measured_texts) == texts:
                 break
-    counts["texts that probes were trained on"] = len(other)
-    return own, other
+    counts["texts that probes were trained on"] = len(others)
+    return measured_texts, others
 
 
-def hidden_measures(behaviours: Sequence[Behaviour], causal: bool) -> list[tuple[str, Measure]]:
-    """Behaviour and measure of all that is claimed and hidden."""
-    return [
-        (behaviour.name, measure)
-        for behaviour in behaviours
-        for measure in behaviour.asked(causal=causal)
-        if measure.points and measure.hidden
-    ]
-
-
-def _windows(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
-    assert model.tokenizer is not None
-    return windows(text, model.tokenizer, model.config.n_ctx, counts)
-
-
-def _looks(window: Window, hidden: Collection[Measure]) -> dict[str, Looks]:
-    """Rows and keys of every measure that is read on the corpus."""
-    return {measure.name: measure.looks(window) for measure in hidden if not measure.corpus}
-
-
-def _add_repeats(tally: Tally, measure: Measure, behaviour: str, readout: Readout, seed: int) -> None:
+def _repeats(model: Transformer, measure: Measure, readout: Readout, seed: int, counts: Counter[str]) -> list[Window]:
     """Random tokens and their repeat, as `position` measures induction; each sequence is a document of its own."""
-    model, length = tally.model, repeat_length(tally.model)
+    length, windows = repeat_length(model), []
     if length < SHORTEST_REPEAT:
-        tally.counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
-        return
+        counts[f"{measure.name} left out: repeats of {length} tokens are shorter than {SHORTEST_REPEAT}"] = 1
+        return []
     for number, ids in enumerate(repeated(model, length, _REPEATS, seed).tolist()):
         start = len(ids) - 2 * length
-        text = AnnotatedText((), (), f"repeat {number}")
         special = (True,) * start + (False,) * 2 * length
-        window = Window(text, 0, 0, 0, tuple(ids), (NO_WORD,) * len(ids), special)
-        if not readout.readable(window):
-            tally.counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
-            return
-        tally.add(
-            window, number % N_GROUPS, {behaviour: readout}, {measure.name: measure.looks(window)}, part_of(number)
-        )
+        text = AnnotatedText((), (), f"repeat {number}")
+        windows.append(Window(text, 0, 0, 0, tuple(ids), (NO_WORD,) * len(ids), special))
+    if not readout.readable(windows[0]):
+        counts[f"{measure.name} left out: random tokens have nothing for a {readout.name} to read"] = 1
+        return []
+    return windows
 
 
-def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed: int) -> pd.DataFrame:
+def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     """The rows of every head and measure that has any."""
-    where, column = Heads.of(model).columns(len(tally.measures))
+    where, column = Heads.of(work.model).columns(len(work.measures))
+    behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
     table = pd.DataFrame(
         {
             **where,
-            "behaviour": [tally.measures[at][0] for at in column],
-            "measure": [tally.measures[at][1].name for at in column],
-            **_estimated(tally, seed),
-            **_beside(tally, seed),
-            "measured": tally.measured.reshape(-1),
-            "sampled": tally.sampled.reshape(-1),
-            "estimate": np.nan if estimates is None else estimates.reshape(-1),
+            "behaviour": behaviours,
+            "measure": [measure.name for measure in measures],
+            "readout": [work.read_by[name].name if name in work.read_by else None for name in behaviours],
+            **_columns(work, measured, seed),
+            **{
+                name: np.broadcast_to(getattr(measured, name), measured.measured.shape).ravel()
+                for name in ("measured", "sampled", "estimate")
+            },
         }
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
@@ -311,36 +298,29 @@ def _table(model: Transformer, tally: Tally, estimates: np.ndarray | None, seed:
     return table.assign(q=benjamini_hochberg(tested))
 
 
-def _beside(tally: Tally, seed: int) -> dict[str, np.ndarray]:
-    """What exchange and removal cost, and attention where words are masked, with their intervals and p."""
-    found = {}
-    for arm, (kind, less) in {**{arm: (arm, None) for arm in ARMS}, "masked": SEEN}.items():
-        drop = estimate(*_parts(tally.costs[kind]), *(_parts(tally.costs[less]) if less else ()), seed=seed)
-        value = drop.gain if less else drop.value
-        parts = {arm: value, f"{arm}_low": drop.low, f"{arm}_high": drop.high, f"{arm}_p": drop.p}
-        known = tally.arms_measured.reshape(-1) if arm in ARMS else True
-        found |= {name: np.where(known, part, np.nan) for name, part in parts.items()}
-    return found
-
-
-def _estimated(tally: Tally, seed: int) -> dict[str, object]:
-    """Drop, control and effect of every head and measure, measures running fastest."""
-    drops = tally.costs[CLAIM]
-    controls, _ = tally.costs.strictest()
-    found = estimate(*_parts(drops), *_parts(controls), seed=seed)
-    return {
-        "drop": found.value,
-        "control": found.baseline,
-        "control_name": tally.control_names(),
-        "effect": found.gain,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "p": found.p,
-        "n": drops.rows.sum(0).numpy().reshape(-1).round().astype(int),
-        "documents": found.groups,
+def _columns(work: Work, measured: Measured, seed: int) -> dict[str, object]:
+    """Drop, control, effect, and what exchange, removal and masking say, of every cell; measures running fastest."""
+    costs = hiding.costs_of(work, measured.drops, measured.counted)
+    claim = costs[CLAIM]
+    effect = estimate(*claim.flat(), *hiding.strictest(costs)[0].flat(), seed=seed)
+    columns: dict[str, object] = {
+        "drop": effect.value,
+        "control": effect.baseline,
+        "control_name": hiding.control_names(work, costs),
+        "effect": effect.gain,
+        "ci_low": effect.low,
+        "ci_high": effect.high,
+        "p": effect.p,
+        "n": claim.rows.sum(0).reshape(-1).round().astype(int),
+        "documents": effect.groups,
     }
-
-
-def _parts(totals: Totals) -> list[np.ndarray]:
-    """Sums and weights by group (group x head and measure)."""
-    return [part.numpy().reshape(part.shape[0], -1) for part in (totals.scores, totals.weights)]
+    parts = {arm: sums.flat() for arm, sums in hiding.costs_of(work, measured.drops, kinds=ARMS).items()}
+    if measured.mass is not None:
+        masses = hiding.costs_of(work, measured.mass)
+        parts["masked"] = [*masses[CLAIM].flat(), *masses[CONTROLS[0]].flat()]
+    for name, sums in parts.items():
+        cost = estimate(*sums, seed=seed)
+        is_known = measured.arms.reshape(-1) if name in ARMS else True
+        values = {name: cost.gain, f"{name}_low": cost.low, f"{name}_high": cost.high, f"{name}_p": cost.p}
+        columns |= {part: np.where(is_known, value, np.nan) for part, value in values.items()}
+    return columns

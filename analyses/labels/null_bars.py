@@ -19,7 +19,7 @@ from analyses.behaviours import OURS, asked_of
 from analyses.corpora.serving import sharing
 from analyses.fingerprints import hash_of
 from analyses.head_tables import Collected, Heads, gains
-from analyses.measures import Behaviour, Measure
+from analyses.measures import Behaviour
 from analyses.reading.collectors import collect
 from analyses.reading.samples import Sample
 from analyses.reading.windows import Reading
@@ -38,24 +38,11 @@ _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the be
 Say = Callable[[str, int], object]  # what is being done, and how often it was
 
 
-class Bars:
-    """By kind of heads that have learnt nothing and measure, the largest gain of any of them.
+Bars = dict[str, float]
+"""By measure, the largest gain of any head that has learnt nothing, and at least nothing.
 
-    Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
-    """
-
-    def __init__(self) -> None:
-        self.by: dict[str, dict[str, float]] = {COPIES: {}, WORDS: {}, SMALL: {}}
-
-    def add(self, null: str, measure: Measure, gained: float) -> None:
-        """Set a bar as high as the best head of one more reading."""
-        own = self.by[null]
-        if null != WORDS or measure.of_words:  # where a word stands is as it was
-            own[measure.name] = max(own.get(measure.name, -np.inf), gained)
-
-    def get(self, measure: str) -> float:
-        """What a gain must exceed: what shuffled heads and shuffled words reach, and at least nothing."""
-        return max(0.0, *(own.get(measure, 0.0) for own in self.by.values()))
+Of a measure of few items the best of a thousand heads is luck too: a finding of few items must be all the larger.
+"""
 
 
 @dataclass(frozen=True)
@@ -101,40 +88,38 @@ def bars_of(
     say: Say,
 ) -> list[Bars]:
     """For each that was collected, what heads reach that have learnt nothing."""
-    bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): Bars() for each in collected}
+    bars: dict[tuple[Heads, str], Bars] = {(each.heads, each.behaviour): {} for each in collected}
     for kind in dict.fromkeys(each.heads for each in collected):
-        of_kind = asked_of(kind, behaviours)
-        asked = {each.behaviour: corpora[each.behaviour] for each in collected if each.heads == kind}
-        for corpus, names in sharing(asked):
-            read = [each for each in collected if each.heads == kind and each.behaviour in names]
-            sample = list(Sample(corpus, 0, documents_of(read), _WORDS))
-            measured = [of_kind[name] for name in names]
-            kept = shards_of(shards, corpus, *names)
+        of_kind = [each for each in collected if each.heads == kind]
+        measured = asked_of(kind, behaviours)
+        for corpus, names in sharing({each.behaviour: corpora[each.behaviour] for each in of_kind}):
+            sample = [*Sample(corpus, 0, documents_of([each for each in of_kind if each.behaviour in names]), _WORDS)]
             nulls, texts = [*_nulls(model, kind, seed)], hash_of(sample)
             lots = [
                 (
                     [kind.called, number, null.name, null.heads.n_layers, N_COPIES, seed, texts],
-                    partial(_reached, null, measured, sample, seed),
+                    partial(_reached, null, [measured[name] for name in names], sample, seed),
                 )
                 for number, null in enumerate(nulls)
             ]
-            told = partial(say, "reading with heads that have learnt nothing")
-            told(0)
-            for null, reached in zip(nulls, kept.all(lots, told), strict=True):
+            progress = partial(say, "reading with heads that have learnt nothing")
+            progress(0)
+            for reached in shards_of(shards, corpus, *names).all(lots, progress):
                 for key, gained in reached.items():
                     name, measure = key.split(_OF, 1)
-                    bars[kind, name].add(null.name, of_kind[name][measure], float(gained))
-    return list(bars.values())
+                    bar = bars[kind, name]
+                    bar[measure] = max(bar.get(measure, 0.0), float(gained))
+    return [*bars.values()]
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
     """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
-    found = _DOCUMENTS
+    needed = _DOCUMENTS
     for each in collected:
         items = max(float(scored.totals.finish().rows[:, 0].sum(0).max()) for scored in each.scored)
         read = _WORDS / max(_WORDS, each.counts.get("tokens", 0) / max(each.documents, 1))  # of each document
-        found = max(found, math.ceil(_ITEMS * each.documents / max(items * read, 1)))
-    return min(found, _MOST_DOCUMENTS)
+        needed = max(needed, math.ceil(_ITEMS * each.documents / max(items * read, 1)))
+    return min(needed, _MOST_DOCUMENTS)
 
 
 def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
@@ -147,16 +132,15 @@ def shards_of(shards: Shards, corpus: object, *behaviours: str) -> Shards:
 def _reached(null: _Null, measured: Sequence[Behaviour], sample: Sequence[AnnotatedText], seed: int) -> Kept:
     """The largest gain of any head, by behaviour and measure."""
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
-    model = null.model()
+    model, reached = null.model(), dict[str, Tensor]()
     bare = [each.collector(model, seed=seed, heads=null.heads, **each.bare, **each.null) for each in measured]
-    reached: dict[str, Tensor] = {}
-    read = Reading(model, texts, heads=null.heads)
-    for each, found in zip(measured, collect(read, bare), strict=True):
-        for scored in found.scored if isinstance(found, Collected) else ():
-            if scored.sink != "kept":
-                continue
-            for measure, gained in zip(scored.measures, gains(scored, null.heads.count).T, strict=True):
-                if not np.isnan(gained).all():
-                    most = float(np.nanmax(gained))
-                    reached[f"{each.name}{_OF}{measure.name}"] = torch.tensor(most, dtype=torch.float64)
+    results = zip(measured, collect(Reading(model, texts, heads=null.heads), bare), strict=True)
+    kept = [
+        (each.name, scored) for each, result in results if isinstance(result, Collected) for scored in result.scored
+    ]
+    for name, scored in kept:
+        for measure, gained in zip(scored.measures, gains(scored, null.heads.count).T, strict=True):
+            counts = measure.of_words or null.name != WORDS  # in shuffled words, where a word stands is as it was
+            if scored.sink == "kept" and counts and not np.isnan(gained).all():
+                reached[f"{name}{_OF}{measure.name}"] = torch.tensor(float(np.nanmax(gained)), dtype=torch.float64)
     return reached

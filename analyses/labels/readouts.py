@@ -7,10 +7,11 @@ are of one chain.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -27,44 +28,33 @@ MASKED = 0.15  # of a text's tokens are masked at most, as models that fill mask
 _AXES = 64  # principal axes that the antecedent probe reads
 _PIECES, _EDGES = 10_000, 4_000  # that a probe is trained on, at most
 _BATCH_TOKENS = 4096
-_NO_TAGS = "nothing read: no tags to train a probe on"
-_NO_CHAINS = "nothing read: no pronouns with right and wrong mentions before them to train a probe on"
 
 
-@runtime_checkable
-class Readout(Protocol):
-    """One way to read a model."""
+@dataclass(frozen=True, eq=False)
+class Readout(ABC):
+    """One way to read a model; `output` reads its final stream."""
 
-    @property
-    def name(self) -> str:
-        """The column `readout`."""
-        ...
+    output: nn.Linear
+    name: ClassVar[str]  # the column `readout`
+    masks: ClassVar[bool] = (
+        False  # the text is masked at the rows that are read: heads ask from there with another word
+    )
 
-    @property
-    def output(self) -> nn.Linear:
-        """What reads the final stream."""
-        ...
-
-    @property
-    def masks(self) -> bool:
-        """Whether the text is masked at the rows that are read, so that heads ask from there with another word."""
-        ...
-
+    @abstractmethod
     def readable(self, window: Window) -> Collection[int]:
         """Rows with something to read."""
-        ...
+
+    @abstractmethod
+    def read(self, window: Window, rows: Sequence[int]) -> Read:
+        """What is read there, summed over rows."""
 
     def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
         """Those of the rows that one reading of the text can take."""
-        ...
+        return rows
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
         """The ids that the model reads when it is read at `rows`."""
-        ...
-
-    def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """What is read there, summed over rows."""
-        ...
+        return window.ids
 
 
 def readouts(
@@ -82,50 +72,38 @@ def readouts(
         InputError: a model that fills masks without a mask token; no behaviour that can be read.
     """
     if model.output is not None:
-        one = NextToken(model.output) if model.config.last.causal else MaskedWord.of(model)
-        return {behaviour.name: one for behaviour in behaviours}
-    shown = [window for text in training for window in _windows(model, text)]
-    found: dict[str, Readout] = {}
-    for kind, fitted, missing in (
-        ("tag", TagProbe.fitted, _NO_TAGS),
-        ("antecedent", AntecedentProbe.fitted, _NO_CHAINS),
-    ):
-        asking = [behaviour.name for behaviour in behaviours if behaviour.probe == kind]
-        probe = fitted(model, shown) if asking else None
-        found |= dict.fromkeys(asking, probe) if probe else {}
-        counts.update({f"{name}: {missing}": 1 for name in asking if probe is None})
-    if not found:
+        readout = NextToken(model.output) if model.config.last.causal else MaskedWord.of(model)
+        return {behaviour.name: readout for behaviour in behaviours}
+    shown = [window for text in training for window in windows_of(model, text, Counter())]
+    read_by: dict[str, Readout] = {}
+    for probe in (TagProbe, AntecedentProbe):
+        names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
+        if (fitted := probe.fitted(model, shown) if names else None) is not None:
+            read_by |= dict.fromkeys(names, fitted)
+        else:
+            counts.update({f"{name}: nothing read: no {probe.needs} to train a probe on": 1 for name in names})
+    if not read_by:
         raise InputError(
             "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
             "for what is asked: give annotated texts of other documents as `training`"
         )
-    return found
+    return read_by
 
 
-def _windows(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
+def windows_of(model: Transformer, text: AnnotatedText, counts: Counter[str]) -> Iterator[Window]:
+    """A text as the model reads it."""
     assert model.tokenizer is not None
-    return windows(text, model.tokenizer, model.config.n_ctx, Counter())
+    return windows(text, model.tokenizer, model.config.n_ctx, counts)
 
 
-@dataclass(frozen=True, eq=False)
-class NextToken:
+class NextToken(Readout):
     """Log-probability of the token that follows each row, in nats."""
 
-    output: nn.Linear
     name = "next token"
-    masks = False
 
     def readable(self, window: Window) -> Collection[int]:
         """Rows that a token of the text follows."""
         return {row for row in window.content if row + 1 in window.content}
-
-    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """All: one reading tells every next token."""
-        return rows
-
-    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """As it is."""
-        return window.ids
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         """Log-probabilities of what follows."""
@@ -133,10 +111,9 @@ class NextToken:
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedWord:
+class MaskedWord(Readout):
     """Log-probability of each row's own token, which the text masks, in nats."""
 
-    output: nn.Linear
     mask_id: int
     name = "masked word"
     masks = True
@@ -161,7 +138,7 @@ class MaskedWord:
         return rng.sample(rows, min(len(rows), max(1, int(MASKED * len(window.content)))))
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """With a mask at each row."""
+        """With a mask in the place of each row's token."""
         return tuple(self.mask_id if at in rows else id for at, id in enumerate(window.ids))
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
@@ -170,13 +147,11 @@ class MaskedWord:
 
 
 @dataclass(frozen=True, eq=False)
-class TagProbe:
+class TagProbe(Readout):
     """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
 
-    output: nn.Linear
     classes: dict[str, int]
-    name = "tag probe"
-    masks = False
+    name, needs = "tag probe", "tags"
 
     @staticmethod
     def fitted(model: Transformer, shown: Sequence[Window]) -> "TagProbe | None":
@@ -191,31 +166,22 @@ class TagProbe:
         classes = {tag: number for number, tag in enumerate(sorted(set(labels)))}
         if len(classes) < 2:
             return None
-        vectors = torch.cat([stream[own] for stream, own in zip(_streams(model, chosen), rows, strict=True)])
+        vectors = torch.cat([stream[pieces] for stream, pieces in zip(_streams(model, chosen), rows, strict=True)])
         probes = fit(vectors[None], torch.tensor([[classes[tag] for tag in labels]]).to(vectors.device), len(classes))
-        weight, bias = _affine(probes)
-        return TagProbe(_linear(model, weight, bias), classes)
+        return TagProbe(_linear(model, *_affine(probes)), classes)
 
     def readable(self, window: Window) -> Collection[int]:
         """Pieces of words with a tag that the probe knows."""
         return {row for row in window.content if self._class(window, row) is not None}
 
-    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """All."""
-        return rows
-
-    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """As it is."""
-        return window.ids
-
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         """Log-odds of the words' own tags."""
-        own = torch.tensor([self._class(window, row) for row in rows])
-        is_own = torch.arange(len(self.classes)) == own[:, None]
+        tags = torch.tensor([self._class(window, row) for row in rows])
+        is_tag = torch.arange(len(self.classes)) == tags[:, None]
 
         def value(logits: Float[Tensor, "*cells read cls"]) -> Float[Tensor, "*cells"]:
-            mine = is_own.to(logits.device)
-            odds = logits.masked_fill(~mine, 0.0).sum(-1) - logits.masked_fill(mine, -torch.inf).logsumexp(-1)
+            right = is_tag.to(logits.device)
+            odds = logits.masked_fill(~right, 0.0).sum(-1) - logits.masked_fill(right, -torch.inf).logsumexp(-1)
             return odds.sum(-1)
 
         return Read(torch.tensor(rows), value)
@@ -226,63 +192,50 @@ class TagProbe:
 
 
 @dataclass(frozen=True, eq=False)
-class AntecedentProbe:
+class AntecedentProbe(Readout):
     """Log-odds that a pronoun and its nearest true antecedent are of one chain, by an edge probe of their last streams.
 
     The output layer gives coordinates along principal axes; the probe is linear in both words' and in their product. A
     row is a piece of the pronoun, an antecedent the mean over its pieces.
     """
 
-    output: nn.Linear
     weight: Float[Tensor, " three_axis"]  # of one chain against not
     bias: Float[Tensor, ""]
-    name = "antecedent probe"
-    masks = False
+    name, needs = "antecedent probe", "pronouns with right and wrong mentions before them"
 
     @staticmethod
     def fitted(model: Transformer, shown: Sequence[Window]) -> "AntecedentProbe | None":
         """A probe of pronouns with their nearest right and nearest wrong mention; None where there are none."""
-        asked = [(window, edges) for window in shown if (edges := _edges(window))]
-        both = [[], []]
-        labels: list[int] = []
-        for (_, edges), stream in zip(asked, _streams(model, [window for window, _ in asked]), strict=True):
-            for row, mention, same in edges:
-                both[0].append(stream[row])
-                both[1].append(stream[mention].mean(0))
-                labels.append(same)
+        with_edges = [(window, edges) for window in shown if (edges := _edges(window))]
+        pronouns, mentions, labels = [], [], []
+        streams = _streams(model, [window for window, _ in with_edges])
+        for (_, edges), stream in zip(with_edges, streams, strict=True):
+            pronouns += [stream[row] for row, _, _ in edges]
+            mentions += [stream[mention].mean(0) for _, mention, _ in edges]
+            labels += [same for _, _, same in edges]
             if len(labels) >= _EDGES:
                 break
         if len({*labels}) < 2:
             return None
-        pronouns, mentions = (torch.stack(ends)[None] for ends in both)
-        axes = Axes.of(torch.cat([pronouns, mentions], 1), min(_AXES, model.config.d_model))
-        edges = edge_vectors(axes(pronouns), axes(mentions))
+        ends = torch.stack(pronouns)[None], torch.stack(mentions)[None]
+        axes = Axes.of(torch.cat(ends, 1), min(_AXES, model.config.d_model))
+        edges = edge_vectors(*map(axes, ends))
         weight, bias = _affine(fit(edges, torch.tensor([labels]).to(edges.device), 2))
         output = _linear(model, axes.axes[0], -(axes.centre[0] @ axes.axes[0])[0])
-        like = output.weight
-        return AntecedentProbe(output, (weight[:, 1] - weight[:, 0]).to(like), (bias[1] - bias[0]).to(like))
+        return AntecedentProbe(output, *((part[..., 1] - part[..., 0]).to(output.weight) for part in (weight, bias)))
 
     def readable(self, window: Window) -> Collection[int]:
         """Pieces of pronouns whose nearest true antecedent is shown."""
         return {*self._antecedents(window)}
 
-    def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """All."""
-        return rows
-
-    def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """As it is."""
-        return window.ids
-
     def read(self, window: Window, rows: Sequence[int]) -> Read:
         """Log-odds of being of one chain."""
         antecedents = self._antecedents(window)
-        positions = [*rows]
-        share = torch.zeros(len(rows), len(rows) + sum(len(antecedents[row]) for row in rows))
-        for at, row in enumerate(rows):
-            own = slice(len(positions), len(positions) + len(antecedents[row]))
-            positions += antecedents[row]
-            share[at, own] = 1 / len(antecedents[row])
+        positions = [*rows, *(column for row in rows for column in antecedents[row])]
+        sizes = torch.tensor([len(antecedents[row]) for row in rows])
+        share = torch.zeros(len(rows), len(positions))
+        of_row = torch.arange(len(rows)).repeat_interleave(sizes)
+        share[of_row, torch.arange(len(rows), len(positions))] = (1 / sizes)[of_row]
 
         def value(coordinates: Float[Tensor, "*cells read axis"]) -> Float[Tensor, "*cells"]:
             pronouns = coordinates[..., : len(rows), :]
@@ -294,33 +247,29 @@ class AntecedentProbe:
 
     def _antecedents(self, window: Window) -> dict[int, list[int]]:
         """For each piece of a pronoun, the pieces of its nearest true antecedent."""
-        found = {}
+        pieces: dict[int, list[int]] = {}
         for item in antecedent_items(window.text):
             mention = _nearest(item, window, same=True)
             if mention is not None:
-                found |= dict.fromkeys(window.columns.get(item.pronoun, ()), window.columns[mention])
-        return found
+                pieces |= dict.fromkeys(window.columns.get(item.pronoun, ()), window.columns[mention])
+        return pieces
 
 
 def _edges(window: Window) -> list[tuple[int, list[int], int]]:
     """Pieces of pronouns, those of a mention, and whether both are of one chain: the nearest that is, and is not."""
-    found = []
+    edges = []
     for item in antecedent_items(window.text):
-        two = [_nearest(item, window, same=same) for same in (False, True)]
-        if window.scores(item.pronoun) and None not in two:
+        wrong, right = (_nearest(item, window, same=same) for same in (False, True))
+        if window.scores(item.pronoun) and wrong is not None and right is not None:
             for row in window.columns[item.pronoun]:
-                found += [(row, window.columns[word], same) for same, word in enumerate(two) if word is not None]
-    return found
+                edges += [(row, window.columns[wrong], 0), (row, window.columns[right], 1)]
+    return edges
 
 
 def _nearest(item: AntecedentItem, window: Window, *, same: bool) -> int | None:
     """The last candidate in the pronoun's chain, or outside, that the window shows."""
-    shown = [
-        word
-        for word, right in zip(item.candidates, item.correct, strict=True)
-        if right == same and word in window.columns
-    ]
-    return shown[-1] if shown else None
+    candidates = zip(item.candidates, item.correct, strict=True)
+    return next((word for word, right in [*candidates][::-1] if right == same and word in window.columns), None)
 
 
 def _streams(model: Transformer, shown: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:

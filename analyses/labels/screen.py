@@ -17,12 +17,17 @@ import random
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Float
 from scipy.stats import beta
+from torch import Tensor
 
-from analyses.labels.costs import Cells
-from analyses.labels.tally import N_PARTS, Tally
+from analyses.labels import hiding
+from analyses.labels.hiding import ARMS, CLAIM, HIDDEN, N_PARTS, Cells, Costs, PerCell, PerJob, Work
+from analyses.reading.windows import Progress
 
 SHARE = 0.05  # of what is screened out, drawn at random and measured
 _SURE = 3  # parts of the measures, by how sure the model is of what they read
@@ -68,43 +73,106 @@ class Screened:
         return float(beta.ppf(0.95, self.missed + 1, self.sampled - self.missed))
 
 
-def verify(tally: Tally, screen: Screen, seed: int) -> Screened | None:
-    """Measure what the screen says in place of its estimate; None where nothing is chosen."""
-    n_heads, names = tally.model.config.last.n_heads, [measure.name for _, measure in tally.measures]
-    there, estimate = tally.claimed(), tally.costs.effect()
-    size = sum(tally.sizes[1:], tally.sizes[0]).sizes()
+class Measured(NamedTuple):
+    """What hiding cost, measured or estimated.
+
+    drops     what each job lost
+    counted   which of these a cell rests on: of a cell that settled early some documents; None: all
+    measured  cells that are no estimates
+    arms      cells whose keys were exchanged and removed too
+    mass      attention to the keys, where the text is masked
+    sampled   cells measured because they were drawn at random
+    estimate  what effects were estimated to be
+    """
+
+    drops: PerJob
+    counted: Bool[Tensor, "job head"] | None
+    measured: Cells
+    arms: Cells
+    mass: PerJob | None = None
+    sampled: Cells | bool = False
+    estimate: PerCell | float = float("nan")
+    screened: Screened | None = None
+
+
+def verify(work: Work, screen: Screen, seed: int, done: Progress | None = None) -> Measured:
+    """Estimate all, and measure what the screen says."""
+    n_heads, names = work.model.config.last.n_heads, [measure.name for _, measure in work.measures]
+    estimated = hiding.hide(work, HIDDEN, estimate=True, done=done)
+    guesses, drops = estimated["drop"], torch.full_like(estimated["drop"], torch.nan)
+    estimates = hiding.costs_of(work, guesses)
+    there, estimate = estimates[CLAIM].rows.sum(0) > 0, hiding.effect_of(estimates)
+    parts, drawn = np.zeros(there.shape, dtype=int), np.zeros_like(there)  # how many parts each cell is measured on
+
+    def counted() -> Bool[Tensor, "job head"]:
+        measured_on = torch.from_numpy(parts).T[work.of_jobs("column")[:, 0]]
+        return (measured_on == 0) | (work.of_jobs("part") < measured_on)
+
+    def measure(cells: Cells, part: int | None = None) -> Costs:
+        """Put what hiding costs in place of its estimate, in some cells: of all documents, or of one part more."""
+        new = hiding.hide(work, HIDDEN, cells=cells, part=part)["drop"]
+        drops[:] = torch.where(new.isnan(), drops, new)
+        parts[cells] = N_PARTS if part is None else part + 1
+        return hiding.costs_of(work, torch.where(drops.isnan(), guesses, drops), counted())
+
+    def error() -> PerCell:
+        """How far effects are above what was estimated for the same documents; NaN where they are estimates."""
+        foretold = hiding.effect_of(hiding.costs_of(work, guesses, counted()))
+        return np.where(parts > 0, hiding.effect_of(costs) - foretold, np.nan)
+
     candidates = np.zeros_like(there)
     for layer, head, name in screen.candidates:
         if name in names:  # `self` has no key that could be hidden
             candidates[layer * n_heads + head, names.index(name)] = True
+    arms, screened = np.zeros_like(there), None
     if not screen.choosing:
         candidates &= there
-        tally.measure(candidates)
-        tally.measure_arms(candidates & (tally.costs.effect() >= screen.least))
-        return None
-    small = there & (estimate < screen.least)
-    known = small & ~candidates
-    known[known] = np.argsort(np.argsort(-size[known], kind="stable")) < _CALIBRATING
-    known &= size > 0
-    tally.measure(there & (known | ~small), part=0)
-    margin = _margin(tally, known, screen.least)
-    near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
-    rest = there & ~tally.measured
-    drawn = _drawn(rest & ~near, tally.said(), n_heads, seed)
-    tally.measure((rest & near) | drawn, part=0)
-    tally.sampled = drawn
-    for part in range(1, N_PARTS):
-        tally.measure(tally.measured & ~tally.costs.settled(screen.least, int(there.sum())), part)
-    off = np.abs(tally.costs.effect() - tally.foretold())[drawn]
-    error = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
-    return Screened(int(there.sum()), int(tally.measured.sum()), margin, int(drawn.sum()), error)
+        arms = candidates & (hiding.effect_of(measure(candidates)) >= screen.least)
+        exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
+        drops = torch.where(exchanged.isnan(), drops, exchanged)
+    else:
+        size, size_of_first = (
+            _moved(hiding.costs_of(work, estimated["size"], which)) for which in (None, work.of_jobs("part") == 0)
+        )
+        small = there & (estimate < screen.least)
+        calibrating = small & ~candidates
+        calibrating[calibrating] = np.argsort(np.argsort(-size[calibrating], kind="stable")) < _CALIBRATING
+        calibrating &= size > 0
+        costs = measure(there & (calibrating | ~small), part=0)
+        margin = _margin(error(), calibrating, size_of_first, screen.least)
+        near = estimate + _ALWAYS * screen.least + margin * size**2 >= screen.least
+        rest = there & (parts == 0)
+        drawn = _drawn(rest & ~near, _confidence(work, estimated["value"]), n_heads, seed)
+        costs = measure((rest & near) | drawn, part=0)
+        for part in range(1, N_PARTS):
+            costs = measure((parts > 0) & ~hiding.settled(costs, screen.least, int(there.sum())), part)
+        off = np.abs(error())[drawn]
+        most = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
+        screened = Screened(int(there.sum()), int((parts > 0).sum()), margin, int(drawn.sum()), most)
+    whole = torch.where(drops.isnan(), guesses, drops)
+    return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), drawn, estimate, screened)
 
 
-def _margin(tally: Tally, known: Cells, least: float) -> float:
+def _moved(costs: Costs) -> PerCell:
+    """Of losses without signs: what the claim and the larger of its controls move a row."""
+    claim, *controls = (costs[kind].a_row() for kind in HIDDEN)
+    return claim + np.fmax(*controls)
+
+
+def _confidence(work: Work, values: Float[Tensor, " job"]) -> Float[np.ndarray, " measure"]:
+    """What is read where nothing is hidden, in the read's unit a row of each measure's claims."""
+    claims = (
+        work.table.assign(value=values.numpy()).loc[work.table["kind"] == CLAIM].groupby("column")[["value", "rows"]]
+    )
+    sums = claims.sum().reindex(range(len(work.measures)), fill_value=0.0)
+    return (sums["value"] / np.maximum(sums["rows"], 1)).to_numpy()
+
+
+def _margin(error: PerCell, calibrating: Cells, size: PerCell, least: float) -> float:
     """By how many times the square of what its rows move an effect may be above its estimate."""
-    beyond, size = tally.costs.effect() - tally.foretold() - _ALWAYS * least, tally.sizes[0].sizes()
-    told = known & (size > 0) & np.isfinite(beyond)
-    return float(np.quantile(np.maximum(0.0, beyond[told]) / size[told] ** 2, _QUANTILE)) if told.any() else 0.0
+    beyond = error - _ALWAYS * least
+    usable = calibrating & (size > 0) & np.isfinite(beyond)
+    return float(np.quantile(np.maximum(0.0, beyond[usable]) / size[usable] ** 2, _QUANTILE)) if usable.any() else 0.0
 
 
 def _drawn(rest: np.ndarray, said: np.ndarray, n_heads: int, seed: int) -> np.ndarray:

@@ -67,15 +67,15 @@ def measures(
     """
     texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)
     kinds = Heads.every(model)
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for heads in kinds:
-        found |= _of_heads(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
+        numbers |= _head_numbers(model, heads, texts, seed, f"{heads.called}." if len(kinds) > 1 else "")
     for measure in DRAWN:
-        own = [value for name, value in found.items() if name.startswith(f"heads/{measure}/")]
-        found |= {f"model/{measure}": max(own)} if own else {}
+        values = [value for name, value in numbers.items() if name.startswith(f"heads/{measure}/")]
+        numbers |= {f"model/{measure}": max(values)} if values else {}
     if len(kinds) == 1 and kinds[0].causal and model.config.output != "none":
-        found |= _foretelling(model, seed, held_out)
-    return found
+        numbers |= _model_numbers(model, seed, held_out)
+    return numbers
 
 
 @lru_cache(2)
@@ -83,28 +83,32 @@ def _stories(seed: int) -> tuple[AnnotatedText, ...]:
     return tuple(stories(_IN_ROWS, _SEED + seed))
 
 
-def _of_heads(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str) -> dict[str, float]:
-    scored = _of_text(model, heads, texts, seed)
+def _head_numbers(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int, kind: str) -> dict[str, float]:
+    """The measures that are followed, by head, and their baselines; none of what nothing was eligible for."""
+    scored = _on_text(model, heads, texts, seed)
     if not scored and heads.attention == "self" and position.repeat_length(model) >= position.SHORTEST_REPEAT:
         scored = [position.induction(model, position.repeat_length(model), seed, heads)]
-    found: dict[str, float] = {}
-    for each in scored:
-        if each.sink == "kept":
-            found |= _named(each, heads, kind)
-    return found
+    numbers: dict[str, float] = {}
+    for each in (each for each in scored if each.sink == "kept"):
+        value, baseline = values(each, heads.count)
+        for column, key in ((i, measure.recorded) for i, measure in enumerate(each.measures) if measure.recorded):
+            for i, score in enumerate(value[:, column].tolist()):
+                numbers[f"heads/{key}/{kind}L{i // heads.n_heads}.H{i % heads.n_heads}"] = score
+            numbers[f"baseline/{kind}{key}"] = float(baseline[column])
+    return {name: number for name, number in numbers.items() if np.isfinite(number)}
 
 
-def _of_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
+def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: int) -> list[Scored]:
     """What heads do on a text, and on random repeats; nothing where the model cannot read the text."""
     if model.tokenizer is None:
         return []
     reading = Reading(model, texts, heads=heads)
     try:
-        found = collect(reading, _collectors(model, heads, seed))
+        collected = collect(reading, _collectors(model, heads, seed))
         refuse_unread(reading.counts, "the text")
     except InputError:
         return []
-    return [scored for each in found if not isinstance(each, InputError) for scored in each.scored]
+    return [scored for each in collected if not isinstance(each, InputError) for scored in each.scored]
 
 
 def _collectors(model: Model, heads: Heads, seed: int) -> list[Collector]:
@@ -117,33 +121,17 @@ def _collectors(model: Model, heads: Heads, seed: int) -> list[Collector]:
     ]
 
 
-def _named(scored: Scored, heads: Heads, kind: str) -> dict[str, float]:
-    """The measures that are followed, by head, and their baselines; none of what nothing was eligible for."""
-    value, baseline = values(scored, heads.count)
-    found: dict[str, float] = {}
-    for column, measure in enumerate(scored.measures):
-        key = measure.recorded
-        if not key:
-            continue
-        for at, score in enumerate(value[:, column].tolist()):
-            if np.isfinite(score):
-                found[f"heads/{key}/{kind}L{at // heads.n_heads}.H{at % heads.n_heads}"] = score
-        if np.isfinite(baseline[column]):
-            found[f"baseline/{kind}{key}"] = float(baseline[column])
-    return found
-
-
 # What the whole model foretells.
 
 
-def _foretelling(model: Model, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _model_numbers(model: Model, seed: int, held_out: Sequence[Examples] | None) -> dict[str, float]:
+    numbers: dict[str, float] = {}
     rows = _rows_of_stories(model, seed) if held_out is None else held_out
     if rows and (score := in_context(model, rows)) is not None:
-        found["model/in-context"] = score
+        numbers["model/in-context"] = score
     if (length := position.repeat_length(model)) >= position.SHORTEST_REPEAT:
-        found["model/copying"] = copying(model, length, seed)
-    return found
+        numbers["model/copying"] = copying(model, length, seed)
+    return numbers
 
 
 def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
@@ -166,8 +154,8 @@ def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
     for examples in rows:
         width = min(examples.targets.shape[1], ROW)
         size = max(1, _LOGITS // (width * model.config.d_vocab))
-        for at in range(0, len(examples), size):
-            part = examples.part(slice(at, at + size)).to(model.device)
+        for start in range(0, len(examples), size):
+            part = examples.part(slice(start, start + size)).to(model.device)
             logits = run(model, part.tokens.ids[:, : _places(LATE, width).stop]).logits
             for stretch, total in totals.items():
                 places = _places(stretch, width)
@@ -177,25 +165,25 @@ def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
                 total[1] += int((targets != IGNORED).sum())
     if not all(count for _, count in totals.values()):
         return None
-    late, early = (total / count for total, count in totals.values())
+    late, early = (loss / count for loss, count in totals.values())
     return late - early
 
 
 def _places(stretch: tuple[int, int], width: int) -> slice:
     """A stretch of a whole row, in a row of `width` in proportion."""
-    first, last = (round(at * width / ROW) for at in stretch)
+    first, last = (round(place * width / ROW) for place in stretch)
     return slice(first, last)
 
 
 def copying(model: Model, length: int, seed: int) -> float:
     """Share of second copies' tokens that are the likeliest ones; the first of each copy comes as a surprise."""
-    right, told = 0, 0
+    right, total = 0, 0
     for ids in position.repeated(model, length, _REPEATS, seed).split(8):
         second = ids[:, -length:]
         foretold = run(model, ids.to(model.device)).logits[:, -length:-1].argmax(-1).cpu()
         right += int((foretold == second[:, 1:]).sum())
-        told += foretold.numel()
-    return right / told
+        total += foretold.numel()
+    return right / total
 
 
 def by_kind(numbers: Mapping[str, Any], kind: str) -> dict[str, Any]:

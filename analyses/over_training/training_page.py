@@ -14,6 +14,11 @@ from analyses.over_training.training_runs import COLUMNS, HELD_OUT, LOSS, Run
 from analyses.sections import Block, Definitions, Figure, Page, Section, Table, Text, bold, caveat, code
 
 NAMES = {"previous-token": "previous token", "antecedent": "antecedent selection", "tag": "tag lift, noun → adjective"}
+_OF_THE_MODEL = {
+    LOSS: "the loss in training",
+    "in-context": "the in-context score",
+    "copying": "the share copied rightly",
+}
 _BESIDE = 3  # runs side by side in one figure
 _CAPTION = (
     "On top the losses, that of training over whatever mix is learnt from. Below, the whole model’s in-context "
@@ -89,14 +94,14 @@ def page(runs: Sequence[Run]) -> Page:
 
 def one_by_one(said: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Each sentence by itself, since a terminal says the first ones: every run's first before any run's second."""
-    told = [(at, name, text) for name, texts in said.items() for at, text in enumerate(texts, 1)]
-    in_turn = sorted(told, key=lambda each: each[0])
-    return {name if at == 1 else f"{name}, {at}": f"{name}: {text}" for at, name, text in in_turn}
+    numbered = [(place, name, text) for name, texts in said.items() for place, text in enumerate(texts, 1)]
+    in_turn = sorted(numbered, key=lambda each: each[0])
+    return {name if place == 1 else f"{name}, {place}": f"{name}: {text}" for place, name, text in in_turn}
 
 
 def _figures(runs: Sequence[Run], best: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
     """The runs three by three, all with the axes of all."""
-    parts = [runs[at : at + _BESIDE] for at in range(0, len(runs), _BESIDE)]
+    parts = [runs[start : start + _BESIDE] for start in range(0, len(runs), _BESIDE)]
     for place, part in enumerate(parts, 1):
         figure = figures.forming(
             pd.concat([_drawn(run.table) for run in part]),
@@ -145,7 +150,7 @@ def sentences(run: Run, formed: pd.DataFrame) -> list[str]:
 def _change(run: Run, row: Mapping[str, Any], *, several: bool) -> list[str]:
     """What became of the best induction head, and of the losses meanwhile."""
     where = f" of {row['stack']}" if several else ""
-    best = best_curve(_own(run, row))
+    best = best_curve(_kind(run, row))
     if len(best) < FEWEST:
         few = f"{counted(len(best), 'look')}{where} {'is' if len(best) == 1 else 'are'} too few"
         return [f"{few} to tell a phase change: expected at least {FEWEST}."]
@@ -167,7 +172,7 @@ def _change(run: Run, row: Mapping[str, Any], *, several: bool) -> list[str]:
     return [said, *([f"Over these steps {', '.join(meanwhile)}."] if meanwhile else [])]
 
 
-def _own(run: Run, row: Mapping[str, Any]) -> pd.DataFrame:
+def _kind(run: Run, row: Mapping[str, Any]) -> pd.DataFrame:
     heads = run.heads.loc[run.heads["measure"] == row["measure"]]
     for name in ("stack", "attention"):
         heads = heads.loc[heads[name].isna() if pd.isna(row[name]) else heads[name] == row[name]]
@@ -176,8 +181,9 @@ def _own(run: Run, row: Mapping[str, Any]) -> pd.DataFrame:
 
 def _followed(run: Run) -> list[str]:
     whole = run.table.loc[run.table["layer"].isna(), "measure"].unique()
-    return [name for name in whole if name.startswith(HELD_OUT)] + [
-        name for name in ("copying", "in-context") if name in whole
+    return [
+        *(name for name in whole if name.startswith(HELD_OUT)),
+        *(n for n in ("copying", "in-context") if n in whole),
     ]
 
 
@@ -187,37 +193,33 @@ def _meanwhile(run: Run, measure: str, start: int, end: int) -> str:
     before, after = rows.loc[rows["step"] <= start], rows.loc[rows["step"] >= end]
     if before.empty or after.empty:
         return ""
-    return f"{_called(measure)} went from {number(before['value'].iloc[-1])} to {number(after['value'].iloc[0])}"
+    return f"{_name(measure)} went from {number(before['value'].iloc[-1])} to {number(after['value'].iloc[0])}"
 
 
-def _called(measure: str) -> str:
+def _name(measure: str) -> str:
+    """A measure of the whole model in words."""
     if measure.startswith(HELD_OUT):
         return f"the loss on held-out {measure.removeprefix(HELD_OUT)}"
-    names = {LOSS: "the loss in training", "in-context": "the in-context score", "copying": "the share copied rightly"}
-    return names.get(measure, measure)
+    return _OF_THE_MODEL.get(measure, measure)
 
 
 def _others(formed: pd.DataFrame) -> list[str]:
     """What else rose abruptly."""
     rows = formed.loc[(formed["measure"] != CHANGING) & formed["rise_from"].notna()]
     return [
-        f"{_name(row).capitalize()} rose abruptly between steps "
+        f"{NAMES.get(row['measure'], row['measure']).capitalize()} rose abruptly between steps "
         f"{number(int(row['rise_from']))} and {number(int(row['rise_to']))}: from {number(row['value_from'])} to "
         f"{number(row['value_to'])}."
         for row in rows.to_dict("records")
     ]
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    measure = str(row["measure"])
-    return NAMES.get(measure, measure)
-
-
 def _row(row: Mapping[str, Any]) -> list[Text]:
     several = not pd.isna(row["stack"])  # else the run has heads of one kind
-    half_way, start, end = (None if pd.isna(row[at]) else int(row[at]) for at in ("half_way", "rise_from", "rise_to"))
+    steps = (row[name] for name in ("half_way", "rise_from", "rise_to"))
+    half_way, start, end = (None if pd.isna(step) else int(step) for step in steps)
     return [
-        _name(row),
+        NAMES.get(row["measure"], row["measure"]),
         bold(Place.of(row).named(several=several)),
         number(row["value"]),
         number(row["baseline"]),
@@ -230,12 +232,17 @@ def _row(row: Mapping[str, Any]) -> list[Text]:
 def _ends(run: Run) -> list[list[Text]]:
     """Losses and numbers of the whole model, first and last."""
     whole = run.table.loc[run.table["layer"].isna()]
+    ends = {str(measure): rows.iloc[[0, -1]] for measure, rows in whole.groupby("measure", sort=False)}
     return [
         [
-            _called(str(measure)),
-            *(text for at in (0, -1) for text in (number(int(rows["step"].iloc[at])), number(rows["value"].iloc[at]))),
+            _name(measure),
+            *(
+                number(value)
+                for row in zip(rows["step"].tolist(), rows["value"].tolist(), strict=True)
+                for value in row
+            ),
         ]
-        for measure, rows in whole.groupby("measure", sort=False)
+        for measure, rows in ends.items()
     ]
 
 

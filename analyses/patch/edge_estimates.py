@@ -17,7 +17,7 @@ from torch import Tensor
 from analyses.patch.cells import METRICS, all_idle
 from interp import Model
 from interp.patching import Edges, Metric, Pairs, Receiver, Sweep, edge_attribution, path_patch
-from interp.patching.plain_paths import Part, Sender
+from interp.patching.paths import Part, Sender
 from interp.patching.results import Direction
 
 EAP, EAP_IG = "EAP", "EAP-IG"
@@ -54,13 +54,13 @@ def edge_rows(
                 for method, steps in ((EAP, 1), (EAP_IG, STEPS))
             }
             chosen = _receivers(scored, seed, few)
-            exact = torch.full_like(scored[EAP].scores, torch.nan)
+            exact = torch.full_like(scored[EAP].effect(), torch.nan)
             for count, receiver in enumerate(chosen):
                 say("measuring edges into receiver", count)
                 for at, effect in _measured(model, pairs, METRICS[name](), each.direction, scored[EAP], receiver):
-                    exact[at, scored[EAP].receivers.index(receiver)] = effect
+                    exact[at, scored[EAP].labels["receiver"].index(receiver)] = effect
             least = each.rounding(name)
-            idle = all_idle([exact.nan_to_num(torch.inf), *(edges.scores for edges in scored.values())], least)
+            idle = all_idle([exact.nan_to_num(torch.inf), *(edges.effect() for edges in scored.values())], least)
             for method, edges in scored.items():
                 tables.append(_rows(edges, exact, idle, chosen).assign(method=method, metric=name))
     table = pd.concat(tables, ignore_index=True)
@@ -78,8 +78,9 @@ def edge_rows(
 
 def _receivers(scored: dict[str, Edges], seed: int, few: int) -> dict[str, str]:
     """Which receivers to measure, with the reason: `all`, by `chance` or as the `strongest`."""
-    size = torch.stack([edges.scores.mean(-1).abs() for edges in scored.values()]).amax(0)[1:]  # without the embedding
-    names = scored[EAP].receivers
+    sizes = torch.stack([edges.effect().mean(-1).abs() for edges in scored.values()])
+    size = sizes.amax(0)[1:]  # without the embedding
+    names = [str(name) for name in scored[EAP].labels["receiver"]]
     reachable = (~size.isnan()).any(0)
     if int((~size.isnan()).sum()) <= few:
         return {name: "all" for name, real in zip(names, reachable.tolist(), strict=True) if real}
@@ -93,8 +94,8 @@ def _measured(
     model: Model, pairs: Pairs, metric: Metric, direction: Direction, edges: Edges, receiver: str
 ) -> Iterator[tuple[int, Float[Tensor, " prompt"]]]:
     """The exact effect of each edge into a receiver, with its sender's place."""
-    exists = ~edges.scores[:, edges.receivers.index(receiver)].isnan().any(-1)
-    senders = [(at, name) for at, name in enumerate(edges.senders) if exists[at] and name != "embed"]
+    exists = ~edges.effect()[:, edges.labels["receiver"].index(receiver)].isnan().any(-1)
+    senders = [(at, name) for at, name in enumerate(map(str, edges.labels["sender"])) if exists[at] and name != "embed"]
     for site, by in _SENDERS.items():
         group = [(at, name) for at, name in senders if name.startswith("mlp") == (site == "mlp_out")]
         if not group:
@@ -121,10 +122,10 @@ def _rows(
     chosen: dict[str, str],
 ) -> pd.DataFrame:
     """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
-    estimate = edges.scores if edges.direction == "denoise" else -edges.scores
+    estimate = edges.effect() if edges.direction == "denoise" else -edges.effect()
     senders, receivers = (~estimate.isnan().any(-1)).nonzero().T.tolist()
     own, truth = estimate[senders, receivers], exact[senders, receivers]
-    names = [(edges.senders[a], edges.receivers[b]) for a, b in zip(senders, receivers, strict=True)]
+    names = [(edges.labels["sender"][a], edges.labels["receiver"][b]) for a, b in zip(senders, receivers, strict=True)]
     return pd.DataFrame(
         {
             "sender": [sender for sender, _ in names],

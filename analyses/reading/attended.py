@@ -1,6 +1,5 @@
 """What do heads attend to in the texts of a batch? Read as it is asked for: whole patterns, or some rows of them."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,35 +12,6 @@ from interp import Model, Transformer
 from interp.patterns.few_rows import FewRows
 from interp.patterns.norm_weighted import NormWeighted
 from interp.patterns.rows import Pattern, rows_at
-
-
-class Attended(ABC):
-    """The patterns of a batch, all heads on one axis, layer by layer."""
-
-    @property
-    @abstractmethod
-    def pattern(self) -> Pattern:
-        """All of them."""
-
-    @abstractmethod
-    def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
-        """Those of some queries."""
-
-
-@dataclass(frozen=True)
-class Known(Attended):
-    """Patterns that are there already."""
-
-    whole: Pattern
-
-    @property
-    def pattern(self) -> Pattern:
-        """All of them."""
-        return self.whole
-
-    def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
-        """Those of some queries."""
-        return rows_at(self.pattern, prompt, query)
 
 
 def makes_rows(model: Model, heads: Heads) -> bool:
@@ -73,28 +43,31 @@ class Pass:
         if "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
-        own = self.given.read, self.heads.stack, self.given.target
-        return FewRows.of(self.model, *own, norms=self.norms is not None)
+        given = self.given.read, self.heads.stack, self.given.target
+        return FewRows.of(self.model, *given, norms=self.norms is not None)
 
 
 @dataclass(frozen=True)
-class OnDemand(Attended):
-    """What is asked of a pass: the model's own patterns, or the same by norm."""
+class Attended:
+    """The patterns of a batch, all heads on one axis, layer by layer: those that are there, or what a pass gives."""
 
-    of: Pass
-    by_norm: bool = False
+    source: Pattern | Pass
+    by_norm: bool = False  # of a pass: weighed by the norm of what is written
 
     @property
     def pattern(self) -> Pattern:
         """All of them."""
-        found = self.of.whole[self.by_norm]
-        assert found is not None
-        return found
+        if not isinstance(self.source, Pass):
+            return self.source
+        pattern = self.source.whole[self.by_norm]
+        assert pattern is not None
+        return pattern
 
     def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
         """Those of some queries."""
-        if self.of.few is not None:
-            found = self.of.few.rows(prompt, query, by_norm=self.by_norm)
-            if not bool(found.isnan().any()):
-                return found  # else whole patterns say what is undefined
+        few = self.source.few if isinstance(self.source, Pass) else None
+        if few is not None:
+            rows = few.rows(prompt, query, by_norm=self.by_norm)
+            if not bool(rows.isnan().any()):
+                return rows  # else whole patterns say what is undefined
         return rows_at(self.pattern, prompt, query)

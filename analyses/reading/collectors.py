@@ -1,13 +1,23 @@
 """How is a corpus read once for several questions? Each behaviour's collector sees every batch of patterns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from analyses.head_tables import Collected, Heads, Measured
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from analyses.head_tables import Collected, Heads, Measured, Scored
+from analyses.measures import Measure
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Progress, Reading
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
+from interp.patterns import Null, Totals
+from interp.patterns.claimed import Sums
+from interp.patterns.rows import SINKS
 
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
@@ -31,6 +41,88 @@ class Collector(Protocol):
         ...
 
 
+class Scorer(Protocol):
+    """Sums of some measures, batch by batch."""
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        ...
+
+    def scored(self) -> list[Scored]:
+        """What was added up, in each reading."""
+        ...
+
+
+class Readings:
+    """Sums of measures that have the same rivals, in both readings: heads, then rivals, and the heads' null."""
+
+    def __init__(self, heads: Heads, measures: Sequence[Measure]):
+        self.measures, self.rivals = measures, measures[0].rivals
+        shape = heads.count + len(self.rivals), len(measures)
+        self.totals = {sink: Totals.empty(*shape) for sink in SINKS}
+        self.nulls = {sink: Null.empty(heads.count, len(measures)) for sink in SINKS}
+
+    def add_prompts(
+        self, groups: Int[Tensor, " prompt"], heads: Mapping[str, Sums], rivals: Mapping[str, Sums]
+    ) -> None:
+        """Add what each prompt scored."""
+        for sink in SINKS:
+            both = heads[sink], rivals[sink]
+            scores, counts = (torch.cat([getattr(part, name) for part in both], 1) for name in ("scores", "counts"))
+            self.add(sink, groups, scores, counts, (heads[sink].null_mean, heads[sink].null_variance))
+
+    def add(
+        self,
+        sink: str,
+        groups: Int[Tensor, " item"],
+        scores: Float[Tensor, "item scorer measure"],
+        weights: Float[Tensor, "item scorer measure"],
+        null: tuple[Float[Tensor, "item head measure"], Float[Tensor, "item head measure"]],
+    ) -> None:
+        """Add items, or prompts: scores are those of heads and rivals, the null's mean and variance those of heads."""
+        self.totals[sink].add(groups, scores, weights)
+        self.nulls[sink].add(groups, *null)
+
+    def scored(self) -> list[Scored]:
+        """The sums of both readings."""
+        names = [rival.name for rival in self.rivals]
+        return [Scored(self.totals[sink], self.measures, sink, names, null=self.nulls[sink]) for sink in SINKS]
+
+
+class Scoring:
+    """A collector made of scorers. `nothing` says what was expected where none of them had an item."""
+
+    def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
+        self.heads, self.behaviour, self.nothing = heads or Heads.of(model), behaviour, nothing
+        self.scorers: Sequence[Scorer] = ()
+        self.counts: Counter[str] = Counter()
+
+    def add(self, batch: Batch) -> None:
+        """Score one batch."""
+        for scorer in self.scorers:
+            scorer.add(batch)
+
+    def scored(self) -> list[Scored]:
+        """What was added up, in each reading."""
+        return [part for scorer in self.scorers for part in scorer.scored()]
+
+    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
+        """What gives the rows of `tables/rules`; None where heads are not compared with rules."""
+        return None
+
+    def collected(self, reading: Reading) -> Collected:
+        """What was added up in the end.
+
+        Raises:
+            InputError: nothing that this behaviour measures was there.
+        """
+        scored, about = self.scored(), summary(reading)
+        if self.nothing and not any(bool(part.totals.finish().rows.any()) for part in scored):
+            raise InputError(self.nothing)
+        counts, rules = {**reading.counts, **self.counts}, self.rules(about["corpus"])
+        return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **about)
+
+
 class ReadsFewRows:
     """A collector that asks for few of a text's rows (`Batch.attention.rows`), and never for a pattern."""
 
@@ -51,14 +143,14 @@ def read(reading: Reading, collectors: Sequence[Collector], by_norm: Sequence[Co
     Raises:
         InputError: as `collect`.
     """
-    reading.few_rows = all(isinstance(each, ReadsFewRows) for each in (*collectors, *by_norm))
+    reading.few_rows = all(isinstance(collector, ReadsFewRows) for collector in (*collectors, *by_norm))
     for batch in reading:
-        for each in collectors:
-            each.add(batch)
+        for collector in collectors:
+            collector.add(batch)
         if by_norm:
             weighed = batch.by_norm
-            for each in by_norm:
-                each.add(weighed)
+            for collector in by_norm:
+                collector.add(weighed)
 
 
 def collected(reading: Reading, collectors: Sequence[Collector]) -> list[Collected | InputError]:
@@ -87,10 +179,10 @@ def measured(
         InputError: the corpus is empty or lacks what is measured, or is of words where the model has no tokenizer.
     """
     whole_number("seed", seed)
-    (found,) = collect(Reading(model, corpus, progress), [collector])
-    if isinstance(found, InputError):
-        raise found
-    return found.measured(seed=seed)
+    (collected_sums,) = collect(Reading(model, corpus, progress), [collector])
+    if isinstance(collected_sums, InputError):
+        raise collected_sums
+    return collected_sums.measured(seed=seed)
 
 
 def summary(reading: Reading) -> dict[str, Any]:

@@ -39,19 +39,19 @@ def head_patterns(
     Raises:
         InputError: a head or a layer that the model does not have, or tokens that do not fit it.
     """
-    for each in heads:
-        stack = model.config.stacks.get(each.stack)
-        if stack is None or not (0 <= each.layer < stack.n_layers and 0 <= each.head < stack.n_heads):
+    for head in heads:
+        stack = model.config.stacks.get(head.stack)
+        if stack is None or not (0 <= head.layer < stack.n_layers and 0 <= head.head < stack.n_heads):
             has = ", ".join(
                 f"{name} {s.n_layers} layers of {s.n_heads} heads" for name, s in model.config.stacks.items()
             )
-            raise InputError(f"no head {each.layer}.{each.head} in {each.stack}: this model has {has}, counted from 0")
-    if len(model.config.stacks) > 1 and any(each.stack != "encoder" for each in heads):
+            raise InputError(f"no head {head.layer}.{head.head} in {head.stack}: this model has {has}, counted from 0")
+    if len(model.config.stacks) > 1 and any(head.stack != "encoder" for head in heads):
         raise InputError("a decoder that has a source reads no text alone: expected heads of the encoder")
     n_texts = len(tokens.ids if isinstance(tokens, TokenBatch) else tokens)
-    capture = {f"{each.stack}.{each.layer}.attn.pattern" for each in heads}
+    capture = {f"{head.stack}.{head.layer}.attn.pattern" for head in heads}
     out = run(model, tokens, capture, target=least_target(model, n_texts))
-    return torch.stack([out[f"{each.stack}.{each.layer}.attn.pattern"][:, each.head] for each in heads], 1)
+    return torch.stack([out[f"{head.stack}.{head.layer}.attn.pattern"][:, head.head] for head in heads], 1)
 
 
 def mean_pattern(
@@ -84,15 +84,15 @@ def tag_patterns(
     model: Model, texts: Iterable[AnnotatedText], heads: Sequence[Head], tags: Sequence[str]
 ) -> Float[NDArray[np.floating], "head tag tag2"]:
     """The share of the attention of words tagged `tag` that goes to words tagged `tag2`, averaged over those words."""
-    mass, seen = np.zeros((len(heads), len(tags), len(tags))), np.zeros(len(tags))
+    mass, n_words = np.zeros((len(heads), len(tags), len(tags))), np.zeros(len(tags))
     for text in texts:
         assert text.tags is not None
         is_tag = np.array([[tag == each for each in tags] for tag in text.tags], dtype=float)  # word tag
         patterns = word_patterns(model, text, heads)
         present = ~np.isnan(patterns[0]).all(1)
         mass += np.einsum("hvw,vx,wy->hxy", np.nan_to_num(patterns), is_tag, is_tag)
-        seen += is_tag[present].sum(0)
-    return mass / np.where(seen == 0, np.nan, seen)[None, :, None]
+        n_words += is_tag[present].sum(0)
+    return mass / np.where(n_words == 0, np.nan, n_words)[None, :, None]
 
 
 def common_tags(texts: Iterable[AnnotatedText], most: int = 9) -> list[str]:
@@ -141,8 +141,8 @@ def passage(text: AnnotatedText, holds: Callable[[AnnotatedText], object]) -> An
     sentences = _sentences(text)
     for start, _ in sentences:
         for _, end in sentences:
-            if 0 < end - start <= _PASSAGE and holds(found := text.excerpt(start, end)):
-                return found
+            if 0 < end - start <= _PASSAGE and holds(excerpt := text.excerpt(start, end)):
+                return excerpt
     return None
 
 

@@ -49,9 +49,9 @@ class TokenIds(Tokenizer):
 
     def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
         """The same with ids around every text."""
-        other = copy.copy(self)
-        other.prefix, other.suffix = prefix, suffix
-        return other
+        tokenizer = copy.copy(self)
+        tokenizer.prefix, tokenizer.suffix = prefix, suffix
+        return tokenizer
 
 
 def by_ids(model: Read) -> Read:
@@ -60,15 +60,15 @@ def by_ids(model: Read) -> Read:
     Raises:
         InputError: a model of one's own whose tokenizer cannot be set.
     """
-    other: Any = copy.copy(model)
+    reading: Any = copy.copy(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
     try:
-        other.tokenizer, other.target_tokenizer = TokenIds(first.d_vocab), TokenIds(last.d_vocab)
+        reading.tokenizer, reading.target_tokenizer = TokenIds(first.d_vocab), TokenIds(last.d_vocab)
     except AttributeError as error:
         raise InputError(
             "without a tokenizer: expected a model whose tokenizer and target_tokenizer can be set"
         ) from error
-    return other
+    return reading
 
 
 def random_ids(model: Model, seed: int = 0) -> Corpus:
@@ -81,8 +81,8 @@ def random_ids(model: Model, seed: int = 0) -> Corpus:
     def texts() -> Iterator[AnnotatedText]:
         drawn = random.Random(f"token ids {seed}")
         for number in range(_TEXTS):
-            some = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
-            yield AnnotatedText.plain(" ".join(drawn.choices(some, k=length)), f"random-{number}")
+            vocabulary = [str(drawn.randrange(d_vocab)) for _ in range(length // 2)]
+            yield AnnotatedText.plain(" ".join(drawn.choices(vocabulary, k=length)), f"random-{number}")
 
     digest = hashlib.sha256("\n".join([name, *(text.text for text in texts())]).encode()).hexdigest()
     return Corpus(name, "token ids", frozenset(), digest, texts)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.head_tables import Heads
-from analyses.reading.attended import Attended, Known, OnDemand, Pass, makes_rows
+from analyses.reading.attended import Attended, Pass, makes_rows
 from analyses.reading.inputs import given, is_paired, shown_to, tokenizer_of
 from analyses.reading.token_ids import by_ids
 from interp import AnnotatedText, InputError, Model, TokenBatch, Tokenizer
@@ -64,11 +64,20 @@ class Window:
     @cached_property
     def columns(self) -> dict[int, list[int]]:
         """The columns of each word's pieces."""
-        found: dict[int, list[int]] = {}
+        columns: dict[int, list[int]] = {}
         for column in sorted(self.content):
             if self.word_of[column] != NO_WORD:
-                found.setdefault(self.word_of[column], []).append(column)
-        return found
+                columns.setdefault(self.word_of[column], []).append(column)
+        return columns
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Its tokens as a batch of one, all of them visible."""
+        n = len(self.ids)
+        content, scored = (
+            torch.tensor([[at in columns for at in range(n)]]) for columns in (self.content, self.scored)
+        )
+        return Rows(torch.tensor([self.ids]), content, scored, torch.ones(1, n, n, dtype=torch.bool))
 
     @property
     def shown(self) -> str:
@@ -166,7 +175,7 @@ class Batch:
 
     def having(self, pattern: Float[Tensor, "prompt head query key"], **rows: Tensor) -> "Batch":
         """The same windows with another pattern, and what is changed of its `rows`."""
-        return replace(self, attention=Known(pattern), rows=replace(self.rows, **rows))
+        return replace(self, attention=Attended(pattern), rows=replace(self.rows, **rows))
 
     @property
     def device(self) -> torch.device:
@@ -176,29 +185,43 @@ class Batch:
     @cached_property
     def word_of(self) -> Int[Tensor, "prompt position"]:
         """The word that each token belongs to, counted in its window; NO_WORD for none."""
-        found = np.full(self.tokens.ids.shape, NO_WORD)
+        words = np.full(self.tokens.ids.shape, NO_WORD)
         for row, window in enumerate(self.windows):
-            found[row, : len(window.word_of)] = window.word_of
-            found[row] -= np.where(found[row] == NO_WORD, 0, window.start)
-        return torch.from_numpy(found).to(self.device)
+            words[row, : len(window.word_of)] = window.word_of
+            words[row] -= np.where(words[row] == NO_WORD, 0, window.start)
+        return torch.from_numpy(words).to(self.device)
 
     @cached_property
     def pieces(self) -> Int[Tensor, "prompt word"]:
         """How many tokens each word has; 0 where a window is shorter."""
         n_words = max(window.stop - window.start for window in self.windows)
-        found = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.device)
-        at = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
-        return found.scatter_add_(1, at, torch.ones_like(at))[:, :-1]
+        counts = torch.zeros(len(self.windows), n_words + 1, dtype=torch.long, device=self.device)
+        word = torch.where(self.word_of == NO_WORD, n_words, self.word_of)
+        return counts.scatter_add_(1, word, torch.ones_like(word))[:, :-1]
 
     @cached_property
     def first_piece(self) -> Int[Tensor, "prompt word"]:
         """The column of each word's first token; 0 where it has none."""
         n_columns = self.word_of.shape[1]
-        at = torch.where(self.word_of == NO_WORD, self.pieces.shape[1], self.word_of)
-        found = torch.full((len(at), self.pieces.shape[1] + 1), n_columns, device=at.device)
-        column = torch.arange(n_columns, device=at.device).expand_as(at)
-        found = found.scatter_reduce_(1, at, column, "amin")[:, :-1]
-        return torch.where(self.pieces > 0, found, 0)
+        word = torch.where(self.word_of == NO_WORD, self.pieces.shape[1], self.word_of)
+        first = torch.full((len(word), self.pieces.shape[1] + 1), n_columns, device=word.device)
+        column = torch.arange(n_columns, device=word.device).expand_as(word)
+        first = first.scatter_reduce_(1, word, column, "amin")[:, :-1]
+        return torch.where(self.pieces > 0, first, 0)
+
+    def by_word(
+        self, values: Callable[[AnnotatedText], Sequence[int] | None], *, places: bool = False
+    ) -> Int[Tensor, "prompt word"]:
+        """A number of each shown word, from those of its text's words; -1 where there is none.
+
+        `places` are words of the text: they are counted in the window.
+        """
+        by_prompt = np.full(tuple(self.pieces.shape), -1)
+        for prompt, window in enumerate(self.windows):
+            if numbers := values(window.text):
+                shown = np.array(numbers[window.start : window.stop])
+                by_prompt[prompt, : len(shown)] = shown - window.start * places
+        return torch.from_numpy(by_prompt).to(self.device)
 
     @cached_property
     def sink(self) -> Sink:
@@ -297,8 +320,8 @@ class Reading:
 def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeighted | None = None) -> Batch:
     """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
     sources = [window.source for window in shown if window.source is not None]
-    asked = given(model, [window.ids for window in shown], sources or None)
-    tokens, source, reading = asked.tokens, asked.source, Pass(model, heads, asked, norms)
+    inputs = given(model, [window.ids for window in shown], sources or None)
+    tokens, source, reading = inputs.tokens, inputs.source, Pass(model, heads, inputs, norms)
     width, device = tokens.ids.shape[1], model.device
     content, scored = (torch.zeros(len(shown), width, dtype=torch.bool) for _ in range(2))
     for row, window in enumerate(shown):
@@ -312,9 +335,9 @@ def read_batch(model: Model, heads: Heads, shown: list[Window], norms: NormWeigh
     return Batch(
         windows=shown,
         tokens=tokens,
-        attention=OnDemand(reading),
+        attention=Attended(reading),
         rows=Rows(tokens.ids, content.to(device), scored.to(device), visible),
         groups=torch.tensor([group_of(window.text.document) for window in shown]),
         crossing=crossing,
-        weighted=None if norms is None else OnDemand(reading, by_norm=True),
+        weighted=None if norms is None else Attended(reading, by_norm=True),
     )

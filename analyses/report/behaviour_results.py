@@ -17,7 +17,7 @@ from analyses.corpora import Corpus
 from analyses.corpora.serving import Serving, serving, unserved
 from analyses.head_tables import EFFECT_COLUMNS, HEAD_COLUMNS, Collected, Heads, Measured, beside_norms, with_q
 from analyses.measures import Behaviour
-from analyses.reading.collectors import Collector, collected, read, refuse_unread
+from analyses.reading.collectors import collected, read, refuse_unread
 from analyses.reading.windows import Reading
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run
@@ -66,11 +66,10 @@ def measure(
     served = list(_served(behaviours, serving(needs, corpora), kinds))
     names = list(dict.fromkeys(each.name for some in served for each in some.behaviours))
     with meanwhile([partial(_effects, model, behaviours[name], pairs, run.seed) for name in names]) as tested:
-        seen = [_read(run, model, each, tested.take_back) for each in served]
+        sums = [each for one in served for each in _read(run, model, one, tested.take_back)]
         run.say(f"{', '.join(names)}: waiting for minimal pairs", 0)
         effects = dict(zip(names, tested(), strict=True))
     run.say.add({f"{name}: minimal pairs": seconds for name, (_, seconds) in effects.items()})
-    sums = [each for made in seen for each in _sums(*made)]
     run.say(f"{', '.join(names)}: intervals", 0)
     for each, measured in zip(sums, _with_intervals(sums, run.seed), strict=True):
         about = each.behaviour, each.kind, each.used.corpus, each.used.stands_in
@@ -108,23 +107,21 @@ def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
     }
 
 
-def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
-    """The results that have such, with their rows of `tables/rules` at hand; the others as they are."""
-    tables = iter(rules)
-    return [_ruled(each, next(tables)) if has_rules(each) else each for each in results]
-
-
 def has_rules(result: Result) -> bool:
     """Whether its heads are compared with rules, in rows of `tables/rules`."""
     return result.collected is not None and result.collected.rules is not None
 
 
-def _ruled(result: Result, table: pd.DataFrame) -> Result:
+def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
+    """The results that have such, with their rows of `tables/rules` at hand; the others as they are."""
+    tables = iter(rules)
+    return [_with_rules(each, partial(_known, next(tables))) if has_rules(each) else each for each in results]
+
+
+def _with_rules(result: Result, rules: Callable[..., pd.DataFrame]) -> Result:
     assert result.collected is not None
-    known = partial(_known, table)
-    return replace(
-        result, measured=replace(result.measured, followed=known), collected=replace(result.collected, rules=known)
-    )
+    measured, collected = replace(result.measured, followed=rules), replace(result.collected, rules=rules)
+    return replace(result, measured=measured, collected=collected)
 
 
 def _known(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
@@ -154,37 +151,27 @@ def _effects(model: Model, behaviour: Behaviour, pairs: int | None, seed: int) -
     return found, time.perf_counter() - began
 
 
-def _read(
-    run: Run, model: Model, served: Served, told: Callable[[], object]
-) -> tuple[Served, Reading, Sequence[Collector], Sequence[Collector] | None]:
-    """The corpus read once, by collectors of the model's attention and of the same weighed by norm.
+def _read(run: Run, model: Model, served: Served, while_reading: Callable[[], object]) -> list[Sums]:
+    """What the collectors of one reading add up, of the model's attention and of the same weighed by norm.
 
-    There is no norm where the model's parts are not at hand. With each text somebody is `told`.
+    There is no norm where the model's parts are not at hand.
     """
-    kind = served.kind
+    kind, stage = served.kind, f"{', '.join(each.name for each in served.behaviours)}: reading"
     own = [each.collector(model, seed=run.seed, heads=kind) for each in served.behaviours]
-    weighted, by_norm = None, None
+    weighted, by_norm = None, []
     if isinstance(model, Transformer):
         weighted = NormWeighted(model, kind.stack, kind.attention)
         by_norm = [each.collector(weighted, seed=run.seed, heads=kind, **each.bare) for each in served.behaviours]
-    stage = f"{', '.join(each.name for each in served.behaviours)}: reading"
 
     def say(texts: int) -> None:
-        told()
+        while_reading()
         run.say(stage, texts)
 
     reading = Reading(model, served.used.corpus, say, heads=kind, weighted=weighted)
-    read(reading, own, by_norm or ())
-    return served, reading, own, by_norm
-
-
-def _sums(
-    served: Served, reading: Reading, own: Sequence[Collector], by_norm: Sequence[Collector] | None
-) -> Iterator[Sums]:
-    """What all collectors of one reading added up."""
-    norms = [None] * len(own) if by_norm is None else collected(reading, by_norm)
-    for behaviour, found, weighed in zip(served.behaviours, collected(reading, own), norms, strict=True):
-        yield Sums(behaviour, served.kind, served.used, found, weighed)
+    read(reading, own, by_norm)
+    norms = collected(reading, by_norm) if by_norm else [None] * len(own)
+    sums = zip(served.behaviours, collected(reading, own), norms, strict=True)
+    return [Sums(behaviour, kind, served.used, each, weighed) for behaviour, each, weighed in sums]
 
 
 def _with_intervals(sums: Sequence[Sums], seed: int) -> Iterator[Measured | str]:

@@ -1,4 +1,4 @@
-"""How is one behaviour told? Turns what was measured and tested of it into a line in short and a section."""
+"""What does a page say of one behaviour? Turns what was measured and tested into a line in short and a section."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,52 +9,51 @@ import pandas as pd
 from analyses.causal_tests import Effects
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
-from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, UNKNOWN, causes
-from analyses.head_names import head_name
+from analyses.findings import FEW_DOCUMENTS, FEW_ITEMS, NOTABLE, UNKNOWN, best, causes, notable
+from analyses.head_names import HEAD, head_name
 from analyses.head_tables import Collected, Heads, Measured
+from analyses.headlines import say
+from analyses.headlines.facts import vocabulary
 from analyses.measures import RANKED, UNITS, Behaviour
-from analyses.numerals import counted, false_discovery_rate, interval, number, percent, whole
-from analyses.report import behaviour_sentences as sentences
-from analyses.report.behaviour_sentences import UNSURE, beside_rules
-from analyses.rivals.rules import NO_RULE, OTHERS
+from analyses.numerals import counted, number, percent
+from analyses.plain_words import TEXTS, worded
+from analyses.rivals.rules import BEATS, FAILS, OTHERS, RULE_COLUMNS, UNTESTED
+from analyses.schema import SCHEMAS, WAYS
 from analyses.sections import (
     BREAK,
     Block,
     Bullets,
     Figure,
     Part,
-    Piece,
     Section,
     Table,
     Text,
     bold,
     caveat,
     emphasis,
-    joined,
     link,
     soft,
 )
 
 _ROWS = 10  # heads in a table
-_CELL = ["stack", "attention", "layer", "head", "measure"]
-_COLUMNS = [
-    *("head", "measure", "value", "baseline", "which", "gain", "95% interval", "n", "q"),
-    *("value without first position", "value by norm"),
-]
-_FOLLOWED = (
-    "On the half of the documents that chose nothing, for the head of each relation that is best on the other. "
-    "“Asked”: the share of the relation’s items of which the model sees both words from the one that asks. “Best "
-    "rule”: the nearest word of a class that is right most often. “Where it errs”: how often the head chooses the "
-    "other end of the relation, and how often the word that the rule chooses. “Own rule”: the one that this head "
-    "follows best, and how much more often, where it errs, the head is right than with it. A head of the relation "
-    "beats both, and is right in 0.05 more of all items than the best rule. “Follows”: the simplest rule that predicts "
-    "its choices."
-)
-_TESTS = (
-    "Denoising puts one head’s clean output into the corrupted run and asks whether it is enough: what does it "
-    "restore? Noising puts its corrupted output into the clean run and asks whether it is needed: what does it remove? "
-    "One half of the pairs chooses heads; shares, and how many answers change, are of the other."
-)
+_CELL = [*HEAD, "measure"]
+_COLUMNS = "head measure value baseline baseline_name gain interval n q without norm_value"
+_FACTS = {  # of a task
+    "accuracy": "share of clean prompts answered right",
+    "difference": "whole difference",
+    "n": "pairs",
+    "clean": "logit difference, clean",
+    "corrupt": "corrupted",
+    "neutral": "neutral",
+}
+_AGAINST = {
+    False: (
+        "measure above the baseline",
+        "Beside simple rules such as “the last verb” or “the nearest name”, on all items and where these are wrong",
+        ", where those rules hardly err",
+    ),
+    True: ("two tags with a lift above 1", "Beside the same head’s lift from words of other tags", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -91,44 +90,31 @@ class Result:
         return self.behaviour.title + (f" in {self.kind.title}" if several else "")
 
 
-def told(result: Result, *, several: bool, evidence: pd.DataFrame | None = None) -> Part:
+def section(result: Result, *, several: bool, evidence: pd.DataFrame | None = None) -> Part:
     """A behaviour as the page shows it; `several` where a model has several kinds of attention.
 
     `evidence` are the rows of `tables/evidence`, where labels were asked for.
     """
-    name = result.name(several)
+    name, described, measured = result.name(several), result.behaviour.described, result.measured
     id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if several else [])])
-    measured = result.behaviour.described
     caveats = [*map(caveat, _caveats(result, several=several))]
     if result.left_out:
         why = f"Not measured: {result.left_out}."
-        where = f"{measured} It was to be measured on {result.corpus.title}." if result.readable else measured
+        where = f"{described} It was to be measured on {result.corpus.title}." if result.readable else described
         return Part([Section(name, [where, caveat(why), *caveats], id)], short=[(link(name, id), why)])
-    documents = f", {counted(result.measured.documents, 'document')}" if result.measured.documents else ""
-    section = Section(
-        name,
-        [
-            f"{measured} Measured on {result.corpus.title}{documents}.",
-            *caveats,
-            Section(
-                "Attention: which heads?",
-                [
-                    *strongest(result.measured.heads, result.behaviour.headline),
-                    *_rules(result),
-                    *_followed(result),
-                    *result.drawn,
-                ],
-            ),
-            Section("Cause: which heads does the answer need?", _causes(result)),
-        ],
-        id,
-    )
+    documents = f", {counted(measured.documents, 'document')}" if measured.documents else ""
+    tables = [*strongest(measured.heads, result.behaviour.headline), *_rules(result), *_followed(measured)]
+    blocks = [
+        f"{described} Measured on {result.corpus.title}{documents}.",
+        *caveats,
+        Section("Attention: which heads?", [*tables, *result.drawn]),
+        Section("Cause: which heads does the answer need?", _causes(result)),
+    ]
     kind = {"stack": result.kind.stack, "attention": result.kind.attention, "behaviour": result.behaviour.name}
     known = None if evidence is None else evidence.loc[(evidence[[*kind]] == [*kind.values()]).all(axis=1)]
     bars = None if known is None or known.empty else dict(zip(known["measure"], known["bar"], strict=True))
-    attention, cause = sentences.attention(result.behaviour, result.measured, bars), sentences.cause(result.tested)
-    short = link(name, id), emphasis("Attention"), Bullets(attention), emphasis("Cause"), Bullets(cause)
-    return Part([section], short=[short])
+    told = Bullets(attention(result.behaviour, measured, bars)), emphasis("Cause"), Bullets(cause(result.tested))
+    return Part([Section(name, blocks, id)], short=[(link(name, id), emphasis("Attention"), *told)])
 
 
 def _caveats(result: Result, *, several: bool) -> list[str]:
@@ -148,149 +134,137 @@ def _caveats(result: Result, *, several: bool) -> list[str]:
         found.append(f"{share} of the tokens of this text are unknown to the model: it read only the rest of it.")
     if absent := [measure_name(name) for name in result.behaviour.headline if name in result.measured.absent]:
         found.append(f"This text has no item of {', '.join(absent)}, so nothing is said of it.")
-    items = result.measured.heads.loc[
-        result.measured.heads["measure"].isin(list(result.behaviour.headline))
-        & (result.measured.heads["sink"] == "kept")
-    ]
-    fewest = items.groupby("measure", sort=False)["n"].max()
+    fewest = _headline(result.measured.heads, result.behaviour.headline).groupby("measure", sort=False)["n"].max()
     if few := [f"{measure_name(str(name))} {n}" for name, n in fewest.items() if n < FEW_ITEMS]:
         found.append(f"Few items could be scored ({', '.join(few)}): such shares are rough.")
     return found
 
 
+def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
+    """Rows of the headline measures, read with the first position."""
+    return rows.loc[rows["measure"].isin(list(headline)) & (rows["sink"] == "kept")]
+
+
 # Attention.
+
+
+def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
+    """For each headline measure that any head shows, the best head and how many others.
+
+    `bars` are by measure the largest gains of heads that have learnt nothing; None where there are no labels.
+    """
+    heads, rows, words = measured.heads, notable(measured.heads), vocabulary({behaviour.name: behaviour})
+    n_heads = len(heads[HEAD].drop_duplicates())
+    beside = {tuple(row[column] for column in _CELL): row for row in beside_rules(measured).to_dict("records")}
+
+    def finding(row: Mapping[str, Any]) -> str:
+        return say.looks(row, head_name(row["layer"], row["head"]), worded(str(row["measure"]), words))
+
+    said: list[Text] = []
+    for measure in behaviour.headline:
+        if top := best(rows, [measure], len(rows)).to_dict("records"):
+            rule = beside.get(tuple(top[0][column] for column in _CELL))
+            others = f".{_others(top, n_heads, (bars or {}).get(measure, 0.0))}"
+            said.append([finding(top[0]), others, *([" ", emphasis(say.beside_rules(rule))] if rule else [])])
+    if said:
+        return [*said, *_against_rules(measured), *([TEXTS["no bars"]] if bars is None else [])]
+    closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
+    none = "No head stands out."
+    return [f"{none} The closest: {finding(closest[0])}." if closest else none]
+
+
+def _others(top: Sequence[Mapping[str, Any]], n_heads: int, bar: float) -> str:
+    """How many heads are above the baseline as the best one is, and what heads gain that have learnt nothing."""
+    next_ones = ", ".join(head_name(row["layer"], row["head"]) for row in top[1:4])
+    said = f" {len(top)} of {n_heads} heads are above it, next {next_ones}." if next_ones else ""
+    gain = percent(bar) if top[0]["unit"] == "share" else number(bar)
+    return said + f" Heads that have learnt nothing gain up to {gain}." * bool(bar >= NOTABLE)
+
+
+def beside_rules(measured: Measured) -> pd.DataFrame:
+    """Rows of `tables/rules` of the heads that beat every fixed offset, the best on the half that chooses first."""
+    rules = measured.rules
+    if rules.empty:
+        return rules.reindex(columns=RULE_COLUMNS)
+    shown = rules.merge(notable(measured.heads)[_CELL], on=_CELL)
+    return shown.sort_values("choosing_margin", ascending=False, kind="stable")
+
+
+def _against_rules(measured: Measured) -> list[Text]:
+    """How many relations of heads stand where the nearest word of a class is wrong."""
+    shown, said = beside_rules(measured), []
+    for of_tags, rows in shown.groupby(shown["rival"] == OTHERS):
+        count = rows["verdict"].value_counts().reindex([BEATS, FAILS, UNTESTED], fill_value=0)
+        what, beside, ends = _AGAINST[bool(of_tags)]
+        holds, fails, untested = (number(count[verdict]) for verdict in (BEATS, FAILS, UNTESTED))
+        said.append(
+            f"Pairs of head and {what}: {number(len(rows))}. {beside}, it still holds in {holds}, does not in {fails} "
+            f"and cannot be tested on this text in {untested}{ends}."
+        )
+    return said
 
 
 def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[Table]:
     """For each unit, the heads with the largest gains in the headline measures, findings or not."""
-    ranked = heads.loc[heads["measure"].isin(list(headline)) & (heads["sink"] == "kept")]
     without = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]]
-    rows = ranked.merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
+    rows = _headline(heads, headline).merge(without.rename(columns={"value": "without"}), on=_CELL, how="left")
     tops = [(UNITS[each].title, rows.loc[rows["unit"] == each].nlargest(_ROWS, "gain")) for each in RANKED]
+    caption = "{}. The {} largest gains, findings or not, on the text on which they were chosen."
     return [
-        Table(
-            _COLUMNS,
-            [_shown(row) for row in top.to_dict("records")],
-            "llrrlrrrrrr",
-            f"{title}. The {len(top)} largest gains, findings or not, on the text on which they were chosen.",
-        )
+        SCHEMAS["heads"].page(top.to_dict("records"), _COLUMNS, caption.format(title, len(top)))
         for title, top in tops
         if len(top)
-    ]
-
-
-def _shown(row: Mapping[str, Any]) -> list[Text]:
-    """One row of the table of heads as text."""
-    return [
-        bold(_head(row)),
-        measure_name(str(row["measure"])),
-        number(row["value"]),
-        number(row["baseline"]),
-        measure_name(str(row["baseline_name"])),
-        number(row["gain"], sign=True),
-        interval(row["ci_low"], row["ci_high"], sign=True),
-        number(row["n"]),
-        false_discovery_rate(row["q"]),
-        number(row["without"]),
-        number(row["norm_value"]),
     ]
 
 
 def _rules(result: Result) -> list[Table]:
     """Every rule's value on every headline measure."""
     rows = result.measured.baselines
+    rows = rows if rows.empty else _headline(rows, result.behaviour.headline)
     if rows.empty:
         return []
-    rows = rows.loc[(rows["sink"] == "kept") & rows["measure"].isin(list(result.behaviour.headline))]
     measures = [measure for measure in result.behaviour.headline if measure in set(rows["measure"])]
     table = rows.pivot_table(index="baseline_name", columns="measure", values="value", sort=False)[measures]
     values = [[measure_name(str(name)), *map(number, row)] for name, row in table.iterrows()]
     caption = "What simple rules reach on the same items, through the same scorer."
-    columns = ["rule", *map(measure_name, measures)]
-    return [Table(columns, values, "l" + "r" * len(measures), caption)] if values else []
+    return [Table(["rule", *map(measure_name, measures)], values, "l" + "r" * len(measures), caption)]
 
 
-def _followed(result: Result) -> list[Table]:
+def _followed(measured: Measured) -> list[Table]:
     """The best head of each relation that beats its offsets, beside the nearest word of a class."""
-    shown = beside_rules(result.measured)
-    shown = shown.loc[shown["rival"] != OTHERS].drop_duplicates("measure")
-    rows = [
-        [
-            _head(row),
-            measure_name(row["measure"]),
-            percent(row["asked"]) if pd.notna(row["asked"]) else "–",
-            number(row["value"]),
-            f"{measure_name(row['rival'])} {number(row['rival_value'])}",
-            f"{number(row['target_share'])} / {number(row['rival_share'])} (n {whole(row['n_differ'])})",
-            f"{measure_name(str(row['own_rival']))} {number(row['own_difference'], sign=True)} "
-            f"(n {whole(row['own_n_differ'])})",
-            row["verdict"],
-            measure_name(row["rule"]) + (f" {number(row['predicts'])}" if row["rule"] != NO_RULE else ""),
-        ]
-        for row in shown.to_dict("records")
-    ]
-    columns = ["head", "relation", "asked", "right", "best rule", "where it errs", "own rule", "verdict", "follows"]
-    return [Table(columns, rows, "llrrwwwww", _FOLLOWED)] if rows else []
-
-
-def _head(row: Mapping[str, Any]) -> str:
-    return head_name(row["layer"], row["head"])
+    shown = beside_rules(measured)
+    rows = shown.loc[shown["rival"] != OTHERS].drop_duplicates("measure").to_dict("records")
+    columns = "head measure asked value best errs own verdict follows"
+    return [SCHEMAS["rules"].page(rows, columns, TEXTS["followed"])] if rows else []
 
 
 # Cause.
+
+
+def cause(tested: Effects) -> list[Text]:
+    """What the causal tests found, a sentence or two each."""
+    if tested.left_out:
+        return [tested.left_out]
+    return [_found(task, tested.table) for task in tested.tasks] or ["No task was run."]
+
+
+def _found(task: Mapping[str, Any], effects: pd.DataFrame) -> str:
+    return say.task(task, [] if task.get("refused") else causes(effects, task["task"]).to_dict("records"))
 
 
 def _causes(result: Result) -> list[Block]:
     """The causal tests: what the model does in each, whether it was refused, and which heads carry the answer."""
     if result.tested.left_out:
         return [result.tested.left_out]
-    blocks: list[Block] = [_TESTS]
+    blocks: list[Block] = [TEXTS["tests"]]
     for task in result.tested.tasks:
-        facts = [
-            f"{says} {number(task.get(key))}"
-            for key, says in (
-                ("accuracy", "share of clean prompts answered right"),
-                ("difference", "whole difference"),
-                ("n", "pairs"),
-                ("clean", "logit difference, clean"),
-                ("corrupt", "corrupted"),
-                ("neutral", "neutral"),
-            )
-            if task.get("n") and number(task.get(key)) != "–"
-        ]
+        known = {says: number(task.get(key)) for key, says in _FACTS.items()} if task.get("n") else {}
+        facts = [f"{says} {value}" for says, value in known.items() if value != "–"]
         facts += [f"about this {task['fixed']} alone"] if task.get("fixed") else []
         shown = [BREAK, soft(" · ".join(facts))] if facts else []
-        question = f": {task.get('question', '')}"
-        blocks.append([bold(task["task"]), question, *shown, BREAK, "Found: ", *_outcome(task, result.tested.table)])
-        if task["task"] in result.caused:
-            blocks.append(result.caused[task["task"]])
+        found = _found(task, result.tested.table)
+        blocks.append([bold(task["task"]), f": {task.get('question', '')}", *shown, BREAK, found])
+        rows = causes(result.tested.table, task["task"]).to_dict("records")
+        blocks += [SCHEMAS["both ways"].page(rows, f"head {WAYS}")] if rows else []
+        blocks += [result.caused[task["task"]]] if task["task"] in result.caused else []
     return blocks
-
-
-def _outcome(task: Mapping[str, Any], effects: pd.DataFrame) -> list[Piece]:
-    """Which heads carry the answer of a task, or why none was tested."""
-    if refused := (task.get("refused") or "").rstrip("."):
-        return [f"no head was tested: {refused}."]
-    heads = [_effect(row) for row in causes(effects, task["task"]).to_dict("records")]
-    found = joined(heads, "; ") if heads else ["no single head carries 0.05 of the difference beyond doubt"]
-    if not task.get("accuracy", 1.0) < UNSURE:  # undefined: nothing is said
-        return [*found, "."]
-    right = number(task["accuracy"])
-    rarely = f". The model answers only {right} of the clean prompts right, so what these heads carry often does not "
-    return [*found, f"{rarely}decide its answer."]
-
-
-def _effect(row: Mapping[str, Any]) -> list[Piece]:
-    """What one head restores and removes."""
-    does = [
-        [
-            f"{says} {number(row[way])} ",
-            soft(
-                f"(95% {interval(row[way + '_low'], row[way + '_high'])}; "
-                f"{row[way + '_flips']:.0f} of {row['n']:.0f} answers change)"
-            ),
-        ]
-        for way, says in (("denoise", "restores"), ("noise", "removes"))
-        if way in row
-    ]
-    return [bold(_head(row)), " alone ", *joined(does, " and "), " of the difference"]

@@ -93,15 +93,10 @@ def build(
         InputError: no such behaviour, a text that the model cannot read, an empty or damaged corpus, a training run of
             another model, or nothing that can be measured with this model.
     """
-    name = name or UNNAMED
     what: Any = {"behaviours": behaviours, "pairs": pairs, "labels": labels, "exact": exact, "probes": probes}
     what |= {"texts": texts, "training": training}
     what["experiments"] = behaviours is None if experiments is None else experiments
-
-    def measure(run: Run) -> Page:
-        return full_report.find(run, model, corpora, **what)
-
-    write(out, measure, {name: model}, **record)
+    write(out, lambda run: full_report.find(run, model, corpora, **what), {name or UNNAMED: model}, **record)
     return Path(out)
 
 
@@ -115,13 +110,12 @@ def probe(
     **record: Unpack[Record],
 ) -> Path:
     """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
-    name = name or UNNAMED
 
     def measure(run: Run) -> Page:
         part = probing.section(model, corpora, held_out=held_out, seed=run.seed, progress=run.say)
         given = [*((corpus, "train") for corpus in corpora), *((corpus, "test") for corpus in held_out)]
         return Page(
-            title=f"What can be read from the layers of {short_name(name)}?",
+            title=f"What can be read from the layers of {short_name(name or UNNAMED)}?",
             summary=[
                 Definitions(part.short),
                 remark("That a probe reads something from a layer does not show that the model uses it."),
@@ -133,7 +127,7 @@ def probe(
             facts=part.facts,
         )
 
-    write(out, measure, {name: model}, **record)
+    write(out, measure, {name or UNNAMED: model}, **record)
     return Path(out)
 
 
@@ -165,7 +159,6 @@ def experiments(
     Raises:
         InputError: no such command, or none of them can be asked of this model.
     """
-    name = name or UNNAMED
     for command in commands or ():
         one_of("commands", command, Command)
     chosen = [key for key, each in EXPERIMENTS.items() if commands is None or each.command in commands]
@@ -175,14 +168,14 @@ def experiments(
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
         return Page(
-            title=f"What do small experiments show of {short_name(name)}?",
+            title=f"What do small experiments show of {short_name(name or UNNAMED)}?",
             summary=[Definitions(part.short)],
             sections=[Section("One by one", [*part.sections, *part.counted])],
             tables=part.tables,
             facts=part.facts,
         )
 
-    write(out, measure, {name: model}, **record)
+    write(out, measure, {name or UNNAMED: model}, **record)
     return Path(out)
 
 
@@ -197,8 +190,8 @@ def compare(
     """Compare models. Arguments, and what is raised, as of `analyses.compare.compare`."""
 
     def measure(run: Run) -> Page:
-        found = comparing.compare(models, corpora, behaviours=behaviours, seed=run.seed, progress=run.say)
-        return comparing.page(found, run.models)
+        comparison = comparing.compare(models, corpora, behaviours=behaviours, seed=run.seed, progress=run.say)
+        return comparing.page(comparison, run.models)
 
     write(out, measure, models, **record)
     return Path(out)

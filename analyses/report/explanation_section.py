@@ -1,4 +1,4 @@
-"""How is it told what explains each head's attention? A line in short and a section for each text and attention."""
+"""What does a page say of what explains each head's attention? A line in short and a section for each text."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +12,7 @@ from analyses.findings import NOTABLE
 from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.numerals import counted, number, percent
+from analyses.plain_words import TEXTS, WORDS
 from analyses.report import text_alternatives
 from analyses.report.behaviour_sections import Result
 from analyses.report.scaffold import Run, short_name
@@ -22,30 +23,13 @@ from interp import InputError, Model
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
 _RULES = 3  # that are named of each head
-_METHOD = (
-    "Two models of the attention between words, fitted on one half of the documents and read off on the other. The "
-    "bars: of each head’s attention, the part that simple rules of each kind have, such as “the word before”, “every "
-    "noun”, “the last verb” or “the head of this object” (a mixture, fitted by EM). The table: of what is not uniform, "
-    "the share that each kind explains in a softmax over the visible words that may use all of them (a conditional "
-    "logit), averaged over all orders in which the kinds can be added (Shapley)."
-)
 _BARS = (
     "A bar is a head; light grey is uniform attention. No bar: attention that lies within "
     f"{AS_UNIFORM} nats of uniform, of which nothing is said."
 )
-_CAPTION = (
-    "“Not uniform”: the distance from uniform attention a row, in nats. “Explained”: the share of it that all kinds "
-    "explain together. All rules, with intervals, nested and unique shares: tables/explained."
-)
-DEFINITIONS = {
-    "explained": (
-        "The share of KL(attention || uniform) that a conditional logit of attention over visible keys takes away "
-        "(McFadden 1974), on documents that it was not fitted on."
-    )
-}
 
 
-def told(run: Run, model: Model, results: Sequence[Result]) -> Part:
+def section(model: Model, results: Sequence[Result], run: Run) -> Part:
     """Every text that words were measured on, once for each self-attention."""
     several = len(Heads.every(model)) > 1
     sections, short, counts, tables = [], [], {}, []
@@ -66,7 +50,7 @@ def told(run: Run, model: Model, results: Sequence[Result]) -> Part:
         tables.append(found.table)
     read = [Section("For what explains attention", counts_table([*counts.values()], [*counts]))] if counts else []
     table = {"explained": pd.concat(tables, ignore_index=True)} if tables else {}
-    return Part(sections, short, read, [*DEFINITIONS.items()] if tables else (), table)
+    return Part(sections, short, read, [*WORDS["explained_terms"].items()] if tables else (), table)
 
 
 def _asks(result: Result) -> bool:
@@ -81,9 +65,9 @@ def _blocks(found: Explained, name: str) -> list[Block]:
     documents, n = table[["documents", "n"]].iloc[0]
     read = f"Reported on {counted(int(n), 'word')} of {counted(int(documents), 'group')} of documents."
     return [
-        f"{_METHOD} {read}",
+        f"{TEXTS['explained method']} {read}",
         Figure(name, figures.explained_bars(by_group(table)), _BARS, text_alternatives.shares(by_group(table))),
-        Details("Head by head", [Table(columns, rows, "lrrrrrrw", _CAPTION)]),
+        Details("Head by head", [Table(columns, rows, "lrrrrrrw", TEXTS["explained caption"])]),
     ]
 
 

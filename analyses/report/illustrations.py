@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import matplotlib.figure
 import numpy as np
@@ -16,6 +16,7 @@ from analyses.head_names import head_name
 from analyses.head_tables import Heads
 from analyses.measures import UNITS, Behaviour
 from analyses.numerals import counted
+from analyses.plain_words import TEXTS
 from analyses.reading import examples
 from analyses.reading.inputs import is_paired
 from analyses.reading.windows import Reading, Window
@@ -24,16 +25,12 @@ from analyses.rivals.antecedents import antecedent_items
 from analyses.sections import Figure
 from interp import AnnotatedText, Model
 
+T = TypeVar("T")
 _REPEATS, _REPEAT_LENGTH = 32, 12  # random sequences whose mean pattern is drawn, and the tokens of one copy
 _MUCH = 0.2  # share of attention to special tokens that is said where it is not drawn
 _MOST = 0.8  # and of a head that gives them more, hardly a line would be seen
 _SHOWN_TOKENS = (9, 18)  # of a text whose pattern is drawn token by token
 _TAGGED = 40  # sentences over which attention between tags is averaged
-_DOTS = (
-    "A dot marks a gain of at least 0.05 whose 95% interval excludes 0, with q below 0.05, in five documents at least, "
-    "eight where items are right or wrong; hatched is undefined."
-)
-_NO_FINDING = "No head shows this clearly; these come closest. "
 
 
 class Drawing(NamedTuple):
@@ -87,15 +84,10 @@ def measured(
 
 def _leading(heads: pd.DataFrame, headline: Sequence[str]) -> tuple[pd.DataFrame, str]:
     """Of the headline measures that are shares, the heads that show most of what there is; else what comes closest."""
-    units = _units(heads)
+    units = dict(zip(heads["measure"], heads["unit"], strict=True))
     shares = [measure for measure in headline if units.get(measure) in {"share", "correlation"}]
     shown = varied(notable(heads), shares)
-    return (shown, "") if len(shown) else (varied(heads, shares), _NO_FINDING)
-
-
-def _units(heads: pd.DataFrame) -> dict[str, str]:
-    """The unit of each measure."""
-    return dict(zip(heads["measure"], heads["unit"], strict=True))
+    return (shown, "") if len(shown) else (varied(heads, shares), TEXTS["no finding"])
 
 
 def effect_figures(behaviour: str, effects: pd.DataFrame, questions: Mapping[str, str | None]) -> dict[str, Drawing]:
@@ -124,10 +116,10 @@ def _of_heads(
     if is_paired(model, kind):
         yield from _along(model, kind, behaviour, corpus, chosen)
         return
-    asked = _Picture(model, behaviour, corpus, _named(chosen), seed)
-    for picture, draw in _PICTURES.items():
-        if picture in behaviour.pictures:
-            yield from draw(asked)
+    picture = _Picture(model, behaviour, corpus, _named(chosen), seed)
+    for name, draw in _PICTURES.items():
+        if name in behaviour.pictures:
+            yield from draw(picture)
 
 
 def _along(
@@ -171,24 +163,20 @@ def _grids(
     behaviour: str, heads: pd.DataFrame, measures: Sequence[str], questions: Mapping[str, str]
 ) -> Iterator[Drawing]:
     """One grid a unit, so that each has one scale."""
-    units = _units(heads)
+    units = dict(zip(heads["measure"], heads["unit"], strict=True))
     for each in dict.fromkeys(units[measure] for measure in measures):
         group = [measure for measure in measures if units[measure] == each]
         name, unit = f"{behaviour}-heads" + (f"-{each}" if each != "share" else ""), UNITS[each]
         draw = partial(figures.head_grid, heads, group, title=questions.get(each, "?"), quantity=unit.drawn)
-        read = [unit.caption, _DOTS if unit.ranked else ""]
+        read = [unit.caption, TEXTS["dots"] if unit.ranked else ""]
         alt = text_alternatives.grid(heads, group, unit.drawn)
         yield Drawing(name, draw, " ".join(each for each in read if each), alt)
 
 
 def _named(rows: pd.DataFrame) -> dict[str, examples.Head]:
     """The heads of some rows by their name in a figure."""
-    return {
-        f"{head_name(row['layer'], row['head'])}\n{row['measure']}": examples.Head(
-            row["stack"], int(row["layer"]), int(row["head"])
-        )
-        for row in rows.to_dict("records")
-    }
+    heads = {f"{head_name(row['layer'], row['head'])}\n{row['measure']}": row for row in rows.to_dict("records")}
+    return {name: examples.Head(row["stack"], int(row["layer"]), int(row["head"])) for name, row in heads.items()}
 
 
 @dataclass(frozen=True)
@@ -198,40 +186,38 @@ class _Picture:
     model: Model
     behaviour: Behaviour
     corpus: Iterable[AnnotatedText]
-    named: dict[str, examples.Head]
+    heads: dict[str, examples.Head]
     seed: int
 
-    @property
-    def heads(self) -> list[examples.Head]:
-        """In the order of their names."""
-        return list(self.named.values())
+    def patterns(self, read: Iterable[T]) -> dict[str, T]:
+        """What was read of each head, by its name."""
+        return dict(zip(self.heads, read, strict=True))
 
 
-def _on_repeats(asked: _Picture) -> Iterator[Figure]:
+def _on_repeats(picture: _Picture) -> Iterator[Figure]:
     """Mean patterns on random tokens that are read twice."""
-    length = min(_REPEAT_LENGTH, position.repeat_length(asked.model))
+    model, length = picture.model, min(_REPEAT_LENGTH, position.repeat_length(picture.model))
     if length < 2:
         return
-    ids = position.repeated(asked.model, length, _REPEATS, asked.seed)
-    patterns = dict(zip(asked.named, examples.mean_pattern(asked.model, ids, asked.heads), strict=True))
-    figure = figures.best_heads(
-        patterns, title="Where do the best positional heads look, when random tokens come twice?"
-    )
+    ids = position.repeated(model, length, _REPEATS, picture.seed)
+    patterns = picture.patterns(examples.mean_pattern(model, ids, [*picture.heads.values()]))
+    title = "Where do the best positional heads look, when random tokens come twice?"
     caption = (
         f"Mean over {_REPEATS} sequences: a start token where the model has one, {length} random tokens, and the same "
         f"again. A stripe is a fixed offset; one {length - 1} back, in the second copy alone, is induction."
     )
-    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption, text_alternatives.stripes(patterns))
+    figure, alt = figures.best_heads(patterns, title=title), text_alternatives.stripes(patterns)
+    yield Figure(f"{picture.behaviour.name}-patterns", figure, caption, alt)
 
 
-def _between_tags(asked: _Picture) -> Iterator[Figure]:
+def _between_tags(picture: _Picture) -> Iterator[Figure]:
     """Mean attention from words of one tag to words of another."""
-    found = examples.find(asked.model, asked.corpus, examples.sentence, _TAGGED)
-    texts = [text for text in found if text.tags is not None]
+    sentences = examples.find(picture.model, picture.corpus, examples.sentence, _TAGGED)
+    texts = [text for text in sentences if text.tags is not None]
     tags = examples.common_tags(texts)
     if not tags:  # no text has tags, or none that tells kinds of words apart
         return
-    patterns = dict(zip(asked.named, examples.tag_patterns(asked.model, texts, asked.heads, tags), strict=True))
+    patterns = picture.patterns(examples.tag_patterns(picture.model, texts, [*picture.heads.values()], tags))
     figure = figures.best_heads(
         patterns,
         title="To which kinds of words do the best heads look?",
@@ -240,38 +226,31 @@ def _between_tags(asked: _Picture) -> Iterator[Figure]:
         axes_labels=("from a word tagged", "to words tagged"),
     )
     caption = f"Mean share of a word's attention, over {counted(len(texts), 'sentence')}."
-    yield Figure(f"{asked.behaviour.name}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
+    yield Figure(f"{picture.behaviour.name}-patterns", figure, caption, text_alternatives.cells(patterns, tags, tags))
 
 
-def _over_words(asked: _Picture) -> Iterator[Figure]:
+def _over_words(picture: _Picture) -> Iterator[Figure]:
     """Attention of the best heads over one passage of the corpus."""
-    about_pronouns = "pronoun" in asked.behaviour.pictures
+    about_pronouns = "pronoun" in picture.behaviour.pictures
     cut = partial(examples.passage, holds=antecedent_items) if about_pronouns else examples.sentence
-    for passage in examples.find(asked.model, asked.corpus, cut):
-        found = examples.word_patterns(asked.model, passage, asked.heads)
-        patterns, elsewhere = _on_words(dict(zip(asked.named, found, strict=True)))
+    for passage in examples.find(picture.model, picture.corpus, cut):
+        read = examples.word_patterns(picture.model, passage, [*picture.heads.values()])
+        patterns, elsewhere = _on_words(picture.patterns(read))
         if not patterns:
             return
         pronoun, answers = _last_question(passage) if about_pronouns else (None, ())
+        title = "Does the pronoun look at whom it stands for?" if about_pronouns else TEXTS["of a sentence"]
+        emphasised = () if pronoun is None else (pronoun,)
         figure = figures.attention_over_words(
-            passage.words,
-            patterns,
-            title="Does the pronoun look at whom it stands for?"
-            if about_pronouns
-            else "Where does each word of a sentence look?",
-            emphasised=() if pronoun is None else (pronoun,),
-            sought=answers,
+            passage.words, patterns, title=title, emphasised=emphasised, sought=answers
         )
-        caption = (
-            f"From {passage.document}. Lines go from a word (left) to what it attends to (right), wider for more; "
-            "shares below 0.05 and attention to special tokens are not drawn."
-        )
+        caption = f"From {passage.document}. {TEXTS['lines']}"
         if elsewhere:
             caption += f" Left out, since they look at special tokens there: {', '.join(elsewhere)}."
         if about_pronouns:
             caption += " Coloured on the left the pronoun, on the right the mentions that it stands for."
         alt = text_alternatives.lines(patterns, passage.words, pronoun)
-        yield Figure(f"{asked.behaviour.name}-words", figure, caption, alt)
+        yield Figure(f"{picture.behaviour.name}-words", figure, caption, alt)
 
 
 _PICTURES: dict[str, Callable[[_Picture], Iterator[Figure]]] = {

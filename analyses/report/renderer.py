@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, TemplateNotFound
 
 from analyses.page_safety import environment, policy
-from analyses.sections import Block, Definitions, Details, Figure, Overview, Piece, Section, is_text
+from analyses.sections import Block, Definitions, Details, Figure, Piece, Section, is_text
 from analyses.viewer import FILTERS
 
 _SHOWN = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
@@ -145,10 +145,10 @@ def _every(blocks: Sequence[Any]) -> Iterator[Any]:
         yield block
         if isinstance(block, Section | Details):
             yield from _every(block.blocks)
-        elif isinstance(block, Overview):
-            yield from _every(block.below)
         elif isinstance(block, Definitions):
             yield from _every([said for term in block.terms for said in term])
+        else:
+            yield from _every(getattr(block, "below", ()))
 
 
 def figures(blocks: Sequence[Any]) -> Iterator[Figure]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analyses.numerals import counted, number
+from analyses.plain_words import TEXTS
 from analyses.provenance import PACKAGES, RUNNERS, corpus_facts, model_facts, recorded, versions
 from analyses.report import output
 from analyses.report.renderer import figures, render
@@ -136,7 +137,8 @@ def write(
                 facts["shards_found"] = shards.counts.found  # measured before: not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_made(page, described, facts)]
             shapes = [] if page.overview else _lead(described)  # where heads are seen first, models come with `made`
-            lead = [*_to_come(page), *page.overview, *shapes, *page.lead]
+            to_come = [caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
+            lead = [*to_come, *page.overview, *shapes, *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
             new.run(facts)
 
@@ -158,14 +160,11 @@ def _going_on(shards: Shards) -> Iterator[None]:
     again = "the same command goes on with what is measured"
     try:
         yield
-    except KeyboardInterrupt as stopped:
+    except (KeyboardInterrupt, InputError) as error:
         if not shards.counts.kept:
             raise
-        raise KeyboardInterrupt(f"{str(stopped) or 'nothing was written'}; {again}") from stopped
-    except InputError as error:
-        if not shards.counts.kept:
-            raise
-        raise InputError(f"{error}; {again}") from error
+        kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
+        raise kind(f"{str(error) or 'nothing was written'}; {again}") from error
 
 
 def _about(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
@@ -191,18 +190,6 @@ def _texts(block: Block) -> list[str]:
     if is_text(block):
         return [plain(block)]
     return [plain(item) for item in block.items] if isinstance(block, Bullets) else []
-
-
-def _to_come(page: Page) -> list[Block]:
-    """What a page that is shown before all is measured lacks."""
-    if not page.unfinished:
-        return []
-    return [
-        caveat(
-            f"Still being measured: {page.unfinished}. The whole page takes the place of this one; if nothing is "
-            "running any more, the same command makes it."
-        )
-    ]
 
 
 def _lead(models: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -243,10 +230,7 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
     """How it was made, what run.json tells in full; how to cite it; and what its terms mean."""
     lines: Terms = [
         *([("command", code(facts["command"]))] if facts["command"] else []),
-        *(
-            ("model", [f"{model['name']}, {model['dtype']} on {model['device']}, ", *_identity(model)])
-            for model in models
-        ),
+        *(("model", [f"{each['name']}, {each['dtype']} on {each['device']}, ", *_identity(each)]) for each in models),
         *(
             ("corpus", (f"{each.corpus.name} ({each.corpus.kind}), {each.used}, ", code(each.corpus.digest)))
             for each in page.corpora
@@ -257,12 +241,10 @@ def _made(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[str, A
         ("processor", facts["processor"]),
         ("seconds", str(facts["seconds"])),
     ]
-    terms = (
-        [Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")] if page.definitions else []
-    )
-    cited = Section("How to cite", _cited(page, models, facts), "cite")
     shapes = _lead(models) if page.overview else []
-    return [Section("How this was made", [*shapes, Definitions(lines, "facts")], "made"), cited, *terms]
+    made = Section("How this was made", [*shapes, Definitions(lines, "facts")], "made")
+    terms = Section("Definitions", [Definitions(page.definitions, "terms")], "definitions")
+    return [made, Section("How to cite", _cited(page, models, facts), "cite"), *([terms] if page.definitions else [])]
 
 
 def _identity(model: Mapping[str, Any]) -> list[Piece]:

@@ -1,7 +1,6 @@
 """What is to be seen in a figure, for one who cannot see it? A sentence or two by rule, from what was drawn."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,14 +8,12 @@ import pandas as pd
 from analyses.figures import measure_name
 from analyses.figures.attention_lines import FAINTEST
 from analyses.findings import shows
-from analyses.head_names import head_name
+from analyses.head_names import Place, head_name, kinds
 from analyses.numerals import counted, number
 
 _NAMED = 3  # heads, words or groups that are named of each thing
-_PANELS = 12  # of which each is told
+_PANELS = 12  # of which each is described
 _STRIPE = 0.05  # the least share of attention that a fixed offset is named for
-_KIND = ["stack", "attention"]
-Row = Mapping[str, Any]
 
 
 def grid(heads: pd.DataFrame, measures: Sequence[str], quantity: str) -> str:
@@ -28,17 +25,16 @@ def grid(heads: pd.DataFrame, measures: Sequence[str], quantity: str) -> str:
         quantity: `gain`, `value` or `lift`, as of `figures.head_grid`; a value alone is never marked.
     """
     rows = (heads if quantity == "value" else heads.assign(shows=shows(heads))).loc[heads["sink"] == "kept"]
-    each = ((name, rows.loc[rows["measure"] == name]) for name in measures)
     column = "gain" if quantity == "gain" else "value"
-    said = _by_panel((measure_name(name), _most(own, column)) for name, own in each)
+    said = _panels({name: _most(rows.loc[rows["measure"] == name], column) for name in measures})
     return f"Gains over the baseline. {said}" if quantity == "gain" else said
 
 
 def effects(rows: pd.DataFrame) -> str:
     """Of a task's grids: by intervention the heads with the largest effects."""
     ways = {"denoise": "restored by one head alone", "noise": "removed by one head alone"}
-    kinds = rows["intervention"].map(lambda way: ways.get(str(way), str(way)))
-    return _by_panel((str(way), _most(own, "effect")) for way, own in rows.groupby(kinds, sort=False))
+    parts = rows.groupby("intervention", sort=False)
+    return _panels({ways.get(str(way), str(way)): _most(part, "effect") for way, part in parts})
 
 
 def gains(heads: pd.DataFrame, measure: str, top: int = 12) -> str:
@@ -47,20 +43,21 @@ def gains(heads: pd.DataFrame, measure: str, top: int = 12) -> str:
     rows = rows.nlargest(top, "gain")
     if rows.empty:
         return f"No head has a gain in {measure_name(measure)}."
-    above = int((rows["ci_low"] > 0).sum())
-    said = f"Gains in {measure_name(measure)} from {_head(rows.iloc[0].to_dict(), 'gain')}"
-    said += f" down to {_head(rows.iloc[-1].to_dict(), 'gain')}" if len(rows) > 1 else ""
-    return f"{said}; {number(above)} of {counted(len(rows), 'interval')} above the baseline."
+    named = _heads(rows, "gain")
+    ends = " down to ".join(dict.fromkeys([named[0], named[-1]]))
+    above = number(int((rows["ci_low"] > 0).sum()))
+    return (
+        f"Gains in {measure_name(measure)} from {ends}; {above} of {counted(len(rows), 'interval')} above the baseline."
+    )
 
 
 def distance(heads: pd.DataFrame) -> str:
     """Of distances by layer: the mean of each layer, and uniform attention's."""
     rows = heads.loc[(heads["measure"] == "distance") & (heads["sink"] == "kept")].dropna(subset=["value"])
-    means = rows.groupby("layer")["value"].mean()
-    each = [f"layer {layer} {value:.1f}" for layer, value in means.items()]
+    layers = [f"layer {layer} {value:.1f}" for layer, value in rows.groupby("layer")["value"].mean().items()]
     uniform = rows["baseline"].mean()
     beside = f"; uniform attention {uniform:.1f}" if np.isfinite(uniform) else ""
-    return f"Mean distance in tokens: {', '.join(each)}{beside}."
+    return f"Mean distance in tokens: {', '.join(layers)}{beside}."
 
 
 def stripes(patterns: Mapping[str, np.ndarray]) -> str:
@@ -69,7 +66,7 @@ def stripes(patterns: Mapping[str, np.ndarray]) -> str:
     Args:
         patterns: by the head's name in the figure, query x key, both over the same tokens.
     """
-    return _by_panel((_one_line(name), _stripe(pattern)) for name, pattern in patterns.items())
+    return _panels({name: _stripe(pattern) for name, pattern in patterns.items()})
 
 
 def _stripe(pattern: np.ndarray) -> str:
@@ -77,7 +74,7 @@ def _stripe(pattern: np.ndarray) -> str:
     length = len(pattern)
     cells: dict[int | str, np.ndarray] = {by: np.diagonal(pattern, by) for by in range(1 - length, length)}
     cells |= {"first": pattern[1:, 0]} if length > 1 else {}
-    shares = {at: float(np.nan_to_num(own).mean()) for at, own in cells.items()}
+    shares = {at: float(np.nan_to_num(values).mean()) for at, values in cells.items()}
     at = max(shares, key=lambda each: shares[each] * len(cells[each]) ** 0.5)  # one large cell is no stripe
     if shares[at] < _STRIPE:
         return "no stripe"
@@ -89,36 +86,31 @@ def _stripe(pattern: np.ndarray) -> str:
 
 def cells(patterns: Mapping[str, np.ndarray], queries: Sequence[str], keys: Sequence[str]) -> str:
     """Of patterns between tokens or tags: from what to what each head's attention is largest."""
-    return _by_panel((_one_line(name), _largest(each, queries, keys)) for name, each in patterns.items())
+    return _panels({name: _largest(pattern, queries, keys) for name, pattern in patterns.items()})
 
 
-def lines(patterns: Mapping[str, np.ndarray], words: Sequence[str], asked: int | None = None) -> str:
-    """Of lines between words: from what to what each head's are widest, or only from the word that is `asked`."""
-    if asked is not None:
-        patterns = {name: each[asked : asked + 1] for name, each in patterns.items()}
-    shown = {name: np.where(each >= FAINTEST, each, 0) for name, each in patterns.items()}
-    return cells(shown, words if asked is None else [f"from {words[asked]}"], words)
+def lines(patterns: Mapping[str, np.ndarray], words: Sequence[str], query: int | None = None) -> str:
+    """Of lines between words: from what to what each head's are widest, or only from one word."""
+    rows = slice(None) if query is None else slice(query, query + 1)
+    shown = {name: np.where(each[rows] >= FAINTEST, each[rows], 0) for name, each in patterns.items()}
+    return cells(shown, words if query is None else [f"from {words[query]}"], words)
 
 
 def _largest(pattern: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
     known = np.nan_to_num(np.asarray(pattern, dtype=float))
-    found = []
-    for at in np.argsort(-known, axis=None, kind="stable")[:_NAMED]:
-        query, key = np.unravel_index(at, known.shape)
-        weight = float(known[query, key])
-        found += [f"{queries[query]} to {keys[key]} {number(weight)}"] if weight > 0 else []
-    return ", ".join(found) or "nothing"
+    places = [np.unravel_index(at, known.shape) for at in np.argsort(-known, axis=None, kind="stable")[:_NAMED]]
+    named = [f"{queries[at[0]]} to {keys[at[1]]} {number(float(known[at]))}" for at in places if known[at] > 0]
+    return ", ".join(named) or "nothing"
 
 
 def label_map(labels: pd.DataFrame, n_heads: int) -> str:
     """Of a map of what heads may be called: how many have a label or carry an answer, and by label which."""
     heads = labels.drop_duplicates(["layer", "head"])
     what = "a label" if "gain" in labels else "a label or carry an answer to minimal pairs"
-    said = f"{number(len(heads))} of {counted(n_heads, 'head')} have {what}."
     counts = labels["label"].value_counts()
-    most = [(measure_name(str(name)), _which(labels.loc[labels["label"] == name])) for name in counts.index[:_PANELS]]
-    rest = len(counts) - len(most)
-    return f"{said} {_by_panel(most)}" + (f" And {counted(rest, 'rarer label')}." if rest else "")
+    said = _panels({str(name): _which(labels.loc[labels["label"] == name]) for name in counts.index[:_PANELS]})
+    rest = f" And {counted(len(counts) - _PANELS, 'rarer label')}." if len(counts) > _PANELS else ""
+    return f"{number(len(heads))} of {counted(n_heads, 'head')} have {what}. {said}{rest}"
 
 
 def _which(rows: pd.DataFrame) -> str:
@@ -129,11 +121,12 @@ def _which(rows: pd.DataFrame) -> str:
 def agreement(evidence: pd.DataFrame, labels: pd.DataFrame) -> str:
     """Of gains against effects: of each label the heads that have it with the largest effects."""
     rows = labels.dropna(subset=["effect"])
-    counts = rows["label"].value_counts()
-    each = [(measure_name(str(name)), _most(rows.loc[rows["label"] == name], "effect")) for name in counts.index[:9]]
-    known = evidence.dropna(subset=["gain", "effect"]).drop_duplicates([*_KIND, "layer", "head"])
+    largest = {
+        str(name): _most(rows.loc[rows["label"] == name], "effect") for name in rows["label"].value_counts().index[:9]
+    }
+    known = evidence.dropna(subset=["gain", "effect"]).drop_duplicates(["stack", "attention", "layer", "head"])
     said = f"Gain across, effect in nats up, of {counted(len(known), 'head')}."
-    return f"{said} Largest effects of heads with a label: {_by_panel(each)}" if each else f"{said} None has a label."
+    return f"{said} {f'Largest effects of heads with a label: {_panels(largest)}' if largest else 'None has a label.'}"
 
 
 def shares(parts: Mapping[str, pd.DataFrame]) -> str:
@@ -142,14 +135,14 @@ def shares(parts: Mapping[str, pd.DataFrame]) -> str:
     Args:
         parts: by group, layer x head.
     """
-    said = []
-    for group, own in parts.items():
-        values = own.to_numpy(dtype=float)
+    said = {}
+    for group, part in parts.items():
+        values = part.to_numpy(dtype=float)
         if np.isfinite(values).any():
             row, column = np.unravel_index(np.nanargmax(values), values.shape)
-            where = head_name(int(own.index.to_numpy()[row]), int(own.columns.to_numpy()[column]))
-            said.append((group, f"{number(float(np.nanmean(values)))} on average, most in {where}"))
-    return _by_panel(said) if said else "No head's attention is told apart from uniform."
+            where = head_name(int(part.index.to_numpy()[row]), int(part.columns.to_numpy()[column]))
+            said[group] = f"{number(float(np.nanmean(values)))} on average, most in {where}"
+    return _panels(said) if said else "No head's attention is told apart from uniform."
 
 
 # Heads and panels in words.
@@ -160,24 +153,17 @@ def _most(rows: pd.DataFrame, column: str) -> str:
     known = rows.dropna(subset=[column])
     if known.empty:
         return "undefined"
-    several = len(rows[_KIND].drop_duplicates()) > 1
-    named = [_head(row, column, several=several) for row in known.nlargest(_NAMED, column).to_dict("records")]
-    said = f"most in {', '.join(named)}"
+    said = f"most in {', '.join(_heads(known.nlargest(_NAMED, column), column, several=kinds(rows) > 1))}"
     if "shows" in rows:
         marked = int(rows["shows"].to_numpy().sum())
         said += f" ({number(marked) if marked else 'none'} of {counted(len(rows), 'head')} marked)"
     return said
 
 
-def _head(row: Row, column: str, *, several: bool = False) -> str:
-    kind = "cross " if row["attention"] == "cross" else f"{row['stack']} "
-    return f"{kind * several}{head_name(row['layer'], row['head'])} {number(row[column])}"
+def _heads(rows: pd.DataFrame, column: str, *, several: bool = False) -> list[str]:
+    return [f"{Place.of(row).named(several=several)} {number(row[column])}" for row in rows.to_dict("records")]
 
 
-def _one_line(name: str) -> str:
-    return " ".join(measure_name(name).split())
-
-
-def _by_panel(told: Iterable[tuple[str, str]]) -> str:
+def _panels(said: Mapping[str, str]) -> str:
     """What each panel shows, one after the other."""
-    return f"{'; '.join(f'{name}: {said}' for name, said in told)}."
+    return "; ".join(f"{' '.join(measure_name(name).split())}: {text}" for name, text in said.items()) + "."

@@ -83,34 +83,34 @@ def items_and_unasked(
     gender_of = cache(lambda at: gender(text, mentions[at]))  # a mention is a candidate of every later pronoun
     in_chain = Counter(mention.chain for mention in mentions)
     items, left_out = [], []
-    for asked in mentions:
-        if asked.end - asked.start > 1 or text.words[asked.head].lower() not in asking:
+    for pronoun in mentions:
+        if pronoun.end - pronoun.start > 1 or text.words[pronoun.head].lower() not in asking:
             continue
-        item = _item(text, asked, mentions, gender_of)
-        if in_chain[asked.chain] == 1:
-            left_out.append((asked.head, "pronouns left out: they refer to no other mention"))
+        item = _item(text, pronoun, mentions, gender_of)
+        if in_chain[pronoun.chain] == 1:
+            left_out.append((pronoun.head, "pronouns left out: they refer to no other mention"))
         elif not any(item.correct):
-            left_out.append((asked.head, "pronouns left out: what they refer to comes only after them"))
+            left_out.append((pronoun.head, "pronouns left out: what they refer to comes only after them"))
         elif all(item.correct):
-            left_out.append((asked.head, "pronouns left out: no wrong mention before them"))
+            left_out.append((pronoun.head, "pronouns left out: no wrong mention before them"))
         else:
             items.append(item)
     return items, left_out
 
 
 def _item(
-    text: AnnotatedText, asked: Mention, mentions: Sequence[Mention], gender_of: Callable[[int], str | None]
+    text: AnnotatedText, pronoun: Mention, mentions: Sequence[Mention], gender_of: Callable[[int], str | None]
 ) -> AntecedentItem:
     """The pronoun and what stands before it; `mentions` are sorted by head, the shortest of a head first."""
     candidates: list[int] = []
     correct: list[bool] = []
     genders: list[str | None] = []
     for at, mention in enumerate(mentions):
-        if mention.head >= asked.start:
+        if mention.head >= pronoun.start:
             break
-        if mention.end > asked.start:  # "the man who lost his hat" is not before "his"
+        if mention.end > pronoun.start:  # "the man who lost his hat" is not before "his"
             continue
-        right = mention.chain == asked.chain
+        right = mention.chain == pronoun.chain
         if candidates and candidates[-1] == mention.head:
             correct[-1] |= right
         else:
@@ -119,8 +119,8 @@ def _item(
             genders.append(gender_of(at))  # of the shortest: "Tim" of "Tim and Sue"
     relations = text.relations
     return AntecedentItem(
-        pronoun=asked.head,
-        form=text.words[asked.head].lower(),
+        pronoun=pronoun.head,
+        form=text.words[pronoun.head].lower(),
         candidates=tuple(candidates),
         correct=tuple(correct),
         genders=tuple(genders),
@@ -128,7 +128,7 @@ def _item(
         capitals=tuple(text.words[head][:1].isupper() for head in candidates),
         sentences=tuple(bisect_right(text.sentence_starts, head) for head in candidates),
         roles=tuple(relations[head] if relations else None for head in candidates),
-        role=relations[asked.head] if relations else None,
+        role=relations[pronoun.head] if relations else None,
     )
 
 
@@ -154,8 +154,8 @@ def same_gender(item: AntecedentItem) -> tuple[float, ...]:
     Taking known and unknown alike would fall to the last thing or place: 63% on LitBank, not 83%.
     """
     wanted = PRONOUNS.get(item.form)
-    known = wanted in item.genders
-    return _one_hot(item, _last([found == (wanted if known else None) for found in item.genders]))
+    is_known = wanted in item.genders
+    return _one_hot(item, _last([found == (wanted if is_known else None) for found in item.genders]))
 
 
 def same_form(item: AntecedentItem) -> tuple[float, ...]:

@@ -78,8 +78,8 @@ class Pairs:
         prompt, query, key = self._at
         away = key - query
         far = [self.other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
-        one = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
-        columns = [*one, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
+        ends = self.first_position, self.key == BEHIND_ALL, self.key == self.query[self.item]
+        columns = [*ends, *self._chosen(self._by_rule(OFFSETS)), *far, *self._same_form()]
         columns += [self.other & (self.tags[prompt, key] == number) for number in range(len(TAGS))]
         columns += [*self._chosen(self._by_rule(NEAREST)), *self._chosen(self._by_mention())]
         return torch.stack([*columns, *self._related()], 1)
@@ -95,28 +95,28 @@ class Pairs:
     def tags(self) -> Int[Tensor, "prompt word"]:
         """Each word's number in `TAGS`; -1 for another tag or none."""
         numbers = {tag: number for number, tag in enumerate(TAGS)}
-        return self._by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
+        return self.batch.by_word(lambda text: text.tags and [numbers.get(tag, -1) for tag in text.tags])
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
         """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
         prompt, query, key = self._at
-        of = self.tags[prompt, query], self.tags[prompt, key]
-        return torch.where(self.other & (of[0] >= 0) & (of[1] >= 0), of[0] * len(TAGS) + of[1], -1)
+        both = self.tags[prompt, query], self.tags[prompt, key]
+        return torch.where(self.other & (both[0] >= 0) & (both[1] >= 0), both[0] * len(TAGS) + both[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
         """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
         prompt, _, key = self._at
-        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
         return torch.where(self.other, form[prompt, key], -1)
 
     def _same_form(self) -> list[Bool[Tensor, " pair"]]:
         """Other words of the query's form, and words behind one."""
         prompt, query, key = self._at
         numbers: dict[str, int] = {}
-        form = self._by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
-        own, before = form[prompt, query], (key - 1).clamp(min=0)
-        after = (form[prompt, before] == own) & (key > 0) & (before != query)
-        return [self.other & (form[prompt, key] == own), self.other & after]
+        form = self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
+        query_form, before = form[prompt, query], (key - 1).clamp(min=0)
+        after = (form[prompt, before] == query_form) & (key > 0) & (before != query)
+        return [self.other & (form[prompt, key] == query_form), self.other & after]
 
     def _chosen(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
         """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
@@ -128,20 +128,20 @@ class Pairs:
 
     def _by_mention(self) -> Int[Tensor, "item rule"]:
         """The mention that each rule of reference chooses for a pronoun."""
-        found = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
+        words_by_rule = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
         for prompt, window in enumerate(self.batch.windows):
             for item in antecedent_items(window.text):
                 if window.scores(item.pronoun):
                     words = [item.candidates[int(np.argmax(rule(item)))] for rule in _MENTIONS]
-                    found[prompt, item.pronoun - window.start] = np.array(words) - window.start
-        return torch.from_numpy(found).to(self.query.device)[self.prompt, self.query]
+                    words_by_rule[prompt, item.pronoun - window.start] = np.array(words) - window.start
+        return torch.from_numpy(words_by_rule).to(self.query.device)[self.prompt, self.query]
 
     def _related(self) -> list[Bool[Tensor, " pair"]]:
         """Heads and dependents by relation, and other mentions of the same chain."""
         prompt, query, key = self._at
         numbers = {name: number for number, name in enumerate(RELATIONS)}
-        heads = self._by_word(lambda text: text.heads, offset=True)
-        edges = self._by_word(
+        heads = self.batch.by_word(lambda text: text.heads, places=True)
+        edges = self.batch.by_word(
             lambda text: (
                 text.heads
                 and text.relations
@@ -153,19 +153,10 @@ class Pairs:
         )
         up = self.other & (heads[prompt, query] == key), edges[prompt, query]
         down = self.other & (heads[prompt, key] == query), edges[prompt, key]
-        found = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
-        chains = self._by_word(_chains)
+        linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
+        chains = self.batch.by_word(_chains)
         same = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
-        return [*found, self.other & same]
-
-    def _by_word(self, of: Callable[..., Sequence[int] | None], *, offset: bool = False) -> Int[Tensor, "prompt word"]:
-        """A number a shown word, -1 where there is none; with `offset` it is a word of the text."""
-        found = np.full(tuple(self.batch.pieces.shape), -1)
-        for prompt, window in enumerate(self.batch.windows):
-            if values := of(window.text):
-                own = np.array(values[window.start : window.stop])
-                found[prompt, : len(own)] = own - window.start if offset else own
-        return torch.from_numpy(found).to(self.query.device)
+        return [*linked_by, self.other & same]
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:
@@ -173,7 +164,7 @@ def _chains(text: AnnotatedText) -> list[int] | None:
     if not text.mentions:
         return None
     numbers: dict[str, int] = {}
-    found = [-1] * len(text.words)
+    chains = [-1] * len(text.words)
     for mention in text.mentions:
-        found[mention.head] = numbers.setdefault(mention.chain, len(numbers))
-    return found
+        chains[mention.head] = numbers.setdefault(mention.chain, len(numbers))
+    return chains

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise, product
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from analyses.head_tables import Scored
 from analyses.measures import Measure, Rival
 from analyses.reading.windows import Batch
 from analyses.rivals.rules import NO_CHOICE, NO_WORD_FOR_IT, Chosen
@@ -85,32 +87,45 @@ class Items:
         them. Only dependents ask, each for its head.
         """
         numbers = {name: number for number, name in enumerate(relations)}
-        heads: list[int] = []
-        relation: list[int] = []
-        shown = np.zeros((len(batch.windows), 3), dtype=int)  # each window's first and last word, and first scored
+        n_ways = 1 if turned else len(WAYS)
+        rows: list[tuple[int, int, int, int]] = []
+        unseen = np.zeros(n_ways * len(relations), dtype=int)
         for prompt, window in enumerate(batch.windows):
-            if window.text.heads is None or window.text.relations is None:
+            heads, names = window.text.heads, window.text.relations
+            if heads is None or names is None:
                 counts["texts left out of relations: not parsed"] += 1
                 continue
-            shown[prompt] = window.start, window.stop, window.scored_from
-            heads += window.text.heads[window.start : window.stop]
-            relation += [numbers.get(name, -1) for name in window.text.relations[window.start : window.stop]]
-        unseen = (-1 if turned else 1) * causal
-        found, hidden, own = _asked(batch.pieces.cpu().numpy() > 0, shown, heads, relation, unseen)
-        if turned:
-            found = found[:, found[3] % 2 == 0]
-            found[3] //= 2
-        for reason, count in ((_NOT_VISIBLE, len(hidden)), (_OWN_HEAD, own)):
-            if count and not turned:
-                counts[reason] += count
-        prompt, query, target, column = torch.from_numpy(found).to(batch.device)
-        not_shown = np.bincount(hidden, minlength=2 * len(relations))
-        return Items(batch, prompt, query, target, column, unseen=not_shown)
+            shown = {word for word, n_pieces in enumerate(window.pieces, window.start) if n_pieces}
+            for dependent in range(window.start, window.stop):
+                head, relation = heads[dependent], numbers.get(names[dependent])
+                if head == ROOT or relation is None:
+                    continue
+                if head == dependent:
+                    if dependent >= window.scored_from and not turned:
+                        counts[_OWN_HEAD] += 1
+                    continue
+                for way, (query, target) in enumerate([(dependent, head), (head, dependent)][:n_ways]):
+                    if query not in shown or query < window.scored_from:
+                        continue
+                    column, ahead = n_ways * relation + way, target < query if turned else target > query
+                    if target not in shown or (causal and ahead):
+                        unseen[column] += 1
+                    else:
+                        rows.append((prompt, query - window.start, target - window.start, column))
+        if unseen.any() and not turned:
+            counts[_NOT_VISIBLE] += int(unseen.sum())
+        return Items.of_rows(batch, rows, unseen)
+
+    @staticmethod
+    def of_rows(batch: Batch, rows: Sequence[tuple[int, int, int, int]], unseen: np.ndarray) -> "Items":
+        """Items from prompt, query, target and column of each."""
+        columns = torch.tensor(rows, dtype=torch.long, device=batch.device).reshape(-1, 4)
+        return Items(batch, *columns.unbind(1), unseen=unseen)
 
     @staticmethod
     def of_pairs(batch: Batch, measures: Sequence[Measure], causal: bool, counts: Counter[str]) -> "Items":
         """The items of any measures of word pairs: the plain way, which asks for the pairs of each text."""
-        found: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int]] = []
         for (prompt, window), (column, measure) in product(enumerate(batch.windows), enumerate(measures)):
             assert measure.pairs is not None
             for query, target in measure.pairs(window.text):
@@ -119,9 +134,8 @@ class Items:
                 if target not in window.columns or (causal and target > query):
                     counts[f"{measure.name}: pairs left out: the word sought is not visible"] += 1
                     continue
-                found.append((prompt, query - window.start, target - window.start, column))
-        columns = torch.tensor(found, dtype=torch.long, device=batch.device).reshape(-1, 4)
-        return Items(batch, *columns.unbind(1))
+                rows.append((prompt, query - window.start, target - window.start, column))
+        return Items.of_rows(batch, rows, np.zeros(0, dtype=int))
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -132,35 +146,34 @@ class Items:
     def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
         """Whether each word is one that its query is asked for by this measure: a verb may have several auxiliaries."""
         n_prompts, n_words = self.batch.pieces.shape
-        asked = ((self.column * n_prompts + self.prompt) * n_words + self.query)[:, None] * n_words
+        queries = ((self.column * n_prompts + self.prompt) * n_words + self.query)[:, None] * n_words
         inside = (words >= 0) & (words < n_words)
-        return inside & torch.isin(asked + words, asked + self.target[:, None])
+        return inside & torch.isin(queries + words, queries + self.target[:, None])
 
     @cached_property
-    def tags(self) -> tuple[list[str], np.ndarray]:
-        """The tags of a batch, and the number of each shown word (prompt word): that of "" where it has none."""
-        numbers, found = {"": 0}, np.zeros(tuple(self.batch.pieces.shape), dtype=int)
-        for prompt, window in enumerate(self.batch.windows):
-            if window.text.tags is not None:
-                own = window.text.tags[window.start : window.stop]
-                found[prompt, : len(own)] = [numbers.setdefault(tag, len(numbers)) for tag in own]
-        return list(numbers), found
+    def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
+        """A number for each tag of a batch, and that of each shown word: -1 where it has none."""
+        numbers: dict[str, int] = {}
+        of_words = self.batch.by_word(
+            lambda text: text.tags and [numbers.setdefault(tag, len(numbers)) for tag in text.tags]
+        )
+        return numbers, of_words
 
     def nearest(self, tags: Sequence[str], *, before: bool, last_of_run: bool = False) -> Int[Tensor, " item"]:
         """The nearest shown word of some tags on one side of each query, or that ends a run; -1 where there is none."""
         n_words = self.batch.pieces.shape[1]
         word = torch.arange(n_words, device=self.prompt.device)
-        names, number = self.tags
-        wanted = np.array([name in tags for name in names])[number]
-        shown = torch.from_numpy(wanted).to(word.device) & (self.batch.pieces > 0)
+        numbers, of_words = self.tags
+        wanted = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
+        shown = torch.isin(of_words, wanted) & (self.batch.pieces > 0)
         if last_of_run:
             shown = shown & ~torch.cat([shown[:, 1:], torch.zeros_like(shown[:, :1])], 1)
         none = torch.full_like(word[:1], -1 if before else n_words).expand(len(shown), 1)
-        at = torch.where(shown, word, none)
+        places = torch.where(shown, word, none)
         if before:
-            nearest = torch.cat([none, at.cummax(1).values[:, :-1]], 1)
+            nearest = torch.cat([none, places.cummax(1).values[:, :-1]], 1)
         else:
-            nearest = torch.cat([at.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
+            nearest = torch.cat([places.flip(1).cummin(1).values.flip(1)[:, 1:], none], 1)
         chosen = nearest[self.prompt, self.query]
         return torch.where(chosen < n_words, chosen, -1)
 
@@ -173,37 +186,6 @@ def turned(batch: Batch) -> Batch:
     of_key = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     pattern = batch.pattern.transpose(-1, -2) / of_key[:, None, None].to(batch.pattern)
     return batch.having(pattern, visible=batch.rows.visible.transpose(-1, -2))
-
-
-def _asked(
-    present: np.ndarray, shown: np.ndarray, heads: Sequence[int], relations: Sequence[int], unseen: int
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Prompt, query, target and measure of every item, the measure of each that is not visible, and how many words head
-    themselves.
-
-    `present` (prompt word) has the words with a token; `heads` and `relations` have the shown words of all prompts, one
-    prompt after the other. What stands behind the query is `unseen` if that is 1, what stands before it if -1.
-    """
-    head_of, relation = (np.array(each, dtype=int) for each in (heads, relations))
-    start, stop, scored_from = shown.T
-    prompt = np.repeat(np.arange(len(shown)), stop - start)
-    word = np.arange(len(prompt)) - np.repeat(np.cumsum(stop - start) - (stop - start), stop - start)
-    measured, own = (head_of != ROOT) & (relation >= 0), head_of == word + start[prompt]
-    n_own = int((measured & own & (word >= (scored_from - start)[prompt])).sum())
-    asks = np.flatnonzero(measured & ~own)
-    prompt, dependent, column = prompt[asks], word[asks], 2 * relation[asks]
-    head = head_of[asks] - start[prompt]
-    prompt, column = np.tile(prompt, 2), np.concatenate([column, column + 1])
-    query, target = np.concatenate([dependent, head]), np.concatenate([head, dependent])
-
-    def has_token(at: np.ndarray) -> np.ndarray:
-        inside = (at >= 0) & (at < (stop - start)[prompt])
-        return inside & present[prompt, np.where(inside, at, 0)]
-
-    scored = has_token(query) & (query >= (scored_from - start)[prompt])
-    visible = has_token(target) & (unseen * (target - query) <= 0)
-    kept = scored & visible
-    return np.stack([prompt, query, target, column])[:, kept], column[scored & ~visible], n_own
 
 
 @dataclass(frozen=True)
@@ -262,19 +244,16 @@ class Choices:
     def _chance_of_tag(self) -> Float[Tensor, "item head"]:
         """How often each choice is right where the words of the target's tag, about as far away, change places."""
         items, chosen = self.items, self.kept.chosen
-        tags = torch.from_numpy(items.tags[1]).to(chosen.device)
-        low, high = self._bin_of_target(items)
-        sought = tags[items.prompt, items.target]
-        words = torch.arange(tags.shape[1], device=tags.device)
-        fits = (words >= low[:, None]) & (words <= high[:, None]) & (tags[items.prompt] == sought[:, None])
-        fits &= self.batch.pieces[items.prompt] > 0  # item word
-        among = fits.gather(1, chosen.clamp(min=0)) & (chosen >= 0)
-        return among.to(self.kept.mass) / fits.sum(1).clamp(min=1)[:, None]
+        _, tags = items.tags
+        fits = self._among(items, without_first=False)[1]
+        fits &= tags[items.prompt] == tags[items.prompt, items.target][:, None]  # item word
+        hits = fits.gather(1, chosen.clamp(min=0)) & (chosen >= 0)
+        return hits.to(self.kept.mass) / fits.sum(1).clamp(min=1)[:, None]
 
     def removed(self, sink: Sink) -> Judged:
         """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
-        several, first = self.batch.pieces[self.prompt, self.word] > 1, self.first_word[self.prompt] != NO_WORD
-        return self.kept.replaced(*self._judge(several | first, sink.scale))
+        many_rows, first = self.batch.pieces[self.prompt, self.word] > 1, self.first_word[self.prompt] != NO_WORD
+        return self.kept.replaced(*self._judge(many_rows | first, sink.scale))
 
     def lost(self, sink: Sink) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
         """Items of which a row keeps too little without the first position, and those whose target stood there."""
@@ -285,32 +264,40 @@ class Choices:
     def ruled(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
         """How often each rule is right: 0 or 1, or by chance."""
         items = self.items  # a one-hot row's highest word needs no search
-        found = [self._chance(without_first) if rule.looks is None else rule(items) == items.target for rule in rivals]
-        return torch.stack(found, 1).to(self.rows)
+        right = [self._chance(without_first) if rule.looks is None else rule(items) == items.target for rule in rivals]
+        return torch.stack(right, 1).to(self.rows)
 
     def _chance(self, without_first: bool) -> Float[Tensor, " item"]:
         """One in as many as there are other words to see."""
         batch, (prompt, query) = self.batch, (self.items.prompt, self.items.query)
-        seen = batch.rows.visible[prompt, batch.first_piece[prompt, query]].gather(1, batch.first_piece[prompt])
-        seen = seen & (batch.pieces[prompt] > 0)
-        word = torch.arange(seen.shape[1], device=seen.device)
+        visible = batch.rows.visible[prompt, batch.first_piece[prompt, query]].gather(1, batch.first_piece[prompt])
+        return 1 / (visible & self._among(self.items, without_first=without_first)[0]).sum(1).clamp(min=1)
+
+    def _among(
+        self, items: Items, *, without_first: bool
+    ) -> tuple[Bool[Tensor, "item word"], Bool[Tensor, "item word"], Int[Tensor, "item word"]]:
+        """The words that an item chooses among, those of them about as far away as the target, and all words' bins."""
+        pieces = self.batch.pieces[items.prompt]
+        words = torch.arange(pieces.shape[1], device=pieces.device)
+        candidates = (pieces > 0) & (words != items.query[:, None])
         if without_first:
-            seen &= (word != self.first_word[prompt, None]) | (batch.pieces[prompt] > 1)
-        return 1 / (seen & (word != query[:, None])).sum(1).clamp(min=1)
+            candidates &= (words != self.first_word[items.prompt, None]) | (pieces > 1)
+        bins = distance_bin(words - items.query[:, None])
+        return candidates, candidates & (bins == bins.gather(1, items.target[:, None])), bins
 
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"]]:
         """Attention from each piece of the words that ask to other words, and apart from it to the first position."""
         prompt, word_of = self.prompt[self.of], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
-        other = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
-        to_first = rows[..., 0] * other[:, :1]
-        other[:, 0] = False
-        rows *= other[:, None]
-        several = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
+        others = (word_of != NO_WORD)[prompt] & (word_of[prompt] != self.word[self.of, None])
+        to_first = rows[..., 0] * others[:, :1]
+        others[:, 0] = False
+        rows *= others[:, None]
+        in_pieces = (word_of != NO_WORD) & (self.batch.pieces.gather(1, word_of.clamp(min=0)) > 1)
         first = self.batch.first_piece.gather(1, word_of.clamp(min=0))
         ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
-            (columns,) = several[number].nonzero(as_tuple=True)
+            (columns,) = in_pieces[number].nonzero(as_tuple=True)
             into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
             added_up = rows[begin:end] @ into
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
@@ -335,59 +322,26 @@ class Choices:
     def _judged(
         self, pooled: Float[Tensor, "word head key"], at: Int[Tensor, " item"], items: Items, without_first: bool
     ) -> Judged:
-        found = selection.Highest.of(pooled)
+        found, first_piece = selection.Highest.of(pooled), self.batch.first_piece[items.prompt]
         highest = selection.Highest(found.score[at], found.at[at], found.tied[at])
-        target = pooled[at, :, self.batch.first_piece[items.prompt, items.target]]
+        target = pooled[at, :, first_piece.gather(1, items.target[:, None])[:, 0]]
         right = ((target == highest.score) & (target > 0)).to(target)
         chosen = self.batch.word_of.flatten()[items.prompt[:, None] * self.batch.word_of.shape[1] + highest.at]
-        low, high = self._bin_of_target(items)
-        in_bin = ((chosen >= low[:, None]) & (chosen <= high[:, None]) & (highest.score > 0)).to(target)
-        mean = in_bin / self._present(items.prompt, low, high, without_first).clamp(min=1)[:, None].to(target)
+        candidates, near, bins = self._among(items, without_first=without_first)
+        in_bin = (near.gather(1, chosen.clamp(min=0)) & (highest.score > 0)).to(target)
+        mean = in_bin / near.sum(1).clamp(min=1)[:, None].to(target)
+        variance = mean * (in_bin - mean)
+        item, head = highest.several()
+        if len(item):  # several words tie for the highest: the plain scorer
+            scores = pooled[at[item], head].gather(1, first_piece[item])[:, None]
+            correct = torch.arange(bins.shape[1], device=bins.device) == items.target[item, None]
+            masks = candidates[item], candidates[item] & correct
+            plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
+            for values, anew in zip((right, mean, variance), plain, strict=True):
+                values[item, head] = anew[:, 0]
         alone = (highest.score > 0) & ~highest.tied
         mass = highest.score / self.batch.pieces[items.prompt, items.query][:, None]  # a word's rows were added up
-        judged = Judged(right, mean, mean * (in_bin - mean), torch.where(alone, chosen, -1), mass)
-        item, head = highest.several()
-        return self._with_ties(judged, items, (item, head), pooled[at[item], head], without_first)
-
-    def _bin_of_target(self, items: Items) -> tuple[Int[Tensor, " item"], Int[Tensor, " item"]]:
-        """The first and last word that stand as far from the query as the target does, on its side."""
-        offset = items.target - items.query
-        least = 2 ** (distance_bin(offset).abs() - 1)
-        near, far = items.query + offset.sign() * least, items.query + offset.sign() * (2 * least - 1)
-        last = self.batch.pieces.shape[1] - 1
-        return torch.minimum(near, far).clamp(min=0), torch.maximum(near, far).clamp(max=last)
-
-    def _present(self, prompt: Tensor, low: Tensor, high: Tensor, without_first: bool) -> Int[Tensor, " item"]:
-        """How many of the words from `low` to `high` have a piece."""
-        present = self.batch.pieces > 0
-        if without_first:
-            only_first = self.batch.pieces.gather(1, self.first_word.clamp(min=0)[:, None]) == 1
-            words = torch.arange(present.shape[1], device=present.device)
-            present = present & ~((words == self.first_word[:, None]) & only_first)
-        before = torch.nn.functional.pad(present.long().cumsum(1), (1, 0))
-        return before[prompt, high + 1] - before[prompt, low]
-
-    def _with_ties(
-        self, judged: Judged, items: Items, where: tuple[Tensor, Tensor], rows: Float[Tensor, "row key"], without: bool
-    ) -> Judged:
-        """Rows in which several words tie for the highest are scored by the plain scorer."""
-        item, head = where
-        if not len(item):
-            return judged
-        some = items[item]
-        word_of = self.batch.word_of[some.prompt]
-        column = torch.arange(word_of.shape[1], device=word_of.device)
-        is_first = self.batch.first_piece[some.prompt].gather(1, word_of.clamp(min=0)) == column
-        candidates = (word_of != NO_WORD) & is_first & (word_of != some.query[:, None])
-        if without:
-            only_first = self.batch.pieces[some.prompt].gather(1, word_of.clamp(min=0)) == 1
-            candidates = candidates & ~((column == 0) & only_first)
-        correct = candidates & (word_of == some.target[:, None])
-        bins = distance_bin(word_of - some.query[:, None])
-        judged.right[item, head] = selection.accuracy(rows[:, None], candidates, correct)[:, 0]
-        mean, variance = nulls.choice(rows[:, None], candidates, correct, bins)
-        judged.mean[item, head], judged.variance[item, head] = mean[:, 0], variance[:, 0]
-        return judged
+        return Judged(right, mean, variance, torch.where(alone, chosen, -1), mass)
 
 
 class ChoiceTotals:
@@ -400,12 +354,12 @@ class ChoiceTotals:
 
     def read(self, choices: Choices, sink: str) -> None:
         """Add the items of a batch, without those that are lost to a head or to all."""
-        removed, taken = sink == "removed", choices.batch.sink
-        judged = choices.removed(taken) if removed else choices.kept
+        removed, sink_taken = sink == "removed", choices.batch.sink
+        judged = choices.removed(sink_taken) if removed else choices.kept
         rivals = choices.ruled(self.rivals, without_first=removed)
         counted, everywhere = torch.ones_like(judged.right), torch.ones_like(rivals)
         if removed:
-            rows, at_sink = choices.lost(taken)
+            rows, at_sink = choices.lost(sink_taken)
             everywhere *= ~at_sink[:, None]
             counted = (~rows & ~at_sink[:, None]).to(judged.right)
         columns = [judged.right * counted, rivals * everywhere, counted, everywhere]
@@ -413,6 +367,11 @@ class ChoiceTotals:
         items = choices.items
         row = choices.batch.groups.to(items.prompt)[items.prompt] * self.n_measures + items.column
         self.sums.index_add_(0, row.cpu(), torch.cat(columns, 1).cpu().double())
+
+    def scored(self, measures: Sequence[Measure], sink: Literal["kept", "removed"]) -> Scored:
+        """Totals over heads and rivals, with the heads' null."""
+        totals, null = self.finish()
+        return Scored(totals, measures, sink, [rival.name for rival in self.rivals], null=null)
 
     def finish(self) -> tuple[Totals, Null]:
         """Totals over heads and rivals, and the heads' null."""

@@ -93,15 +93,18 @@ class Records:
             return []
         names = [each.name for each in fields(Chosen)]
         columns = {name: torch.cat([getattr(part, name) for part in self.parts]).numpy() for name in names}
-        measure, found = columns.pop("measure"), []
-        for number, asked in enumerate(self.measures):
-            own = _Choices(tiers=self.tiers, itself=self.itself, **columns).of(measure == number)
-            chooses, reports = (own.of(own.groups % 2 == half) for half in (0, 1))
+        measure, tables = columns.pop("measure"), []
+        for number, of_measure in enumerate(self.measures):
+            choices = _Choices(tiers=self.tiers, itself=self.itself, **columns).of(measure == number)
+            chooses, reports = (choices.of(choices.groups % 2 == half) for half in (0, 1))
             if len(chooses.groups) and len(reports.groups):
                 where, _ = self.heads.columns(1)
-                about = {"measure": asked.name, "asked": len(own.groups) / (len(own.groups) + self.unseen[number])}
-                found.append(pd.DataFrame({**where, **about, **_rows(chooses, reports, seed)}))
-        return found
+                about = {
+                    "measure": of_measure.name,
+                    "asked": len(choices.groups) / (len(choices.groups) + self.unseen[number]),
+                }
+                tables.append(pd.DataFrame({**where, **about, **_rows(chooses, reports, seed)}))
+        return tables
 
 
 def followed(records: Sequence[Records], *beside: Any) -> Callable[..., pd.DataFrame] | None:
@@ -146,18 +149,18 @@ def rules_table(
     can be tested (30 items in 8 documents for either rival) and over all lifts, apart.
     """
     chosen = [row for each in records for row in each.rows(seed)]
-    found = [*chosen, *_lift_rows(records[0].heads, lifted, lifts, seed)]
-    if not found:
+    tables = [*chosen, *_lift_rows(records[0].heads, lifted, lifts, seed)]
+    if not tables:
         return pd.DataFrame(columns=RULE_COLUMNS)
-    table = pd.concat(found, ignore_index=True).reindex(columns=RULE_COLUMNS)
+    table = pd.concat(tables, ignore_index=True).reindex(columns=RULE_COLUMNS)
     fewest = table[["n_differ", "own_n_differ"]].min(axis=1), table[["documents", "own_documents"]].min(axis=1)
     p = table[["p", "own_p", "p_chance", "margin_p"]].max(axis=1).astype(float)
     low = table[["ci_low", "own_low", "margin_low"]].min(axis=1)
     tested = ((fewest[0] >= FEWEST_ITEMS) & (fewest[1] >= FEWEST_DOCUMENTS) & p.notna()).to_numpy()
     of_tags = (table["rival"] == OTHERS).to_numpy()
     q = np.full(len(table), np.nan)
-    for some in (tested & ~of_tags, tested & of_tags):  # the many lifts that differ would ease the bar of relations
-        q[some] = benjamini_hochberg(p.to_numpy()[some])
+    for family in (tested & ~of_tags, tested & of_tags):  # the many lifts that differ would ease the bar of relations
+        q[family] = benjamini_hochberg(p.to_numpy()[family])
     enough = table["difference"].where(of_tags, table["margin"]) >= NOTABLE
     larger = ((low > 0) & enough).to_numpy()
     verdict = np.where(tested, np.where((q < DISCOVERY) & larger, BEATS, FAILS), UNTESTED)
@@ -184,35 +187,35 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
     if lifts is None or not measures:
         return []
     half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)
-    own, others = half.finish(), half.of_other_queries()
-    parts = [each.flatten(1).numpy() for each in (own.scores, own.weights, others.scores, others.weights)]
-    found = estimate(*parts, seed=seed)
+    lift_totals, others = half.finish(), half.of_other_queries()
+    parts = [
+        each.flatten(1).numpy() for each in (lift_totals.scores, lift_totals.weights, others.scores, others.weights)
+    ]
+    result = estimate(*parts, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         beyond = [(observed - expected) / expected.sum(0) for observed, expected in (parts[2:], parts[:2])]
     shared = estimate(*beyond, present=parts[1] != 0, seed=seed)
-    where, at = heads.columns(len(measures))
-    n, documents = own.rows.sum(0).flatten().round(), (own.rows > 0).sum(0).flatten()
+    where, column = heads.columns(len(measures))
+    n, documents = lift_totals.rows.sum(0).flatten().round(), (lift_totals.rows > 0).sum(0).flatten()
     table = pd.DataFrame(
         {
             **where,
-            "measure": [measures[each].name for each in at],
-            "value": found.value,
+            "measure": [measures[each].name for each in column],
+            "value": result.value,
             "n": n.numpy().astype(int),
             "rival": OTHERS,
-            "rival_value": found.baseline,
+            "rival_value": result.baseline,
             "n_differ": n.numpy().astype(int),
             "documents": documents.numpy(),
-            "difference": found.gain,
-            "ci_low": found.low,
-            "ci_high": found.high,
-            "p": found.p,
-            "predicts": shared.value,
-            "predicts_low": shared.low,
-            "predicts_high": shared.high,
+            "difference": result.gain,
+            "ci_low": result.low,
+            "ci_high": result.high,
+            "p": result.p,
+            **_interval(shared, "predicts"),
         }
     )
-    kept = table.loc[(table["n"] > 0) & table["value"].notna()]
-    return [kept] if len(kept) else []
+    with_value = table.loc[(table["n"] > 0) & table["value"].notna()]
+    return [with_value] if len(with_value) else []
 
 
 @dataclass(frozen=True)
@@ -264,26 +267,21 @@ def _rows(chooses: _Choices, reports: _Choices, seed: int) -> dict[str, object]:
     n_heads = reports.chosen.shape[1]
     best = int(chooses.sought.mean(0).argmax())
     chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
-    rival, own = _against(reports, np.full(n_heads, best), seed), _against(reports, chooses.predicted.argmax(0), seed)
+    rival, by_head = (
+        _against(reports, np.full(n_heads, best), seed),
+        _against(reports, chooses.predicted.argmax(0), seed),
+    )
     more = reports.right.astype(float) - reports.hits[:, [best]]
     margin = reports.over_groups(more, np.ones_like(more), seed)
     return {
         "value": reports.right.mean(0),
         "n": len(reports.groups),
         "rival_value": float(reports.hits[:, best].mean()),
-        "margin": margin.value,
-        "margin_low": margin.low,
-        "margin_high": margin.high,
+        **_interval(margin, "margin"),
         "margin_p": margin.p,
         "choosing_margin": chosen_by,
         **rival,
-        "own_rival": own["rival"],
-        "own_n_differ": own["n_differ"],
-        "own_documents": own["documents"],
-        "own_difference": own["difference"],
-        "own_low": own["ci_low"],
-        "own_high": own["ci_high"],
-        "own_p": own["p"],
+        **{f"own_{name.removeprefix('ci_')}": values for name, values in by_head.items() if not name.endswith("share")},
         **_beyond_chance(reports, seed),
         **_followed(chooses, reports, seed),
     }
@@ -293,7 +291,7 @@ def _against(items: _Choices, rule: np.ndarray, seed: int) -> dict[str, np.ndarr
     """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
     differ = ~items.sought[:, rule]  # item head
     right, theirs = items.right, items.chosen == items.rules[:, rule]
-    found = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
+    difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
     return {
@@ -302,19 +300,22 @@ def _against(items: _Choices, rule: np.ndarray, seed: int) -> dict[str, np.ndarr
         "documents": np.array([len(np.unique(items.groups[own])) for own in differ.T]),
         "target_share": shares[0],
         "rival_share": shares[1],
-        "difference": found.value,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "p": found.p,
+        **_interval(difference, "difference", "ci"),
+        "p": difference.p,
     }
+
+
+def _interval(found: Estimate, name: str, prefix: str = "") -> dict[str, np.ndarray]:
+    """A mean with both ends."""
+    return {name: found.value, f"{prefix or name}_low": found.low, f"{prefix or name}_high": found.high}
 
 
 def _beyond_chance(items: _Choices, seed: int) -> dict[str, np.ndarray]:
     """Whether each head is right more often than any word of the tag at about the distance would be."""
     beyond = items.right - items.chance.astype(float)
-    found = items.over_groups(beyond, np.ones_like(beyond), seed)
+    result = items.over_groups(beyond, np.ones_like(beyond), seed)
     said = (np.abs(beyond) > _ROUNDING).any(0)
-    return {"chance": items.right.mean(0) - beyond.mean(0), "p_chance": np.where(said, found.p, np.nan)}
+    return {"chance": items.right.mean(0) - beyond.mean(0), "p_chance": np.where(said, result.p, np.nan)}
 
 
 def _followed(chooses: _Choices, items: _Choices, seed: int) -> dict[str, object]:
@@ -324,17 +325,15 @@ def _followed(chooses: _Choices, items: _Choices, seed: int) -> dict[str, object
     tiers = [*np.split(chooses.predicted, ends[:-1]), right[None]]
     leaders = np.stack([tier.max(0) for tier in tiers])
     level = (leaders >= leaders.max(0) - AS_GOOD).argmax(0)
-    at = [int(tiers[own][:, head].argmax()) for head, own in enumerate(level)]
-    of = [int(ends[own - 1]) * bool(own) + column for own, column in zip(level, at, strict=True)]
+    best_in_tier = [int(tiers[own][:, head].argmax()) for head, own in enumerate(level)]
+    of = [int(ends[own - 1]) * bool(own) + column for own, column in zip(level, best_in_tier, strict=True)]
     follows = np.stack([_followed_by(items, rule, head) for head, rule in enumerate(of)], 1)
     weight = items.mass.astype(float).mean(0)
-    found = items.over_groups(follows.astype(float), items.chose.astype(float), seed)
-    held = (found.low >= PREDICTED) & (weight >= MASS)
+    predicted = items.over_groups(follows.astype(float), items.chose.astype(float), seed)
+    held = (predicted.low >= PREDICTED) & (weight >= MASS)
     return {
         "rule": np.where(held, np.append(items.names, items.itself)[of], NO_RULE),
-        "predicts": found.value,
-        "predicts_low": found.low,
-        "predicts_high": found.high,
+        **_interval(predicted, "predicts"),
         "mass": weight,
     }
 

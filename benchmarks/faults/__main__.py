@@ -25,33 +25,33 @@ def main() -> None:
     parser.add_argument("--disks", type=int, default=20, help="full disks")
     parser.add_argument("--races", type=int, default=20, help="pairs of writers at once")
     parser.add_argument("--only", choices=("damage", "stops"), help="one half alone")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     _row(_HEAD)
     _row(["---"] * len(_HEAD))
-    if asked.only != "damage":  # before the readers: memory is bounded there
-        _told("trainings killed, and gone on with", stops.kills_of_trainings(asked.kills))
-        _told("runs killed while they replace another", stops.kills_of_runs(asked.kills))
-        _told("full disks, in trainings and runs", stops.full_disks(asked.disks))
-        _told("two runs written to one directory at once", stops.races(asked.races))
-    if asked.only != "stops":
+    if options.only != "damage":  # before the readers: memory is bounded there
+        _told("trainings killed, and gone on with", stops.kills_of_trainings(options.kills))
+        _told("runs killed while they replace another", stops.kills_of_runs(options.kills))
+        _told("full disks, in trainings and runs", stops.full_disks(options.disks))
+        _told("two runs written to one directory at once", stops.races(options.races))
+    if options.only != "stops":
         for name in READERS:
-            _told(f"damaged: {name}", _damage(name, asked.files))
+            _told(f"damaged: {name}", _damage(name, options.files))
 
 
 def _damage(name: str, count: int) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed, each in outcomes(name, range(count)):
-        if each.kind == FAULT and not found[stops.TRACED]:
+        if each.kind == FAULT and not counts[stops.TRACED]:
             print(f"{name}, seed {seed}: {each.said}", file=sys.stderr)
-        found[{READ: stops.SURVIVED, REFUSED: stops.REFUSED}.get(each.kind, stops.TRACED)] += 1
-    return found
+        counts[{READ: stops.SURVIVED, REFUSED: stops.REFUSED}.get(each.kind, stops.TRACED)] += 1
+    return counts
 
 
-def _told(fault: str, found: Counter[str]) -> None:
-    bad = sum(found[kind] for kind in (stops.LOST, stops.HUNG, stops.TRACED))
+def _told(fault: str, counts: Counter[str]) -> None:
+    bad = sum(counts[kind] for kind in (stops.LOST, stops.HUNG, stops.TRACED))
     if bad:
-        print(f"{fault}: {dict(found)}", file=sys.stderr)
-    _row([fault, *(f"{n:,}" for n in (found.total(), found[stops.SURVIVED], found[stops.REFUSED], bad))])
+        print(f"{fault}: {dict(counts)}", file=sys.stderr)
+    _row([fault, *(f"{n:,}" for n in (counts.total(), counts[stops.SURVIVED], counts[stops.REFUSED], bad))])
 
 
 def _row(cells: list[str] | tuple[str, ...]) -> None:

@@ -31,19 +31,19 @@ def mutated(content: bytes, seed: int) -> bytes:
 
 def flipped(content: bytes, draw: Draw) -> bytes:
     """Some bytes are others; half of the time within the first quarter, where headers are."""
-    found = bytearray(content)
-    end = len(found) if draw.random() < 0.5 else len(found) // 4
+    changed = bytearray(content)
+    end = len(changed) if draw.random() < 0.5 else len(changed) // 4
     for _ in range(draw.choice((1, 1, 2, 8, 40)) if end else 0):
-        found[draw.randrange(end)] = draw.randrange(256)
-    return bytes(found)
+        changed[draw.randrange(end)] = draw.randrange(256)
+    return bytes(changed)
 
 
 def one_bit(content: bytes, draw: Draw) -> bytes:
     """One bit is another."""
-    found = bytearray(content)
-    if found:
-        found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
-    return bytes(found)
+    changed = bytearray(content)
+    if changed:
+        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
 
 
 def cut_short(content: bytes, draw: Draw) -> bytes:
@@ -97,10 +97,10 @@ def with_something_between(content: bytes, draw: Draw) -> bytes:
 
 def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
     """Two words, columns or values have changed places."""
-    found = list(_FIELD.finditer(content))
-    if len(found) < 2:
+    fields = list(_FIELD.finditer(content))
+    if len(fields) < 2:
         return content
-    one, other = sorted(draw.sample(found, 2), key=lambda match: match.start())
+    one, other = sorted(draw.sample(fields, 2), key=lambda match: match.start())
     between = content[one.end() : other.start()]
     return content[: one.start()] + other[0] + between + one[0] + content[other.end() :]
 
@@ -132,8 +132,8 @@ def _span(content: bytes, draw: Draw) -> tuple[int, int]:
 
 
 def _replaced(pattern: re.Pattern[bytes], content: bytes, draw: Draw) -> bytes:
-    found = list(pattern.finditer(content))
-    if not found:
+    matches = list(pattern.finditer(content))
+    if not matches:
         return content
-    match = draw.choice(found)
+    match = draw.choice(matches)
     return content[: match.start()] + draw.choice(HOSTILE) + content[match.end() :]

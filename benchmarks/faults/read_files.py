@@ -4,6 +4,7 @@ A reader raises where what it was given is refused, and where what it gives cann
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from models.recipes import read as read_recipe
 from models.recipes.pair_sources import Paired
 from models.recipes.text_sources import Generated, Kept, Text
 
+SAMPLES = Path(__file__).parent / "samples"
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -38,120 +41,6 @@ class Reader:
     make: Callable[[Path], object]
     read: Callable[[Path], object]
     writes: bool = False  # whether to read it changes other files, which are to be good ones the next time
-
-
-def _word(number: int, form: str, tag: str, head: int, relation: str, misc: str = "_") -> str:
-    return f"{number}\t{form}\t{form.lower()}\t{tag}\tX\tNumber=Sing|Case=Nom\t{head}\t{relation}\t_\t{misc}"
-
-
-_CONLLU = "\n".join(
-    (
-        *("# newdoc id = weblog-1", "# sent_id = weblog-1-0001", "# text = The cat didn't sleep."),
-        *(_word(1, "The", "DET", 2, "det"), _word(2, "cat", "NOUN", 5, "nsubj")),
-        "3-4\tdidn't\t_\t_\t_\t_\t_\t_\t_\t_",
-        *(_word(3, "did", "AUX", 5, "aux"), _word(4, "n't", "PART", 5, "advmod")),
-        *(_word(5, "sleep", "VERB", 0, "root", "SpaceAfter=No"), "5.1\tit\tit\tPRON\t_\t_\t_\t_\t5:obj\t_"),
-        *(_word(6, ".", "PUNCT", 5, "punct"), "", "# sent_id = weblog-1-0002"),
-        *(_word(1, "Dogs", "NOUN", 2, "nsubj"), _word(2, "bark", "VERB", 0, "root"), "", ""),
-    )
-)
-_GUM = (
-    "\n".join(
-        (
-            *("# newdoc id = GUM_news_one", "# global.Entity = GRP-etype-infstat-minspan-link-identity"),
-            *("# sent_id = GUM_news_one-1", "# text = Ann saw Bob and his dog"),
-            *(_word(1, "Ann", "PROPN", 2, "nsubj", "Entity=(1-person-new-1-sgl)"), _word(2, "saw", "VERB", 0, "root")),
-            _word(3, "Bob", "PROPN", 2, "obj", "Entity=(2-person-new-1,4-coref(3-person[1/2]-new-1-coref)"),
-            *(_word(4, "and", "CCONJ", 6, "cc"), _word(5, "his", "PRON", 6, "nmod:poss", "Entity=(4-animal-new-2(3)")),
-            *(_word(6, "dog", "NOUN", 3, "conj", "SpaceAfter=No|Entity=4)2)"), "", ""),
-        )
-    )
-    .replace("(3-person[1/2]-new-1-coref)", "(3[1/2]-person-new-1-coref3[1/2])")
-    .replace("(3)", "(3[2/2]-person)")
-)
-_LITBANK = "\n".join(
-    (
-        "#begin document (105_persuasion); part 0",
-        *(
-            "\t".join(("105_persuasion", "0", str(at), word, *"-" * 8, chain))
-            for at, (word, chain) in enumerate(
-                (("Sir", "(3"), ("Walter", "3)"), ("saw", "_"), ("his", "(4|(3)"), ("house", "4)"), (".", "_"))
-            )
-        ),
-        *("", "\t".join(("105_persuasion", "0", "0", "He", *"-" * 8, "(3)")), "#end document", ""),
-    )
-)
-_GAP_COLUMNS = [
-    "ID",
-    "Text",
-    "Pronoun",
-    "Pronoun-offset",
-    "A",
-    "A-offset",
-    "A-coref",
-    "B",
-    "B-offset",
-    "B-coref",
-    "URL",
-]
-_GAP_ROW = ("Ann met Eve before she left.", "she", "19", "Ann", "0", "TRUE", "Eve", "8", "FALSE")
-_GAP = "".join(
-    "\t".join(row) + "\n"
-    for row in (
-        _GAP_COLUMNS,
-        *((f"development-{at}", *_GAP_ROW, f"http://en.wikipedia.org/wiki/Page_{at}") for at in (1, 2, 3)),
-    )
-)
-_WINOBIAS = (
-    "1 [The developer] argued with the designer because [she] did not like the design.\n"
-    "2 The developer argued with [the designer] because [his] idea cannot be implemented.\n"
-    "3 [The mechanic] greeted the receptionist because [he] was standing in front of the door.\n"
-    "4 The mechanic greeted [the receptionist] because [she] was in a good mood.\n"
-)
-_WINOGENDER = (
-    "sentid\tsentence\n"
-    "technician.customer.1.male.txt\tThe technician told the customer that he could pay with cash.\n"
-    "technician.someone.0.female.txt\tThe technician told someone that she had finished.\n"
-)
-_TEMPLATES = (
-    "occupation(0)\tother-participant(1)\tanswer\tsentence\n"
-    "technician\tcustomer\t1\tThe $OCCUPATION told the $PARTICIPANT that $NOM_PRONOUN could pay with cash.\n"
-)
-_PLAIN = "Call me Ishmael. Some years ago,\nnever mind how long.\n\nThere is a “damp” November in my soul.\n"
-_PAIRED = "word\tphonemes\ncat\tK AE1 T\ndog\tD AO1 G\nbird\tB ER1 D\nfish\tF IH1 SH\n"
-_PAIRS_CSV = 'clean,corrupt,answer,wrong,position:name\n"The king, tired","The queen, tired",he,she,1\n"A","B",c,d,A\n'
-_RECIPE = """[model]
-kind = "decoder"
-n_layers = 1
-d_model = 8
-n_heads = 2
-d_mlp = 8
-n_ctx = 16
-norm = "RMSNorm"
-positions = { kind = "Rotary", base = 10_000.0 }
-initial = "unit"
-[tokenizer]
-d_vocab = 300
-[data.tales]
-kind = "generated"
-name = "tales"
-count = 20
-held_out = 0.05
-[data.repeats]
-kind = "repeats"
-[training]
-seed = 0
-learning_rate = 2e-3
-warmup = 2
-snapshot_at = [1, 4]
-[[phases]]
-steps = 4
-rows = 2
-row = 16
-[phases.mix]
-tales = 0.5
-repeats = 0.5
-"""
 
 
 def check(text: AnnotatedText) -> None:
@@ -172,13 +61,18 @@ def check(text: AnnotatedText) -> None:
     assert all(0 <= start < n_words for start in text.sentence_starts or ()), "a sentence outside the text"
 
 
-def _corpus(name: str, content: str, *kinds: str) -> Reader:
+def _copies(name: str) -> Callable[[Path], object]:
+    """Puts the sample of this name there."""
+    return lambda folder: shutil.copy(SAMPLES / name, folder)
+
+
+def _corpus(name: str, *kinds: str) -> Reader:
     def read(folder: Path) -> None:
-        for spec in kinds or (f"{folder / name}",):
+        for spec in kinds:
             for text in corpora.read(spec.replace("PATH", str(folder / name))):
                 check(text)
 
-    return Reader(name, lambda folder: (folder / name).write_text(content, "utf-8"), read)
+    return Reader(name, _copies(name), read)
 
 
 def tokenizer() -> Tokenizer:
@@ -207,9 +101,9 @@ def model() -> Transformer:
         mlp=Gated("silu"),
         attention_bias=False,
     )
-    made = Transformer(TransformerConfig(decoder=stack, output="untied"), tokenizer())
-    initialise(made, 0)
-    return made
+    transformer = Transformer(TransformerConfig(decoder=stack, output="untied"), tokenizer())
+    initialise(transformer, 0)
+    return transformer
 
 
 def _sharded(folder: Path) -> None:
@@ -225,10 +119,10 @@ def _sharded(folder: Path) -> None:
 
 
 def _loaded(folder: Path) -> None:
-    found = load(folder)
-    check_finite(found)
-    if found.tokenizer is not None:
-        found.tokenizer.encode("w1 w2")
+    loaded = load(folder)
+    check_finite(loaded)
+    if loaded.tokenizer is not None:
+        loaded.tokenizer.encode("w1 w2")
 
 
 _TABLE = pd.DataFrame({"layer": [0, 1], "head": [1, 0], "measure": ["previous-token", "offset:-2"], "n": [3, 4]})
@@ -247,11 +141,11 @@ def _write_run(folder: Path) -> None:
 
 
 def _run_read(folder: Path) -> None:
-    found = runs.read(folder / "run")
-    repr(found)
-    for name in found.tables:
-        pd.testing.assert_frame_equal(found.table(name), _TABLE)
-    joined = runs.join([found])
+    run = runs.read(folder / "run")
+    repr(run)
+    for name in run.tables:
+        pd.testing.assert_frame_equal(run.table(name), _TABLE)
+    joined = runs.join([run])
     joined.about()
     for name in joined.tables:
         joined.table(name)
@@ -272,10 +166,10 @@ _FACTS = {"step": 3, "made_of": {"tokenizer": "abc"}}
 
 def _same_state(folder: Path) -> None:
     """A state is as it was written, or refused."""
-    found = state.read(folder / state.FILE)
-    assert dict(found.facts) == _FACTS, "other facts than were written"
-    assert found.tensors.keys() == _TENSORS.keys(), "other tensors than were written"
-    assert all(torch.equal(found.tensors[name], value) for name, value in _TENSORS.items()), "other numbers"
+    kept = state.read(folder / state.FILE)
+    assert dict(kept.facts) == _FACTS, "other facts than were written"
+    assert kept.tensors.keys() == _TENSORS.keys(), "other tensors than were written"
+    assert all(torch.equal(kept.tensors[name], value) for name, value in _TENSORS.items()), "other numbers"
 
 
 _DOCUMENTS = [token_arrays.Document("one", "w1 w2 w3 w4 " * 20), token_arrays.Document("two", "w5 w6 " * 9)]
@@ -283,10 +177,10 @@ _DOCUMENTS = [token_arrays.Document("one", "w1 w2 w3 w4 " * 20), token_arrays.Do
 
 def _same_tokens(folder: Path) -> None:
     """An array is used as it was written, or made anew."""
-    found = token_arrays.tokenize(_DOCUMENTS, tokenizer(), folder / "text.tokens", "these")
+    array = token_arrays.tokenize(_DOCUMENTS, tokenizer(), folder / "text.tokens", "these")
     expected = [id for each in _DOCUMENTS for id in (0, *(1 + int(word[1:]) + 1 for word in each.text.split()))]
-    assert found.tokens.tolist() == expected, "other tokens than the text's"
-    assert list(found.names) == ["one", "two"], "other names than the texts'"
+    assert array.tokens.tolist() == expected, "other tokens than the text's"
+    assert list(array.names) == ["one", "two"], "other names than the texts'"
 
 
 def _record(folder: Path) -> None:
@@ -295,25 +189,21 @@ def _record(folder: Path) -> None:
 
 
 def _texts(folder: Path) -> None:
-    kind = Text(str(folder / "novel.txt"))
+    kind = Text(str(folder / "plain.txt"))
     kind.digest()
     for held_out in (False, True):
         assert all(isinstance(each.text, str) for each in kind.documents(held_out=held_out))
 
 
 def _paired(folder: Path) -> None:
-    Paired(str(folder / "pairs.tsv"), held_out=0.0).digest()
+    Paired(str(folder / "paired-words.tsv"), held_out=0.0).digest()
 
 
 def _same_texts(folder: Path) -> None:
     """Generated texts are as they were written, or refused; they are written where there are none."""
     source = Generated("stories", 3, seed=1)
-    found = [each.text for each in Kept(source, folder / "stories.texts").documents(held_out=False)]
-    assert found == [each.text for each in source.every()], "other texts than were written"
-
-
-def _writes(name: str, content: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_text(content, "utf-8")
+    texts = [each.text for each in Kept(source, folder / "stories.texts").documents(held_out=False)]
+    assert texts == [each.text for each in source.every()], "other texts than were written"
 
 
 def _model(file: str, make: Callable[[Path], object] = lambda folder: save(model(), folder, "llama")) -> Reader:
@@ -321,21 +211,19 @@ def _model(file: str, make: Callable[[Path], object] = lambda folder: save(model
 
 
 READERS: Mapping[str, Reader] = {
-    "CoNLL-U": _corpus("ewt.conllu", _CONLLU, "PATH", "conllu:PATH"),
-    "GUM": _corpus("gum.conllu", _GUM, "PATH", "gum:PATH"),
-    "LitBank": _corpus("persuasion.conll", _LITBANK, "PATH", "litbank:PATH"),
-    "GAP": _corpus("gap-development.tsv", _GAP, "PATH", "gap:PATH"),
-    "WinoBias": _corpus("pro_stereotyped_type1.txt.dev", _WINOBIAS, "PATH", "winobias:PATH"),
-    "Winogender": _corpus("all_sentences.tsv", _WINOGENDER, "PATH", "winogender:PATH"),
-    "Winogender's templates": _corpus("templates.tsv", _TEMPLATES, "winogender:PATH"),
-    "two columns": _corpus("paired-words.tsv", _PAIRED, "PATH", "paired:PATH"),
-    "plain text": _corpus("plain.txt", _PLAIN, "text:PATH", "lines:PATH"),
-    "pairs to patch": Reader(
-        "pairs.csv", _writes("pairs.csv", _PAIRS_CSV), lambda folder: read_columns(folder / "pairs.csv")
-    ),
+    "CoNLL-U": _corpus("ewt.conllu", "PATH", "conllu:PATH"),
+    "GUM": _corpus("gum.conllu", "PATH", "gum:PATH"),
+    "LitBank": _corpus("persuasion.conll", "PATH", "litbank:PATH"),
+    "GAP": _corpus("gap-development.tsv", "PATH", "gap:PATH"),
+    "WinoBias": _corpus("pro_stereotyped_type1.txt.dev", "PATH", "winobias:PATH"),
+    "Winogender": _corpus("all_sentences.tsv", "PATH", "winogender:PATH"),
+    "Winogender's templates": _corpus("templates.tsv", "winogender:PATH"),
+    "two columns": _corpus("paired-words.tsv", "PATH", "paired:PATH"),
+    "plain text": _corpus("plain.txt", "text:PATH", "lines:PATH"),
+    "pairs to patch": Reader("pairs.csv", _copies("pairs.csv"), lambda folder: read_columns(folder / "pairs.csv")),
     "recipe": Reader(
         "recipe.toml",
-        _writes("recipe.toml", _RECIPE),
+        _copies("recipe.toml"),
         lambda folder: read_recipe(folder / "recipe.toml", {"phases.0.steps": 3}).resolved(),
     ),
     "config.json": _model("config.json"),
@@ -353,7 +241,7 @@ READERS: Mapping[str, Reader] = {
     "note of a token array": Reader("text.tokens.json", _same_tokens, _same_tokens, writes=True),
     "generated texts": Reader("stories.texts", _same_texts, _same_texts),
     "metrics of a training": Reader(record.METRICS, _record, record.read),
-    "training text": Reader("novel.txt", _writes("novel.txt", _PLAIN), _texts),
-    "training pairs": Reader("pairs.tsv", _writes("pairs.tsv", _PAIRED), _paired),
+    "training text": Reader("plain.txt", _copies("plain.txt"), _texts),
+    "training pairs": Reader("paired-words.tsv", _copies("paired-words.tsv"), _paired),
 }
 """Every kind of file that is read back or comes from others, by what it is called on a page."""

@@ -72,43 +72,43 @@ def _save(trained: Transformer, directory: Path) -> None:
 
 def kills_of_trainings(count: int) -> Counter[str]:
     """Kill a training at random moments, and go on until it has ended; its weights are those of one never killed."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as kept:
         whole = Path(kept) / "whole"
         training(whole)
         expected = state.read(whole / state.FILE).tensors
         for run in range(10 * count):
-            if found.total() >= count:
+            if counts.total() >= count:
                 break
             out, kills = Path(kept) / f"run-{run}", 0
             while (code := _killed(lambda out=out: training(out), draw.uniform(0, 0.6))) == -signal.SIGKILL:
                 kills += 1
             whole_weights = code == _DONE and _same_weights(out, expected)
-            found[_verdict(code, whole=whole_weights)] += max(kills, code != _DONE)
-    return found
+            counts[_verdict(code, whole=whole_weights)] += max(kills, code != _DONE)
+    return counts
 
 
 def kills_of_runs(count: int) -> Counter[str]:
     """Kill what writes a run over another's at random moments; the next run puts it right, and stands whole."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     draw = random.Random(1)
     with tempfile.TemporaryDirectory() as kept:
         out = Path(kept) / "run"
         write_run(out, 0)
         for number in range(1, 20 * count):
-            if found.total() >= count:
+            if counts.total() >= count:
                 break
             code = _killed(lambda number=number: write_run(out, number), draw.uniform(0, 0.03))
             again = ended(fork(lambda number=number: write_run(out, number)))
             if code == -signal.SIGKILL:
-                found[_verdict(again, whole=number_of(out) == number)] += 1
-    return found
+                counts[_verdict(again, whole=number_of(out) == number)] += 1
+    return counts
 
 
 def full_disks(count: int) -> Counter[str]:
     """Let no file grow beyond some size, as on a full disk; what stood before stands, and a training can go on."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     draw = random.Random(2)
     with tempfile.TemporaryDirectory() as kept:
         whole = Path(kept) / "whole"
@@ -118,19 +118,19 @@ def full_disks(count: int) -> Counter[str]:
             out = Path(kept) / f"training-{number}"
             code = ended(fork(lambda out=out: _within(draw.randrange(100, 9_000), lambda: training(out))))
             again = ended(fork(lambda out=out: training(out)))
-            found[_refusal(code, whole=again == 0 and _same_weights(out, expected))] += 1
+            counts[_refusal(code, whole=again == 0 and _same_weights(out, expected))] += 1
         out = Path(kept) / "run"
         write_run(out, -1)
         for number in range(count - count // 2):
             code = ended(fork(lambda number=number: _within(draw.randrange(10, 3_000), lambda: write_run(out, number))))
             swept = not any(name.startswith(".") for name in os.listdir(kept))
-            found[_refusal(code, whole=number_of(out) == -1 and swept)] += 1
-    return found
+            counts[_refusal(code, whole=number_of(out) == -1 and swept)] += 1
+    return counts
 
 
 def races(count: int) -> Counter[str]:
     """Two write one directory at once: what one of them wrote stands whole, and the other is told."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     draw = random.Random(3)
     with tempfile.TemporaryDirectory() as kept:
         out = Path(kept) / "run"
@@ -140,9 +140,9 @@ def races(count: int) -> Counter[str]:
             wrote = {2 * number + at for at, code in enumerate(codes) if code == _DONE}
             whole = number_of(out) in wrote
             bad = next((code for code in codes if code not in (_DONE, _REFUSED)), None)
-            found[_verdict(_DONE if bad is None else bad, whole=whole)] += 1
+            counts[_verdict(_DONE if bad is None else bad, whole=whole)] += 1
             time.sleep(draw.uniform(0, 0.01))
-    return found
+    return counts
 
 
 def write_run(out: Path, number: int) -> None:
@@ -157,8 +157,8 @@ def write_run(out: Path, number: int) -> None:
 def number_of(out: Path) -> int | None:
     """The number that all tables of a run and its record hold; None where they are not of one run."""
     try:
-        found = runs.read(out)
-        numbers = {found.facts["number"], *(int(each) for name in found.tables for each in found.table(name)["number"])}
+        run = runs.read(out)
+        numbers = {run.facts["number"], *(int(each) for name in run.tables for each in run.table(name)["number"])}
     except (InputError, KeyError):
         return None
     return numbers.pop() if len(numbers) == 1 else None
@@ -181,10 +181,10 @@ def _within(most: int, work: Callable[[], object]) -> None:
 
 def _same_weights(out: Path, expected: dict[str, torch.Tensor]) -> bool:
     try:
-        found = state.read(out / state.FILE).tensors
+        tensors = state.read(out / state.FILE).tensors
     except InputError:
         return False
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    return tensors.keys() == expected.keys() and all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
 def _verdict(code: int, whole: bool) -> str:

@@ -49,7 +49,7 @@ class Linked(Lexicon):
         """The classes that planted heads read, and each code's part of some."""
         names = (*self.masculine, *self.feminine)
         he, she = (tuple(each for form in forms for each in SPELLINGS[form]) for forms in FORMS.values())
-        found: dict[str, tuple[str, ...]] = {
+        directions: dict[str, tuple[str, ...]] = {
             "word": self.vocabulary,
             "noun": (*self.animals, *self.things),
             "thing": self.things,
@@ -67,7 +67,7 @@ class Linked(Lexicon):
         classes = {"verb": self.verbs, "thing": self.things, "man": self.masculine, "woman": self.feminine}
         classes |= {"male": he, "female": she}  # their spellings come in the order of the codes
         coded = {f"{name} {code}": self.coded(words, code) for name, words in classes.items() for code in range(CODES)}
-        return found | coded
+        return directions | coded
 
 
 def clauses(lexicon: Linked, count: int, seed: int = 0, *, length: int = 4) -> list[AnnotatedText]:

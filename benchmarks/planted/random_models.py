@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from benchmarks.planted.planted_texts import Lexicon
 from interp import InputError, Transformer
@@ -22,6 +22,7 @@ from models.planted.slots import Plan
 
 Form = Literal["decoder", "encoder", "grouped"]  # grouped: a decoder whose heads share keys and values
 FORMS: tuple[Form, ...] = get_args(Form)
+Norm = LayerNorm | RMSNorm | NoNorm
 _SYNTAX, _REFERENCE = "relation:", "antecedent"
 _ANYTHING = ""
 
@@ -163,7 +164,7 @@ def compose(
     form: Form = "decoder",
     n_layers: int | None = None,
     n_heads: int | None = None,
-    norm: LayerNorm | RMSNorm | NoNorm | None = None,
+    norm: Norm | None = None,
     behaviours: Sequence[str] | None = None,
     noise: float = 0.05,
     n_ctx: int = 64,
@@ -197,23 +198,23 @@ def compose(
     names = _drawn(rng, n_layers, n_heads) if behaviours is None else list(behaviours)
     chosen = [_make(name, rng, form != "encoder") for name in names]
     cells = _place(chosen, rng, n_layers, n_heads)
-    placed = [
-        Placed(layer, head, cells.get((layer, head)) or _noise(rng, noise))
-        for layer in range(n_layers)
-        for head in range(n_heads)
-    ]
-    layers = [[each.behaviour.plan for each in placed if each.layer == layer] for layer in range(n_layers)]
+    layers = [[cells.get((layer, head)) or _noise(rng, noise) for head in range(n_heads)] for layer in range(n_layers)]
+    return built(lexicon, layers, form, norm, n_ctx=n_ctx, n_kv_heads=n_kv_heads)
+
+
+def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, norm: Norm, **sizes: Any) -> Composed:
+    """The planted model of these heads, layer by layer."""
     planted = Planted(
         lexicon.vocabulary,
-        layers,
-        n_ctx,
+        [[behaviour.plan for behaviour in layer] for layer in layers],
         causal=form != "encoder",
         start="<s>",
         directions=lexicon.directions,
-        n_kv_heads=n_kv_heads,
         norm=norm,
+        **sizes,
     )
-    return Composed(planted.build(), lexicon, tuple(placed))
+    places = [Placed(layer, head, each) for layer, row in enumerate(layers) for head, each in enumerate(row)]
+    return Composed(planted.build(), lexicon, tuple(places))
 
 
 def _shared(rng: random.Random, n_heads: int) -> int:

@@ -13,11 +13,10 @@ from typing import Any
 
 from benchmarks.planted import rule_heads
 from benchmarks.planted.linked_texts import CODES, SPELLINGS, Linked
-from benchmarks.planted.random_models import Behaviour, Composed, Form, Placed
+from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, built
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns.positional import offset_name
 from models.planted import heads
-from models.planted.build import Planted
 from models.planted.search_heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
@@ -61,7 +60,7 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
     reference: dict[str, Any] = {"measure": "antecedent:named", "never": (_SYNTAX, _REFERENCE)}
     linked = {f"{asks} {code}": [f"{'verb' if causal else 'thing'} {code}"] for code in range(CODES)}
     chains = {f"{sex} {code}": [f"{who} {code}"] for sex, who in _SEXES.items() for code in range(CODES)}
-    found = (
+    rules = (
         Rung("uniform", heads.uniform, measure=relation, rules=("no rule",), never=("",)),
         Rung("offset", heads.offset(by), synonyms=(offset_name(by),), rules=(f"offset {by:+d}",), **syntax),
         Rung(
@@ -130,7 +129,7 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
             never=(_SYNTAX,),
         ),
     )
-    return {each.name: each for each in found}
+    return {each.name: each for each in rules}
 
 
 _SEXES: Mapping[str, str] = {"male": "man", "female": "woman"}
@@ -149,7 +148,7 @@ def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
     )
 
 
-def compose_rungs(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+def compose_rungs(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
     """A planted model of two layers: a head for each rule, a mixture of relation, one of reference, and noise.
 
     Args:
@@ -159,18 +158,20 @@ def compose_rungs(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNor
     """
     rng = random.Random(f"rungs-{seed}")
     lexicon = Linked.draw(rng)
-    known = rungs(rng, causal=form != "encoder")
+    by_name = rungs(rng, causal=form != "encoder")
     pairs = [rng.choice(pairs) for pairs in MIXED]
     marks = {name: number for number, name in enumerate(name for pair in pairs for name in pair)}
-    above = [mixed(known[one], known[other], (marks[one], marks[other])) for one, other in pairs]
-    below = [replace(known[name], plan=rule_heads.marked(known[name].plan, number)) for name, number in marks.items()]
-    others = [each for each in known.values() if each.name not in marks]
+    above = [mixed(by_name[one], by_name[other], (marks[one], marks[other])) for one, other in pairs]
+    below = [
+        replace(by_name[name], plan=rule_heads.marked(by_name[name].plan, number)) for name, number in marks.items()
+    ]
+    others = [each for each in by_name.values() if each.name not in marks]
     rng.shuffle(others)
     layers = [below + others[: _N_HEADS - len(below)], above + others[_N_HEADS - len(below) :]]
     return _composed(lexicon, layers, form, norm, rng, marks=len(marks))
 
 
-def compose_sinks(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None) -> Composed:
+def compose_sinks(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
     """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read.
 
     Arguments as for `compose_rungs`.
@@ -181,9 +182,7 @@ def compose_sinks(seed: int, *, form: Form = "decoder", norm: LayerNorm | RMSNor
     return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=2)
 
 
-def compose_readers(
-    seed: int, *, twins: bool, form: str = "decoder", norm: LayerNorm | RMSNorm | NoNorm | None = None
-) -> Composed:
+def compose_readers(seed: int, *, twins: bool, form: str = "decoder", norm: Norm | None = None) -> Composed:
     """A planted decoder with a head that copies what one that looks at the word before found, and another such head.
 
     The other is a twin, of which either would do, or one from which nothing is read. Other arguments as for
@@ -201,7 +200,7 @@ def _composed(
     lexicon: Linked,
     layers: Sequence[Sequence[Behaviour]],
     form: Form,
-    norm: LayerNorm | RMSNorm | NoNorm | None,
+    norm: Norm | None,
     rng: random.Random,
     n_heads: int = _N_HEADS,
     marks: int = 0,
@@ -211,15 +210,6 @@ def _composed(
     for layer in layers:
         noisy = [heads.noise(0.05, rng.randrange(2**31)) for _ in range(n_heads - len(layer))]
         full.append(rng.sample([*layer, *(Behaviour("noise", plan, never=("",)) for plan in noisy)], n_heads))
-    planted = Planted(
-        lexicon.vocabulary,
-        [[each.plan for each in layer] for layer in full],
-        causal=form != "encoder",
-        start="<s>",
-        directions=lexicon.directions,
-        marks=marks,
-        n_kv_heads=n_heads // 2 if form == "grouped" else None,
-        norm=norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm())),
-    )
-    places = [Placed(layer, head, each) for layer, row in enumerate(full) for head, each in enumerate(row)]
-    return Composed(planted.build(), lexicon, tuple(places))
+    n_kv_heads = n_heads // 2 if form == "grouped" else None
+    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
+    return built(lexicon, full, form, norm, marks=marks, n_kv_heads=n_kv_heads)

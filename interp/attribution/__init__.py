@@ -2,11 +2,12 @@
 
 The stream is a sum, so a logit is one too once the final norm's scale is held at its value: `direct_logit_attribution`
 gives each term's share, `attribution_by_source` a head's share by the position it was read from, `logit_lens` what the
-sum says after each layer. All are of the direct path only: what a head does through later layers is the business of
-`interp.patching`.
+sum says after each layer; `composition_scores` says which heads read what earlier heads write. All are of the direct
+path only: `interp.patching` measures what a head does through later layers.
 """
 
 from interp.attribution.answers import Answer, Positions
+from interp.attribution.composition import composition_scores
 from interp.attribution.direct import (
     DirectAttribution,
     attribution_by_source,
@@ -21,6 +22,7 @@ __all__ = [
     "LogitLens",
     "Positions",
     "attribution_by_source",
+    "composition_scores",
     "direct_logit_attribution",
     "head_results",
     "logit_lens",

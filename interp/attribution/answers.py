@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.composition import wide
+from interp.attribution.composition import wide
 from interp.config import StackConfig
 from interp.errors import InputError
 from interp.parts import Output
@@ -31,7 +31,7 @@ class Reading:
     bias: Float[Tensor, " prompt"] | None  # what the output layer adds
 
     @staticmethod
-    def of(
+    def from_arguments(
         model: Transformer,
         tokens: Tokens,
         right: Answer | None,

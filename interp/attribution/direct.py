@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.attribution.answers import Answer, Positions, Reading
-from interp.composition import gain, wide
+from interp.attribution.composition import gain, wide
 from interp.errors import InputError, one_of
 from interp.indices import is_number
 from interp.model import Model
@@ -110,11 +110,11 @@ class DirectAttribution(Shown):
 
         whole = None if unreliable(self.total) else self.total
         rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
-        places = [_place(self.names[at]) for at in rows["term"].tolist()]
-        rows["term"] = [self.names[at] for at in rows["term"].tolist()]
+        places = [_place(self.names[column]) for column in rows["term"].tolist()]
+        rows["term"] = [self.names[column] for column in rows["term"].tolist()]
         rows["part"] = [part for part, _, _ in places]
-        for at, axis in enumerate(("layer", "head"), 1):
-            rows[axis] = pd.array([place[at] for place in places], dtype="Int64")
+        for column, axis in enumerate(("layer", "head"), 1):
+            rows[axis] = pd.array([place[column] for place in places], dtype="Int64")
         return long_table({"stack": self.reading.stack}, [rows], ("term", "part", "layer", "head"))
 
     def figure(self, kind: Drawing = "map", attention: Attending = "self", **how: Any) -> Figure:
@@ -193,7 +193,7 @@ def direct_logit_attribution(
             neither or both of answers and direction; no such position.
     """
     model = with_parts(model, "direct attribution")
-    reading = Reading.of(model, tokens, right, wrong, direction, position, target)
+    reading = Reading.from_arguments(model, tokens, right, wrong, direction, position, target)
     name, stack, layers = reading.stack, model.last, range(model.config.n_layers)
     attentions: list[Attending] = ["self", "cross"] if stack.config.cross_attention else ["self"]
     sites = {f"{name}.{layer}.{_PREFIX[attention]}attn.z" for layer in layers for attention in attentions}
@@ -207,9 +207,9 @@ def direct_logit_attribution(
         for attention in attentions:
             within, kind = f"{name}.{layer}.", _PREFIX[attention]
             z = reading.take(out[f"{within}{kind}attn.z"])
-            each, bias = _toward(block, attention, z, e)
-            toward[attention].append(each)
-            heads = einsum(z, each, "prompt head d_head, prompt head d_head -> head prompt")
+            directions, bias = _toward(block, attention, z, e)
+            toward[attention].append(directions)
+            heads = einsum(z, directions, "prompt head d_head, prompt head d_head -> head prompt")
             terms |= {f"{within}{kind}head.{head}": value for head, value in enumerate(heads)}
             if bias is not None:
                 terms[f"{within}{kind}attn.bias"] = bias
@@ -245,8 +245,8 @@ def attribution_by_source(
     for layer, toward in enumerate(found.toward[attention]):
         pattern = reading.take(out[f"{place.format(layer)}pattern"].transpose(1, 2)).to(toward.dtype)  # prompt head key
         v = out[f"{place.format(layer)}v"].repeat_interleave(shared, -2).to(toward.dtype)
-        told = einsum(v, toward, "prompt key head d_head, prompt head d_head -> prompt head key")
-        by_layer.append((pattern * told).permute(1, 2, 0))
+        effects = einsum(v, toward, "prompt key head d_head, prompt head d_head -> prompt head key")
+        by_layer.append((pattern * effects).permute(1, 2, 0))
     return torch.stack(by_layer).masked_fill(~keys.mask.T, torch.nan)
 
 
@@ -269,15 +269,11 @@ def _shift(norm: nn.Module, e: Float[Tensor, "prompt d_model"]) -> Float[Tensor,
 
 
 def _attention(block: Block, attention: Attending) -> Attention:
-    """A block's own attention, or that which reads the encoder.
-
-    Raises:
-        InputError: it has none.
-    """
-    found = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
-    if found is None:
+    """A block's own attention, or that which reads the encoder."""
+    layer = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
+    if layer is None:
         raise InputError(f"no attention {attention!r} in this model: expected self")
-    return found
+    return layer
 
 
 def _toward(

@@ -38,8 +38,8 @@ class LogitLens(Shown):
         """Logit of `right` less that of `wrong`: one answer for all prompts, or one a prompt; texts or ids."""
         sides = [answer_ids(self.model, answer, len(self.columns)) for answer in (right, wrong)]
         index = torch.stack(sides, -1)[None, :, None].expand(*self.logits.shape[:3], 2)
-        found = self.logits.gather(-1, index)
-        return found[..., 0] - found[..., 1]
+        logits = self.logits.gather(-1, index)
+        return logits[..., 0] - logits[..., 1]
 
     def top(self, k: int) -> tuple[Float[Tensor, "layer prompt position k"], Int[Tensor, "layer prompt position k"]]:
         """The `k` largest logits and their tokens, largest first."""
@@ -68,22 +68,22 @@ class LogitLens(Shown):
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         if right is not None and wrong is not None:
-            found = self.difference(right, wrong).movedim(1, -1)  # layer position prompt
-            rows = cell_rows(("layer", "at"), found, found.new_zeros(found.shape[-1]), seed=seed)
+            differences = self.difference(right, wrong).movedim(1, -1)  # layer position prompt
+            rows = cell_rows(("layer", "at"), differences, differences.new_zeros(differences.shape[-1]), seed=seed)
             return long_table({}, [rows], ("layer", "at")).drop(columns=["share", "share_low", "share_high"])
         if right is not None or wrong is not None:
             raise InputError("expected both answers, whose logits are compared, or neither")
         logits, ids = (each.cpu() for each in self.top(k))
         chances = (logits.double() - self.logits.double().logsumexp(-1, keepdim=True).cpu()).exp()
         sizes = [torch.arange(size).view(*shape) for size, shape in zip(ids.shape, _EACH, strict=True)]
-        layer, prompt, at, rank = (each.expand(ids.shape).flatten() for each in sizes)
-        own, read = self.tokens.positions.cpu(), self.tokens.ids.cpu()
-        column = self.columns.cpu()[prompt, at]
+        layer, prompt, index, rank = (each.expand(ids.shape).flatten() for each in sizes)
+        positions, read = self.tokens.positions.cpu(), self.tokens.ids.cpu()
+        column = self.columns.cpu()[prompt, index]
         return pd.DataFrame(
             {
                 "layer": layer.numpy(),
                 "prompt": prompt.numpy(),
-                "position": own[prompt, column].numpy(),
+                "position": positions[prompt, column].numpy(),
                 "read": self._labels(read[prompt, column].tolist()),
                 "rank": rank.numpy() + 1,
                 "id": ids.flatten().numpy(),
@@ -119,8 +119,8 @@ class LogitLens(Shown):
         facts = {}
         for layer in range(n_layers):
             id, logit = int(ids[layer, 0, -1, 0]), float(logits[layer, 0, -1, 0])
-            said = self._labels([id])[0]
-            facts["as embedded" if not layer else f"after layer {layer - 1}"] = f"{said or id!r} {signed(logit)}"
+            label = self._labels([id])[0]
+            facts["as embedded" if not layer else f"after layer {layer - 1}"] = f"{label or id!r} {signed(logit)}"
         read = f"{so_many(n_prompts, 'prompt')}, {so_many(n_positions, 'position')} each"
         return f"Logit lens over {read}: most probable at the last position of prompt 0", facts
 

@@ -4,8 +4,6 @@ Where there is an encoder, it reads the prompts once, and each layer of the deco
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from random import Random
 from typing import Any, NoReturn
 
 import torch
@@ -13,15 +11,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp.cache import Growing, growing_cache
+from interp.continued import Continued, places
 from interp.edited import Edited
 from interp.errors import InputError, whole_number
 from interp.finite import check_finite
-from interp.generation.continued import Continued, places
 from interp.generation.sampling import check_sampling, choose, penalised, streams, without
 from interp.generation.while_writing import Watch
 from interp.generation.written import Written, text_behind
 from interp.model import Model
-from interp.running import Edits, Tokens, as_batch, as_batches, check_model
+from interp.model_inputs import Tokens, as_batch, as_batches, check_model
+from interp.running import Edits
 from interp.sight import Sight, Source
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer
@@ -48,10 +47,9 @@ def generate(
 
     When the context is full the oldest token leaves and the rest is read anew: every position is then one less.
 
-    Where there is an encoder, it reads the prompts, and what is returned is the decoder's text, from the id that it
-    begins with. `model.config.writing` is followed: what is written first, last and never, and what ends a text. A text
-    also ends when the decoder's context is full. Other strategies that a model's files may name (beams, penalties) are
-    not.
+    Where there is an encoder, it reads the prompts, and the result is the decoder's text, from its start id on.
+    `model.config.writing` says what is written first, last and never, and what ends a text. A text also ends when the
+    decoder's context is full. Other strategies in a model's files (beams, penalties) are ignored.
 
     Args:
         model: a decoder, with an encoder or without; the edits of an `edited` one come before `edit`.
@@ -61,24 +59,24 @@ def generate(
         temperature: 0 takes the likeliest token (greedy); above, logits are divided by it and a token is drawn.
         top_k: draw among the k likeliest only.
         top_p: draw among the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman 2020).
-        repetition_penalty: what logits of tokens that the text has already are divided by, or multiplied where they are
-            below 0, before all else (Keskar 2019); 1 is none.
+        repetition_penalty: divides the logits of tokens that the text has already, or multiplies them below 0, before
+            all else (Keskar 2019); 1 is none.
         stop: ids, or strings of what is written, that end a text, which keeps them and repeats its last token until all
-            have ended; by default the ids of `model.config.writing`, and none where that names none.
-        seed: of the draws, which are each prompt's own: the same alone and in any batch. Copies of a prompt differ.
-        edit: as in `run`, with the effect that it would have if the whole text were read at once by `run`. Positions
-            are those of each whole text; negative ones count from its prompt's end, and a `step` may be given:
-            `put(v, position=-1)` changes the prompt's last token, `add(v, step=slice(1, None))` all that is written. A
-            function gets what each pass reads anew: the prompts, then a position at a time.
-        capture: as in `run`; each site has all positions that were read, which the last token written was not.
+            have ended; by default the ids of `model.config.writing`.
+        seed: of each prompt's own draws, the same alone and in any batch. Copies of a prompt differ.
+        edit: as in `run`, as if it read the whole text at once. Positions are those of each whole text; negative ones
+            count from its prompt's end, and a `step` may be given: `put(v, position=-1)` changes the prompt's last
+            token, `add(v, step=slice(1, None))` all that is written. A function gets the prompts, then one position at
+            a time.
+        capture: as in `run`; each site has all positions that were read, so not the last token written.
 
     Raises:
         InputError: the model has no decoder or no output layer, the decoder's start is not known, settings are out of
             range; edits as in `run`; captures of a text that outgrows the context; logits that are no numbers.
     """
-    settings = {"target": target, "temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
-    settings |= {"repetition_penalty": repetition_penalty, "seed": seed, "edit": edit, "capture": capture}
-    writer = Writer.of(model, prompt, max_new_tokens, **settings)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
+    settings = {**sampling, "target": target, "stop": stop, "seed": seed, "edit": edit, "capture": capture}
+    writer = Writer(model, prompt, max_new_tokens, **settings)
     for _ in writer.tokens():
         pass
     return writer.written()
@@ -87,15 +85,15 @@ def generate(
 def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: Any) -> Iterator[list[str]]:
     """What is written behind each prompt, piece by piece: a string for each prompt after each token.
 
-    `settings` are those of `generate`, captures aside. A piece is empty where a character is not whole yet, or the text
-    has ended. Whoever has seen enough leaves the loop.
+    `settings` are those of `generate`, except captures. A piece is empty while a character is incomplete, and after the
+    text has ended.
 
     Raises:
         InputError: as `generate`; the model has no tokenizer.
     """
     if model.target_tokenizer is None:
         raise InputError("this model has no tokenizer, so what it writes is no text: use generate() for ids")
-    writer = Writer.of(model, prompt, max_new_tokens, **settings)
+    writer = Writer(model, prompt, max_new_tokens, **settings)
     shown = [""] * len(writer.ids)
     for _ in writer.tokens():
         whole = writer.behind()
@@ -104,63 +102,49 @@ def stream(model: Model, prompt: Tokens, max_new_tokens: int = 100, **settings: 
         shown = ready
 
 
-@dataclass
 class Writer:
-    """Texts while they are written: `ids` and `mask` are `prompt position`, padded on the left, and grow."""
+    """Texts while they are written: `ids` and `mask` are `prompt position`, padded on the left, and grow.
 
-    model: Model
-    source: TokenBatch | None  # what an encoder reads
-    begun: TokenBatch  # the prompts, or what the decoder has written already
-    room: int  # how many tokens are added at most
-    sampling: dict[str, Any]
-    penalty: float
-    stops: Int[Tensor, " id"]
-    stop_texts: list[str]
-    watch: Watch
-    streams: list[Random]
+    Arguments are those of `generate`.
+    """
 
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         model: Model,
         prompt: Tokens,
-        max_new_tokens: int,
+        max_new_tokens: int = 100,
         *,
         target: Tokens | None = None,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
         repetition_penalty: float = 1.0,
         stop: Stop = None,
         seed: int = 0,
         edit: Edits | None = None,
         capture: str | Iterable[str] = (),
-    ) -> "Writer":
-        """One that has written nothing; arguments are those of `generate`."""
+        **sampling: Any,
+    ):
         edits = [edit or {}]
         while isinstance(model, Edited):
             model, edits = model.model, [model.edits, *edits]
         check_model(model)
-        config = model.config
+        self.model, config = model, model.config
         if config.decoder is None or config.output == "none":
             raise InputError("only a decoder with an output layer can generate text")
         whole_number("max_new_tokens", max_new_tokens)
-        check_sampling(temperature, top_k, top_p, repetition_penalty)
-        source, begun = _begun(model, prompt, target)
-        longest, shortest = int(begun.lengths.max()), int(begun.lengths.min())
-        room = max_new_tokens if source is None else min(max_new_tokens, config.n_ctx - shortest)
-        n_read = max(0, room - 1)
+        check_sampling(repetition_penalty=repetition_penalty, **sampling)
+        self.source, self.begun = _begun(model, prompt, target)  # what an encoder reads, and what is continued
+        longest, shortest = int(self.begun.lengths.max()), int(self.begun.lengths.min())
+        self.room = max_new_tokens if self.source is None else min(max_new_tokens, config.n_ctx - shortest)
+        n_read = max(0, self.room - 1)
         if capture and longest + n_read > config.n_ctx:
             raise InputError(
                 f"captures are of one reading of a text, and {longest} + {n_read} tokens outgrow the context of "
                 f"{config.n_ctx}: write at most {config.n_ctx - longest + 1}"
             )
-        stops, stop_texts = _stops(model, stop)
-        watch = Watch(model, capture, edits, Continued.of(begun, n_read), source)
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        draws = streams(whole_number("seed", seed), *([begun] if source is None else [source, begun]))
-        return Writer(model, source, begun, room, sampling, repetition_penalty, stops, stop_texts, watch, draws)
-
-    def __post_init__(self) -> None:
+        self.stops, self.stop_texts = _stops(model, stop)
+        self.watch = Watch(model, capture, edits, Continued.from_prompts(self.begun, n_read), self.source)
+        self.sampling, self.penalty = sampling, repetition_penalty
+        texts = [each for each in (self.source, self.begun) if each is not None]
+        self.streams = streams(whole_number("seed", seed), *texts)
         self.ids, self.mask = self.begun.ids, self.begun.mask
         self._ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)
         self._ends = self.begun.lengths  # tokens of each text when it ended, or so far
@@ -203,13 +187,14 @@ class Writer:
 
     def _refuse(self) -> NoReturn:
         """Say where what is no number arises: in the model, or else in what edits make of it."""
-        own = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
-        check_finite(self.model, *(own if self.source is not None else own[1:]))
+        texts = [None if each is None else each.ids[:1][each.mask[:1]][None] for each in (self.source, self.begun)]
+        check_finite(self.model, *(texts if self.source is not None else texts[1:]))
         raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
 
     def _said_stops(self) -> Bool[Tensor, " prompt"]:
-        said = [any(stop in text for stop in self.stop_texts) for text in self.behind()] if self.stop_texts else [False]
-        return torch.tensor(said, device=self.ids.device)
+        texts = self.behind() if self.stop_texts else [""]
+        stopped = [any(stop in text for stop in self.stop_texts) for text in texts]
+        return torch.tensor(stopped, device=self.ids.device)
 
     def behind(self) -> list[str]:
         """What is written behind each prompt so far."""
@@ -252,13 +237,13 @@ def _padded_left(batch: TokenBatch) -> TokenBatch:
 
 def _stops(model: Model, stop: Stop) -> tuple[Int[Tensor, " id"], list[str]]:
     """Ids that end a text, and strings that do."""
-    several = model.config.writing.ends if stop is None else [stop] if isinstance(stop, int | str) else [*stop]
-    texts = [each for each in several if isinstance(each, str)]
+    stops = model.config.writing.ends if stop is None else [stop] if isinstance(stop, int | str) else [*stop]
+    texts = [each for each in stops if isinstance(each, str)]
     if "" in texts:
         raise InputError("a stop string must have a character, got ''")
     if texts and model.target_tokenizer is None:
         raise InputError(f"this model has no tokenizer, so it writes no {texts[0]!r}: give ids that end a text")
-    ids = [each for each in several if isinstance(each, int)]
+    ids = [each for each in stops if isinstance(each, int)]
     return torch.tensor(ids, dtype=torch.long, device=model.device), texts
 
 
@@ -308,8 +293,8 @@ class _ByForward:
     def read(self, ids: Int[Tensor, "prompt position"], mask: Bool[Tensor, "prompt position"]) -> Tensor:
         """Logits after the last column."""
         start = max(0, ids.shape[1] - self.model.config.n_ctx)
-        seen = mask[:, start:]
-        window, tap = TokenBatch(ids[:, start:], seen, places(seen)), self.watch.tap(start, start, ids.shape[1])
+        visible = mask[:, start:]
+        window, tap = TokenBatch(ids[:, start:], visible, places(visible)), self.watch.tap(start, start, ids.shape[1])
         logits = self.model(window, tap) if self.source is None else self.model(self.source, tap, window)
         assert logits is not None
         self.watch.keep(tap, logits, whole=True)

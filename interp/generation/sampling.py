@@ -11,12 +11,10 @@ from interp.errors import InputError, whole_number
 from interp.tokens import TokenBatch
 
 
-def check_sampling(temperature: float, top_k: int | None, top_p: float | None, repetition_penalty: float) -> None:
-    """Whether settings are in range.
-
-    Raises:
-        InputError: they are not.
-    """
+def check_sampling(
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None, repetition_penalty: float = 1.0
+) -> None:
+    """Refuse settings that are out of range."""
     if not temperature >= 0:
         raise InputError(f"expected temperature >= 0 (0 takes the likeliest token); got {temperature}")
     if top_k is not None:
@@ -36,9 +34,9 @@ def penalised(
     """Logits of tokens that a text has already divided by `penalty`, or multiplied where below 0 (Keskar 2019)."""
     if penalty == 1:
         return logits
-    said = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
+    present = torch.zeros_like(logits).scatter_add(1, ids, mask.to(logits.dtype)) > 0
     most = torch.finfo(logits.dtype).max
-    return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty).clamp(-most, most), logits)
+    return torch.where(present, torch.where(logits > 0, logits / penalty, logits * penalty).clamp(-most, most), logits)
 
 
 def without(logits: Float[Tensor, "prompt d_vocab"], never: Collection[int]) -> Float[Tensor, "prompt d_vocab"]:
@@ -58,7 +56,7 @@ def streams(seed: int, *texts: TokenBatch) -> list[Random]:
 def choose(
     logits: Float[Tensor, "prompt d_vocab"],
     *,
-    temperature: float,
+    temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
     streams: Sequence[Random] = (),

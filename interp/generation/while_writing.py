@@ -1,7 +1,7 @@
-"""What is read and changed while text is written: one pass after another sees a few columns of one long text.
+"""Captures and edits while text is written, pass after pass over a few columns of one long text.
 
-An edit has in every pass the effect that it would have if the whole text were read at once: it gets a pass's own
-columns, and where it selects positions or steps they are set into the whole text's first.
+An edit has the effect that it would have if the whole text were read at once: it gets the columns of a pass, which are
+put into the whole text's first if it selects positions or steps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from interp.continued import Continued
 from interp.edits import Change, SelectiveEdit, on_a_copy, read_along
 from interp.errors import InputError
-from interp.generation.continued import Continued
 from interp.model import Model, Site
 from interp.places import matching
 from interp.running import Edits, counted
@@ -49,11 +49,11 @@ class Watch:
         self._sites, self._capture = model.sites, frozenset(matching(model, capture))
         self._texts = {
             name: counted(model, name, text if source is None else source, None if source is None else text)
-            for name in {*self._capture, *(name for each in edits for name in matching(model, [*each]))}
+            for name in {*self._capture, *(name for group in edits for name in matching(model, [*group]))}
         }
         self._edits: dict[str, Edit] = {}
-        for each in edits:
-            of_names = {name: edit for pattern, edit in each.items() for name in matching(model, pattern)}
+        for group in edits:
+            of_names = {name: edit for pattern, edit in group.items() for name in matching(model, pattern)}
             for name, edit in of_names.items():
                 self._edits[name] = _in_turn(self._edits.get(name), self._in_a_pass(name, edit))
         self._seen: dict[str, list[Tensor]] = {}
@@ -64,11 +64,7 @@ class Watch:
         return Tap(self._capture, self._edits)
 
     def keep(self, tap: Tap, logits: Tensor, *, whole: bool) -> None:
-        """Keep what a pass has captured; a `whole` pass has all that those before it had.
-
-        Raises:
-            InputError: an edit that never fired, or that added an axis.
-        """
+        """Keep what a pass has captured; a `whole` pass has all that those before it had."""
         if idle := self._edits.keys() - tap.fired:
             raise InputError(f"these edits never fired: {', '.join(sorted(idle))}")
         if logits.ndim > 3 or logits.shape[0] != len(self.text.ids):
@@ -126,8 +122,8 @@ def _room(
     """Zeros as wide as the whole text along some axes, and where in them a pass's own value lies."""
     shape, within = [*value.shape], [slice(None)] * value.ndim
     for axis in placed:
-        at = site.axes.index(axis) - len(site.axes)
-        shape[at], within[at] = width, now.along(axis)
+        index = site.axes.index(axis) - len(site.axes)
+        shape[index], within[index] = width, now.along(axis)
     return value.new_zeros(shape), (*within,)
 
 

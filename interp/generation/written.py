@@ -57,13 +57,13 @@ class Written:
 
 def text_behind(tokenizer: Tokenizer, texts: TokenBatch, n_prompt: Int[Tensor, " prompt"]) -> list[str]:
     """What stands behind the first `n_prompt` tokens of each text, as it reads after them."""
-    found = []
+    parts = []
     for ids, begun in zip(_rows(texts), n_prompt.tolist(), strict=True):
         before, whole = tokenizer.decode(ids[:begun]), tokenizer.decode(ids)
         if not whole.startswith(before):  # a character that the prompt begins and what is written ends
             before = before.rstrip("\ufffd")
-        found.append(whole[len(before) :])
-    return found
+        parts.append(whole[len(before) :])
+    return parts
 
 
 def _rows(texts: TokenBatch) -> list[list[int]]:

@@ -1,12 +1,18 @@
 """Activation patching: which part of a model carries the difference between two prompts."""
 
-from interp.patching.ablation import Ablation, ablate, ablate_cells, ablate_in_order
+from interp.patching.ablation import ablate, ablate_cells, ablate_in_order
+from interp.patching.by_forward import path_patch_by_forward, sweep_by_forward
 from interp.patching.gradients.claimed_keys import Estimated, estimated_knock_out
-from interp.patching.gradients.edges import Edge, Edges, edge_attribution
-from interp.patching.gradients.estimates import Magnitudes, atp_star, attribution_patching
-from interp.patching.gradients.site_estimates import SiteEstimates
-from interp.patching.joint_knockout import knock_out_together
-from interp.patching.knockout import Claim, Read, knock_out, knock_out_by_forward, log_probabilities
+from interp.patching.gradients.edges import edge_attribution
+from interp.patching.gradients.estimates import SiteEstimates, atp_star, attribution_patching
+from interp.patching.knockout import (
+    Claim,
+    Read,
+    knock_out,
+    knock_out_by_forward,
+    knock_out_together,
+    log_probabilities,
+)
 from interp.patching.metrics import (
     Metric,
     function,
@@ -19,17 +25,18 @@ from interp.patching.metrics import (
 )
 from interp.patching.pairs import Pairs
 from interp.patching.path_patching import path_patch
-from interp.patching.plain_paths import Receiver, path_patch_by_forward
-from interp.patching.plain_sweep import sweep_by_forward
+from interp.patching.paths import Receiver
 from interp.patching.replacements import mean_activation
-from interp.patching.results import Sweep, unreliable
+from interp.patching.results import Cells, unreliable
 from interp.patching.search import TopCells, top_cells
 from interp.patching.sweeps import sweep, unpatched
 
+Sweep = Ablation = Edges = Magnitudes = Cells  # what each call gives
+
 __all__ = [
     "Ablation",
+    "Cells",
     "Claim",
-    "Edge",
     "Edges",
     "Estimated",
     "Magnitudes",

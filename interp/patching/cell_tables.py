@@ -85,12 +85,15 @@ def long_table(
         rows: those of `cell_rows`, with columns of their own (`metric`).
         axes: the cells'.
         positions: the names that position axes count, where they do; these axes then hold the names.
-        labels: by column (`token`, `corrupt_token`, of keys with `key_` before it), the token at each place.
+        labels: by column (`token`, `corrupt_token`, of keys with `key_` before it), the token at each place; by axis
+            (`sender`, `receiver`) the names that it has instead of numbers.
     """
     import pandas as pd  # noqa: PLC0415 (as above)
 
     table = pd.concat(rows, ignore_index=True)
     named: dict[str, Sequence[str | None]] = {}
+    for axis in {*axes} & {*(labels or {})}:
+        table[axis] = named_places([int(each) for each in table[axis]], (labels or {})[axis])
     for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
         at = [int(each) for each in table[axis]]
         if positions:
@@ -108,7 +111,7 @@ def long_table(
     return table.loc[:, [*where, *axes, *named, *own, *numbers]]
 
 
-def named_places(at: Sequence[int], positions: Sequence[str]) -> np.ndarray:
+def named_places(at: Sequence[int], positions: Sequence[str | None]) -> np.ndarray:
     """A column with the name of each place."""
     return np.array([positions[each] for each in at], dtype=object)
 
@@ -123,16 +126,3 @@ def cell_label(axes: Sequence[str], place: Sequence[int], positions: Sequence[st
 
 
 _LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E"}
-
-
-def largest(
-    axes: Sequence[str], effect: Float[torch.Tensor, "*cells prompt"], positions: Sequence[str] = (), k: int = 3
-) -> list[tuple[str, float]]:
-    """The cells with the largest mean effects either way, by name; a prompt without a cell is left out of its mean."""
-    mean = effect.detach().double().nanmean(-1)
-    order = mean.abs().nan_to_num(-1).flatten().argsort(descending=True, stable=True)[:k].tolist()
-    places = [np.unravel_index(each, mean.shape) for each in order]
-    return [
-        (cell_label(axes, [int(at) for at in place], positions), float(mean[tuple(map(int, place))]))
-        for place in places
-    ]

@@ -11,14 +11,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.patching.attention_patches import Where
 from interp.patching.changed_rows import AtReads, ChangedRows, Suffix
 from interp.patching.engine import resume
 from interp.patching.metrics import Readout
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun
-from interp.patching.site_patches import SitePatches
+from interp.patching.site_patches import SitePatches, Where
 from interp.transformer import Transformer
 
 

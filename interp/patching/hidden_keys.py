@@ -4,63 +4,54 @@ A cell is a claim and a head. In the head's own layer only the claimed rows chan
 enter a pass, all claims on a text and all layers together; or, of some cells alone, those of one layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.attention import Attention
 from interp.patching.changed_rows import ChangedRows, Place, Suffix, after
+from interp.patching.claims import Claim, ClaimedTexts, Read, moved
 from interp.patching.engine import resume
-from interp.patching.patch_sites import PatchSite
+from interp.patching.patch_sites import PatchSite, last_stack
 from interp.patching.plain import PlainRun, after_attention, sight_of
-from interp.sight import Source
+from interp.tap import Tap
 from interp.transformer import Transformer
 
 _LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
-Value = Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
 
 
 class ChangedKeys:
     """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        base: PlainRun,
-        patch_site: PatchSite,
-        queries: Sequence[Int[Tensor, " _"]],
-        keys: Sequence[Bool[Tensor, "_ _"]],
-        others: Sequence[Int[Tensor, "_ _"] | None],
-        hides: Sequence[bool],
-    ):
-        """Each claim's rows and its keys in the attention of `patch_site`.
-
-        The keys of a claim that `hides` are masked. Those of another keep their weight, and for each the value of the
-        key that `others` names is mixed in, or none where that is None. `base` is the text's own run, that of the stack
-        which is read.
-        """
+    def __init__(self, model: Transformer, base: PlainRun, patch_site: PatchSite, claims: Sequence[Claim]):
+        """`base` is the text's own run, that of the stack which is read."""
         self.patch_site, self.whole, self.base = patch_site, base, base.of_stack(patch_site.stack)
-        self.blocks = model.stack(patch_site.stack).blocks
-        device, sizes = model.device, torch.tensor([len(rows) for rows in queries])
-        self.rows = torch.cat([*queries]).to(device)
-        self.claim = torch.arange(len(queries)).repeat_interleave(sizes).to(device)  # of each row
-        causal = patch_site.causal and patch_site.attention == "self"
-        self.sight = sight_of(model, self.base.batch, stack=patch_site.stack).at(self.rows[None])
-        if patch_site.attention == "cross":
-            assert self.base.source is not None
-            self.sight = Source.of(self.base.source.final, self.base.source.batch).seen_by(self.sight)
+        self.model, self.blocks = model, model.stack(patch_site.stack).blocks
+        device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
+        self.rows = torch.cat([claim.queries for claim in claims]).to(device)
+        self.claim = torch.arange(len(claims)).repeat_interleave(sizes).to(device)  # of each row
+        self.sight = sight_of(model, self.base, patch_site.attention, self.rows)
         length = self.sight.n_keys
-        claimed = torch.cat([own[:, :length] for own in keys]).to(device)
-        hidden = torch.tensor([*hides]).repeat_interleave(sizes).to(device)[:, None]
+        claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
+        hides = torch.tensor([claim.how == "hide" for claim in claims])
+        hidden = hides.repeat_interleave(sizes).to(device)[:, None]
         self.keys, self.taken = claimed & hidden, claimed & ~hidden
-        if causal:
-            self.keys = self.keys | (torch.arange(length, device=device) > self.rows[:, None])
-        none = torch.full((1, length), -1)
-        self.others = torch.cat(
-            [none.expand(len(own), -1) if by is None else by[:, :length] for own, by in zip(keys, others, strict=True)]
-        ).to(device)
+        others = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
+        self.others = torch.cat([each[:, :length] for each in others]).to(device)
+
+    @staticmethod
+    def of(texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], last: int | None = None) -> "ChangedKeys":
+        """Claims on one text, of whose causal stack that is read only `last` positions matter; None: all."""
+        model = texts.model
+        assert isinstance(model, Transformer)
+        prompt = claims[0].prompt
+        lengths = {name: int(texts.read_by(name).lengths[prompt]) for name in model.config.stacks}
+        if last is not None and model.config.last.causal:
+            lengths[last_stack(model)] = last
+        own = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
+        return ChangedKeys(model, own, texts.patch_site, claims)
 
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
         """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
@@ -68,36 +59,27 @@ class ChangedKeys:
         sublayer = block.attention if self.patch_site.attention == "self" else block.cross
         attn, kept = sublayer.layer, {part: self.base[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
         assert isinstance(attn, Attention)
-        q, z = (kept[part][:, self.rows].transpose(1, 2) for part in "qz")  # 1 head row d_head
-        k, v = (attn.shared(kept[part].transpose(1, 2)) for part in "kv")
-        scores = attn.scores(q, k, self.sight)
-        return (self._mixed(scores.masked_fill(self.keys, -torch.inf).softmax(-1)) @ v - z)[0]
-
-    def _mixed(self, pattern: Float[Tensor, "1 head row key"]) -> Float[Tensor, "1 head row key"]:
-        """The weights of values, where claimed keys are taken out or stand aside for others."""
-        if not bool(self.taken.any()):
-            return pattern
-        taken = pattern * self.taken
-        moved = (taken * (self.others >= 0)).to(pattern)
-        index = self.others.clamp(min=0).expand_as(moved)
-        return (pattern - taken).scatter_add(-1, index, moved)
+        tap = Tap(
+            edit={
+                "scores": lambda scores: scores.masked_fill(self.keys, -torch.inf),
+                "pattern": lambda pattern: moved(pattern, self.taken, self.others),
+            }
+        )
+        z = attn.mix(kept["q"][:, self.rows], kept["k"], kept["v"], self.sight, tap) - kept["z"][:, self.rows]
+        return z[0].transpose(0, 1)
 
 
 class HiddenKeys:
     """Claims on one text, whose cells go through the model together: those of all heads, or some of one layer."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        changed: ChangedKeys,
-        reads: Sequence[Int[Tensor, " _"]],
-        cells: Sequence[tuple[int, int]] | None = None,
-    ):
-        """Where each claim's read-out looks; `cells` are the claims and heads that are measured, None all of them."""
-        self.model, self.changed, device = model, changed, model.device
+    def __init__(self, changed: ChangedKeys, reads: Sequence[Read], cells: Sequence[tuple[int, int]] | None = None):
+        """What each claim reads; `cells` are the claims and heads that are measured, None all of them."""
+        self.model, self.changed, device = changed.model, changed, changed.model.device
+        model = self.model
         stack, rows, claim = changed.patch_site.stack, changed.rows, changed.claim
         n_heads = model.config.stacks[stack].n_heads
-        first, looking = int(rows.min()), [read[None].to(device) for read in reads]
+        first, looking = int(rows.min()), [read.positions[None].to(device) for read in reads]
+        self.values = [read.value for read in (reads if cells is None else [reads[at] for at, _ in cells])]
         if cells is None:
             self.picked = None
             cell = claim * n_heads + torch.arange(n_heads, device=device)[:, None]  # head row
@@ -117,8 +99,9 @@ class HiddenKeys:
         self.read = self.suffix.onward or self.suffix
         self.final = changed.whole.resid[-1][0, self.read.wanted[0]]  # what is read where nothing is hidden
 
-    def drops(self, layers: range, output: nn.Linear, values: Sequence[Value]) -> Iterator[Float[Tensor, "layer cell"]]:
-        """How much lower values are with keys hidden from each head of some layers; `values` as claims, or as cells."""
+    def drops(self, layers: range, output: nn.Linear) -> Iterator[Float[Tensor, "layer cell"]]:
+        """How much lower values are with keys hidden from each head of some layers: claim by claim, or cell by cell."""
+        values = self.values
         arrived = resume(self.model, [self.enter(layer) for layer in layers])[self.read][:, 0]  # cell read d_model
         norm, readers = self.model.last.norm, self.read.readers
         step = max(1, _LOGITS // (len(self.final) * output.out_features))

@@ -8,145 +8,37 @@ measured is the drop in what is read at the end, all rows of a claim changed at 
 text's own next tokens, or in anything else that an output layer, the model's or a probe, says of some positions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from einops import einsum
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from interp.config import StackConfig
-from interp.edits import Edit
-from interp.errors import InputError, one_of
+from interp.errors import InputError
+from interp.indices import is_number
 from interp.model import Model
+from interp.patching.claims import Claim, ClaimedTexts, Heads, How, Read, checked, edits_of, log_probabilities
 from interp.patching.hidden_keys import ChangedKeys, HiddenKeys
-from interp.patching.memory import rows_at_once
-from interp.patching.pairs import Inputs
-from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
+from interp.patching.memory import fitting, rows_at_once
+from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.patching.plain import PlainRun
-from interp.running import Tokens, as_batches, run
-from interp.tokens import TokenBatch
+from interp.patching.resumption import resumed
+from interp.running import Tokens, run
 from interp.transformer import Transformer
 
-
-@dataclass(frozen=True)
-class Read:
-    """What is read of one text: a number made of what the output layer says of the text's `positions`."""
-
-    positions: Int[Tensor, " read"]
-    value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", _tensor("positions", self.positions, "whole numbers, one a read"))
-
-
-def _tensor(name: str, value: Any, expected: str) -> Tensor:
-    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
-    with suppress(TypeError, ValueError, RuntimeError):
-        found = torch.as_tensor(value)
-        fits = (found.dtype == torch.bool) == ("True" in expected) and not found.is_floating_point()
-        if fits and found.ndim == 1 + (" x " in expected):
-            return found
-    raise InputError(f"expected {name} as {expected}; got {value!r}")
-
-
-How = Literal["hide", "exchange", "remove"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Rows of one text, for each the keys that a label says it attends to, and what is read once they are hidden.
-
-    `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
-    to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
-    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
-
-    Raises:
-        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys; numbers of
-            another shape or kind.
-    """
-
-    prompt: int
-    queries: Int[Tensor, " row"]
-    keys: Bool[Tensor, "row key"]
-    read: Read | None = None
-    how: How = "hide"
-    others: Int[Tensor, "row key"] | None = None
-
-    def __post_init__(self) -> None:
-        one_of("how", self.how, How)
-        object.__setattr__(self, "queries", _tensor("queries", self.queries, "positions, one a row"))
-        object.__setattr__(self, "keys", _tensor("keys", self.keys, "True or False, row x key"))
-        if self.others is not None:
-            object.__setattr__(self, "others", _tensor("others", self.others, "keys, row x key"))
-        if not len(self.queries) or len(self.queries) != len(self.keys):
-            raise InputError(
-                f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
-            )
-        if not bool(self.keys.any(1).all()):
-            row = int((~self.keys.any(1)).nonzero()[0])
-            raise InputError(f"row {int(self.queries[row])} of a claim on text {self.prompt} claims no key")
-        rows = self.queries.tolist()
-        if len({*rows}) != len(rows):
-            raise InputError(f"a claim on text {self.prompt} names a row twice: {rows}")
-        if (self.how == "exchange") != (self.others is not None):
-            raise InputError(
-                f"a claim on text {self.prompt}: expected `others` where keys are exchanged, and only there"
-            )
-        if self.others is not None and not bool(self.others[self.keys].ge(0).all()):
-            raise InputError(f"a claim on text {self.prompt}: expected another key for each that is exchanged")
-
-
-@dataclass(frozen=True)
-class ClaimedTexts:
-    """The texts of a call, and which attention of the model claims are on."""
-
-    model: Model
-    inputs: Inputs
-    patch_site: PatchSite
-
-    def read_by(self, stack: str) -> TokenBatch:
-        """What a stack reads."""
-        first, second = self.inputs
-        return first if second is None or stack == "encoder" else second
-
-    @property
-    def rows(self) -> TokenBatch:
-        """The texts whose rows are claimed."""
-        return self.read_by(self.patch_site.stack)
-
-    @property
-    def keys(self) -> TokenBatch:
-        """The texts whose keys are hidden."""
-        return self.read_by(self.patch_site.counted("key"))
-
-    @property
-    def read(self) -> TokenBatch:
-        """The texts that are read at the end."""
-        return self.read_by(last_stack(self.model))
-
-    def read_of(self, claim: Claim) -> Read:
-        """What a claim reads: by default its own next tokens."""
-        if claim.read is not None:
-            return claim.read
-        ids = self.read.ids
-        return Read(claim.queries, log_probabilities(ids[claim.prompt, claim.queries.to(ids.device) + 1]))
-
-    def changed(self, base: PlainRun, prompt: int, claims: Sequence[Claim], last: int | None = None) -> ChangedKeys:
-        """Claims on one text, of whose causal stack that is read only `last` positions matter; None: all."""
-        assert isinstance(self.model, Transformer)
-        lengths = {name: int(self.read_by(name).lengths[prompt]) for name in self.model.config.stacks}
-        if last is not None and self.model.config.last.causal:
-            lengths[last_stack(self.model)] = last
-        own = base.take(torch.tensor([prompt], device=base.batch.ids.device), lengths)
-        queries, keys, others = ([getattr(one, part) for one in claims] for part in ("queries", "keys", "others"))
-        return ChangedKeys(
-            self.model, own, self.patch_site, queries, keys, others, [one.how == "hide" for one in claims]
-        )
+__all__ = [
+    "Claim",
+    "How",
+    "Read",
+    "knock_out",
+    "knock_out_by_forward",
+    "knock_out_together",
+    "knock_out_together_by_forward",
+    "log_probabilities",
+]
 
 
 @torch.no_grad()
@@ -189,26 +81,67 @@ def knock_out(
     output = output or model.output
     assert output is not None
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
-    found = base.resid[0].new_full(_shape(config, claims, cells), 0.0 if cells is None else torch.nan)
+    drops = base.resid[0].new_full(_shape(config, claims, cells), 0.0 if cells is None else torch.nan)
     stretches = _stretches(texts, claims)
-    for prompt, some, layers, heads in (
-        _parties(texts, claims, stretches) if cells is None else _some_cells(texts, claims, stretches, cells)
-    ):
-        asked, reads = [claims[at] for at in some], [texts.read_of(claims[at]) for at in some]
+    for some, layers, heads in _parties(texts, claims, stretches, cells):
+        reads = [texts.read_of(claims[at]) for at in some]
         last = max(1 + int(read.positions.max()) for read in reads)
         if texts.patch_site.stack == last_stack(model):
             last = max(stretches[at].stop for at in some)
-        changed = texts.changed(base, prompt, asked, last)
-        at_reads = [read.positions for read in reads]
+        hidden = HiddenKeys(ChangedKeys.of(texts, base, [claims[at] for at in some], last), reads, heads)
         if heads is None:
-            hidden, values = HiddenKeys(model, changed, at_reads), [read.value for read in reads]
-            for at, drop in zip(some, hidden.drops(layers, output, values), strict=True):
-                found[at, layers.start : layers.stop] = drop
+            for at, drop in zip(some, hidden.drops(layers, output), strict=True):
+                drops[at, layers.start : layers.stop] = drop
         else:
-            hidden, values = HiddenKeys(model, changed, at_reads, heads), [reads[at].value for at, _ in heads]
-            for (at, head), drop in zip(heads, hidden.drops(layers, output, values), strict=True):
-                found[some[at], layers.start, head] = drop[0, 0]
-    return found
+            for (at, head), drop in zip(heads, hidden.drops(layers, output), strict=True):
+                drops[some[at], layers.start, head] = drop[0, 0]
+    return drops
+
+
+@torch.no_grad()
+def knock_out_together(
+    model: Model, tokens: Tokens, claims: Sequence[Claim], heads: Sequence[Heads], output: nn.Linear | None = None
+) -> Float[Tensor, " claim"]:
+    """Drop in what each claim reads, with its keys hidden from several heads at once, in the read's unit.
+
+    (Or exchanged, or removed: `Claim.how`.) Heads that do the same stand in for each other, so the drop without any of
+    them may be larger than all drops without one added up.
+
+    Args:
+        model: a model of one stack.
+        tokens: the texts, padded on the right.
+        claims: on any of them.
+        heads: for each claim, the (layer, head) pairs whose keys are hidden, exchanged or removed.
+        output: as for `knock_out`.
+
+    Raises:
+        InputError: as for `knock_out`; a head that the model does not have.
+    """
+    if not isinstance(model, Transformer):
+        return knock_out_together_by_forward(model, tokens, claims, heads, output)
+    texts = _of_heads(model, tokens, claims, heads, output)
+    output = output or model.output
+    assert output is not None
+    base, stack, reads = PlainRun.of(model, *texts.inputs), texts.patch_site.stack, [*map(texts.read_of, claims)]
+    whole = [*enumerate(texts.rows.lengths[[claim.prompt for claim in claims]].tolist())]
+    widths = [1 + int(reads[at].positions.max()) if texts.patch_site.causal else length for at, length in whole]
+    first = [min(layer for layer, _ in named) for named in heads]
+    drops = base.final.new_empty(len(claims))
+    for some in fitting(
+        sorted(range(len(claims)), key=lambda at: (first[at], widths[at])),
+        widths.__getitem__,
+        rows_at_once(model, 3),
+        first.__getitem__,
+    ):
+        prompts = torch.tensor([claims[at].prompt for at in some], device=model.device)
+        own = base.take(prompts, {stack: max(widths[at] for at in some)})
+        edits = edits_of(texts.patch_site, [(row, claims[at], heads[at]) for row, at in enumerate(some)])
+        after = resumed(model, own, texts.patch_site, edits, first[some[0]])
+        for row, at in enumerate(some):
+            logits = (output(final[row, reads[at].positions]) for final in (own.final, after))
+            plain, hidden = map(reads[at].value, logits)
+            drops[at] = plain - hidden
+    return drops
 
 
 @torch.no_grad()
@@ -223,26 +156,53 @@ def knock_out_by_forward(
     attention: Attending = "self",
     cells: Bool[Tensor, "claim layer head"] | None = None,
 ) -> Float[Tensor, "claim layer head"]:
-    """The plain way: one whole forward pass for each claim and head, its scores masked. As `knock_out` otherwise."""
+    """The plain way: one whole forward pass for each claim and head. As `knock_out` otherwise."""
     texts = checked(model, tokens, claims, output, target, stack, attention)
-    config = model.config.stacks[texts.patch_site.stack]
+    shape = _shape(model.config.stacks[texts.patch_site.stack], claims, cells)
+    cells = torch.ones(shape, dtype=torch.bool) if cells is None else cells
+    drops = _by_forward(texts, output, ((claims[at], [(layer, head)]) for at, layer, head in cells.nonzero().tolist()))
+    table = drops.new_full(shape, torch.nan)
+    table[cells.to(table.device)] = drops
+    return table
+
+
+@torch.no_grad()
+def knock_out_together_by_forward(
+    model: Model, tokens: Tokens, claims: Sequence[Claim], heads: Sequence[Heads], output: nn.Linear | None = None
+) -> Float[Tensor, " claim"]:
+    """The plain way: one whole forward pass for each claim. As `knock_out_together` otherwise."""
+    return _by_forward(_of_heads(model, tokens, claims, heads, output), output, zip(claims, heads, strict=True))
+
+
+def _by_forward(texts: ClaimedTexts, output: nn.Linear | None, asked: Iterable[tuple[Claim, Heads]]) -> Tensor:
+    """The drop of each claim with its keys changed in some heads."""
+    model, (inputs, target) = texts.model, texts.inputs
     final = "logits" if output is None else f"{last_stack(model)}.resid_final"
-    inputs, target = texts.inputs
     before = run(model, inputs, capture=final, target=target)[final]
-    found = before.new_full(_shape(config, claims, cells), torch.nan)
-    for at, claim in enumerate(claims):
-        read = texts.read_of(claim)
+    drops = [before.new_empty(0)]
+    for claim, heads in asked:
+        edit, read = edits_of(texts.patch_site, [(claim.prompt, claim, heads)]), texts.read_of(claim)
+        after = run(model, inputs, capture=final, edit=edit, target=target)[final]
+        finals = (each[claim.prompt, read.positions] for each in (before, after))
+        plain, hidden = (read.value(each if output is None else output(each)) for each in finals)
+        drops.append((plain - hidden)[None])
+    return torch.cat(drops)
 
-        def value(final: Tensor, read: Read = read, prompt: int = claim.prompt) -> Tensor:
-            at = final[prompt, read.positions]
-            return read.value(at if output is None else output(at))
 
-        asked = torch.ones_like(found[at], dtype=torch.bool) if cells is None else cells[at]
-        for layer, head in asked.nonzero().tolist():
-            edit = edits_of(texts.patch_site, layer, [(claim.prompt, claim, [head])])
-            after = run(model, inputs, capture=final, edit=edit, target=target)[final]
-            found[at, layer, head] = value(before) - value(after)
-    return found
+def _of_heads(
+    model: Model, tokens: Tokens, claims: Sequence[Claim], heads: Sequence[Heads], output: nn.Linear | None
+) -> ClaimedTexts:
+    """The texts, every claim inside its own, and every head inside the model."""
+    texts = checked(model, tokens, claims, output, None, None, "self")
+    config = model.config.stacks[texts.patch_site.stack]
+    if len(heads) != len(claims) or not all(heads):
+        raise InputError(f"expected heads for each of {len(claims)} claims, and at least one")
+    for layer, head in (each for named in heads for each in named):
+        if not (is_number(layer) and is_number(head) and 0 <= layer < config.n_layers and 0 <= head < config.n_heads):
+            raise InputError(
+                f"no head {layer}.{head}: expected layers 0-{config.n_layers - 1}, heads 0-{config.n_heads - 1}"
+            )
+    return texts
 
 
 def _shape(
@@ -253,135 +213,6 @@ def _shape(
     if cells is not None and cells.shape != shape:
         raise InputError(f"cells are claim x layer x head: expected {shape}, got {tuple(cells.shape)}")
     return shape
-
-
-def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
-    """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
-    targets = _tensor("targets", targets, "ids, one a position")
-
-    def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
-        picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
-        most = logits.amax(-1, keepdim=True)
-        rest = (logits - most).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
-        return (picked - most - rest)[..., 0].sum(-1)
-
-    return value
-
-
-def edits_of(patch_site: PatchSite, layer: int, changes: Sequence[tuple[int, Claim, Sequence[int]]]) -> dict[str, Edit]:
-    """The edits of one layer's heads that hide, exchange or remove claimed keys.
-
-    `changes` are rows of the batch, each with a claim on the text there and the heads that the claim is about.
-    """
-    stem, edits = patch_site.name(layer).removesuffix("scores"), {}
-    if hidden := [change for change in changes if change[1].how == "hide"]:
-        edits[f"{stem}scores"] = partial(_with_hidden_keys, changes=hidden)
-    if moved := [change for change in changes if change[1].how != "hide"]:
-        seen: dict[str, Tensor] = {}
-        edits |= {f"{stem}{part}": partial(seen.setdefault, part) for part in ("v", "pattern")}
-        edits[f"{stem}z"] = partial(_with_moved_values, changes=moved, seen=seen)
-    return edits
-
-
-def _with_hidden_keys(
-    scores: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
-) -> Tensor:
-    """Scores with the claimed keys masked; rows behind the last query are passed over."""
-    scores = scores.clone()
-    for prompt, claim, heads in changes:
-        inside = claim.queries < scores.shape[-2]
-        keys = claim.keys[inside, : scores.shape[-1]].to(scores.device)
-        where = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
-        scores[where] = scores[where].masked_fill(keys, -torch.inf)
-    return scores
-
-
-def _with_moved_values(
-    z: Float[Tensor, "prompt query head d_head"],
-    changes: Sequence[tuple[int, Claim, Sequence[int]]],
-    seen: dict[str, Tensor],
-) -> Tensor:
-    """What heads mix, with each claimed key's value exchanged for another's, or taken out."""
-    z, pattern, v = z.clone(), seen.pop("pattern"), seen.pop("v")
-    for prompt, claim, heads in changes:
-        inside = claim.queries < z.shape[1]
-        queries, keys = claim.queries[inside], claim.keys[inside, : pattern.shape[-1]].to(z.device)
-        own = torch.tensor([*heads])
-        weights = pattern[prompt, own[:, None], queries, : keys.shape[1]] * keys  # head row key
-        change = -weights
-        if claim.others is not None:
-            others = claim.others[inside, : keys.shape[1]].clamp(min=0).to(z.device)
-            change = change.scatter_add(-1, others.expand_as(weights), weights)
-        values = v[prompt][: keys.shape[1], own * v.shape[2] // z.shape[2]]  # key head d_head
-        z[prompt, queries[:, None], own] += einsum(change, values, "head row key, key head d_head -> row head d_head")
-    return z
-
-
-def checked(
-    model: Model,
-    tokens: Tokens,
-    claims: Sequence[Claim],
-    output: nn.Linear | None,
-    target: Tokens | None,
-    stack: str | None,
-    attention: str,
-) -> ClaimedTexts:
-    """The texts, every claim inside its own."""
-    patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
-    own = output is None or output is getattr(model, "output", None)
-    if output is None and model.config.output == "none":
-        raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
-    for batch in (texts.rows, texts.keys, texts.read):
-        if batch.padded and not bool(batch.mask[:, 0].all()):
-            raise InputError("texts are padded on the right: expected a real token in the first column of every text")
-    says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
-    for claim in claims:
-        if not 0 <= claim.prompt < len(texts.rows.ids):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
-        if claim.read is None and not says_next:
-            raise InputError(
-                "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
-            )
-        _check_claim(texts, claim)
-    return texts
-
-
-def _check_claim(texts: ClaimedTexts, claim: Claim) -> None:
-    """Whether a claim lies inside its texts, and leaves each row a key in the layers that see least."""
-    length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
-    rows = claim.queries.tolist()
-    last = length - 1 if claim.read is not None else length - 2
-    if min(rows) < 0 or max(rows) > last:
-        that = "" if claim.read is not None else ", rows that a token follows"
-        raise InputError(f"a claim on text {claim.prompt} names rows {rows}: expected 0-{last}{that}")
-    if claim.read is not None:
-        at = claim.read.positions.tolist()
-        if not at or min(at) < 0 or max(at) >= n_read:
-            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{n_read - 1}")
-    seen = near = _seen(texts.patch_site, claim, n_keys)
-    config = texts.model.config.stacks[texts.patch_site.stack]
-    reach = min((each for layer in range(config.n_layers) if (each := config.reach(layer)) is not None), default=None)
-    if reach is not None and texts.patch_site.attention == "self":
-        key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-        near = seen & ((key - claim.queries[:, None]).abs() <= reach)
-    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
-        raise InputError(
-            f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
-        )
-    if claim.others is not None:
-        row, key = claim.keys.nonzero(as_tuple=True)
-        other = claim.others[row, key]
-        if int(other.max()) >= claim.keys.shape[1] or not bool(seen[row, other].all()):
-            raise InputError(f"a claim on text {claim.prompt} must exchange keys for others that their rows see")
-
-
-def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
-    """The keys that a claim's rows see: in causal self-attention none after them, else those of a text so long."""
-    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
-    if patch_site.causal and patch_site.attention == "self":
-        return key <= claim.queries[:, None]
-    return (key < n_keys).expand_as(claim.keys)
 
 
 def _stretches(texts: ClaimedTexts, claims: Sequence[Claim]) -> list[range]:
@@ -405,62 +236,43 @@ class _Party(NamedTuple):
     `heads` None are all; else those of one layer, each with the claim (of `claims`) that it is asked of.
     """
 
-    prompt: int
     claims: list[int]
     layers: range
     heads: list[tuple[int, int]] | None = None
 
 
-def _parties(texts: ClaimedTexts, claims: Sequence[Claim], stretches: Sequence[range]) -> Iterator[_Party]:
-    """All heads of all claims.
+def _parties(
+    texts: ClaimedTexts,
+    claims: Sequence[Claim],
+    stretches: Sequence[range],
+    cells: Bool[Tensor, "claim layer head"] | None,
+) -> Iterator[_Party]:
+    """All heads of all claims, as many layers at once as fit; or some heads of each, a layer at a time.
 
     Claims of about the same stretch go together: a pass carries every row that any of its claims can change.
     """
     config, most = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
-    after = max(0, config.n_layers - 2)  # layers of whose cells all rows are carried
     onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
-    party, rows = [], 0
-    for at in _in_order(claims, stretches):
-        claim = claims[at]
-        own = config.n_heads * (2 * len(claim.queries) + after * len(stretches[at]) + config.n_layers * onward)
-        if party and (claims[party[0]].prompt != claim.prompt or rows + own > most):
-            yield from _layers(config.n_layers, claims[party[0]].prompt, party, rows / most)
-            party, rows = [], 0
-        party.append(at)
-        rows += own
-    if party:
-        yield from _layers(config.n_layers, claims[party[0]].prompt, party, rows / most)
+    order = sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop))
 
+    def prompt(at: int) -> int:
+        return claims[at].prompt
 
-def _in_order(claims: Sequence[Claim], stretches: Sequence[range]) -> list[int]:
-    return sorted(range(len(claims)), key=lambda at: (claims[at].prompt, stretches[at].start, stretches[at].stop))
+    def rows_of_all(at: int) -> int:
+        changed = max(0, config.n_layers - 2) * len(stretches[at])  # layers of whose cells all rows are carried
+        return config.n_heads * (2 * len(claims[at].queries) + changed + config.n_layers * onward)
 
+    def rows_of(heads: dict[int, list[int]], at: int) -> int:
+        return len(heads[at]) * (len(claims[at].queries) + len(stretches[at]) + onward)
 
-def _layers(n_layers: int, prompt: int, party: list[int], share: float) -> Iterator[_Party]:
-    """All layers at once, or as many as fit where a single claim is too much."""
-    together = max(1, int(n_layers / max(1.0, share)))
-    for start in range(0, n_layers, together):
-        yield _Party(prompt, party, range(start, min(n_layers, start + together)))
-
-
-def _some_cells(
-    texts: ClaimedTexts, claims: Sequence[Claim], stretches: Sequence[range], cells: Bool[Tensor, "claim layer head"]
-) -> Iterator[_Party]:
-    """Some heads of each claim, a layer at a time."""
-    most = rows_at_once(texts.model, 3)
-    onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.read.ids.shape[1]
-    order = _in_order(claims, stretches)
-    for layer in range(cells.shape[1]):
-        party, heads, rows = [], [], 0
-        for at in order:
-            mine = cells[at, layer].nonzero()[:, 0].tolist()
-            own = len(mine) * (len(claims[at].queries) + len(stretches[at]) + onward)
-            if party and (claims[party[0]].prompt != claims[at].prompt or rows + own > most):
-                yield _Party(claims[party[0]].prompt, party, range(layer, layer + 1), heads)
-                party, heads, rows = [], [], 0
-            if mine:
-                heads += [(len(party), head) for head in mine]
-                party.append(at)
-                rows += own
-        if party:
-            yield _Party(claims[party[0]].prompt, party, range(layer, layer + 1), heads)
+    if cells is None:
+        for party in fitting(order, rows_of_all, most, prompt):
+            together = max(1, int(config.n_layers / max(1.0, sum(map(rows_of_all, party)) / most)))
+            for start in range(0, config.n_layers, together):
+                yield _Party(party, range(start, min(config.n_layers, start + together)))
+        return
+    for layer in range(config.n_layers):
+        heads = {at: cells[at, layer].nonzero()[:, 0].tolist() for at in order}
+        for party in fitting([at for at in order if heads[at]], partial(rows_of, heads), most, prompt):
+            cell = [(number, head) for number, at in enumerate(party) for head in heads[at]]
+            yield _Party(party, range(layer, layer + 1), cell)

@@ -1,5 +1,8 @@
 """How much goes through at a time? As much as fills the machine and keeps to the budget."""
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
 from interp.config import NoMLP
 from interp.errors import InputError
 from interp.model import Model
@@ -7,6 +10,7 @@ from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.transformer import Transformer
 
+Item = TypeVar("Item")
 BUDGET = 2 << 30  # bytes that a sweep may take, by default
 # entries of the stream that a pass carries (rows x d_model): enough to fill the machine, few enough for its caches
 MOST = 2048 * 768
@@ -47,6 +51,22 @@ def _row_bytes(model: Transformer, pairs: Pairs, recorded: int = 0) -> int:
 def rows_at_once(model: Model, share: int = 1) -> int:
     """How many rows (cells x prompts x positions) fill a pass; `share` of them where much else is made of each."""
     return MOST // (share * model.config.d_model)
+
+
+def fitting(
+    items: Iterable[Item], size: Callable[[Item], int], most: int, key: Callable[[Item], object]
+) -> Iterator[list[Item]]:
+    """Neighbours with the same `key`, as many at a time as add up to no more than `most`, but at least one."""
+    some: list[Item] = []
+    total = 0
+    for item in items:
+        if some and (key(item) != key(some[0]) or total + size(item) > most):
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size(item)
+    if some:
+        yield some
 
 
 def positions_changed(model: Transformer, pairs: Pairs, patch_site: PatchSite | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 from interp.errors import InputError
 from interp.model import Model
 from interp.patching.cell_tables import POSITIONAL
-from interp.patching.pairs import Pairs, answers_in
+from interp.patching.pairs import Inputs, Pairs, answers_in
 from interp.patching.patch_sites import PatchSite
+from interp.patching.results import Cells, Direction
 
 
 def check_names(pairs: Pairs, patch_site: PatchSite, by: Sequence[str]) -> None:
@@ -112,3 +114,42 @@ def of_names(
         own = [columns[at, prompt] if axis in POSITIONAL else at for axis, at in zip(by, where, strict=True)]
         found[(*own, prompt)] = True
     return found
+
+
+def cells_of(
+    model: Model,
+    pairs: Pairs,
+    patch_site: PatchSite,
+    by: tuple[str, ...],
+    direction: Direction,
+    values: dict[str, Float[Tensor, "*cells prompt"]],
+    clean: dict[str, Float[Tensor, " prompt"]],
+    corrupt: dict[str, Float[Tensor, " prompt"]],
+    *,
+    named: bool = False,
+    **more: Any,
+) -> Cells:
+    """Tables of all positions, or of the `named` ones, as cells: those beyond a prompt's text are missing."""
+    if not named:
+        values = {name: by_name(_within(table, by, pairs, patch_site), by, pairs) for name, table in values.items()}
+    if more.get("kind", "sweep") == "sweep":
+        more["labels"] = labels_of(model, pairs, patch_site, by)
+    place = {"site": patch_site.site, "stack": patch_site.stack, "attention": patch_site.attention}
+    given = {**place, "positions": names_of(pairs, by), **more}
+    return Cells(direction=direction, axes=by, values=values, clean=clean, corrupt=corrupt, **given)
+
+
+def _within(table: Float[Tensor, "*cells prompt"], by: tuple[str, ...], pairs: Pairs, patch_site: PatchSite) -> Tensor:
+    """The table with positions beyond a prompt's own text missing."""
+    for at, axis in enumerate(by):
+        if axis in POSITIONAL:
+            column = torch.arange(table.shape[at], device=table.device)[:, None]
+            beyond = column >= pairs.read_by(patch_site.counted(axis)).lengths.to(table.device)  # position prompt
+            table = table.movedim(at, -2).masked_fill(beyond, torch.nan).movedim(-2, at)
+    return table
+
+
+def ordered(pairs: Pairs, direction: Direction) -> tuple[Inputs, Inputs]:
+    """The prompts that are changed, and those that the change comes from."""
+    clean, corrupt = pairs.inputs
+    return (corrupt, clean) if direction == "denoise" else (clean, corrupt)

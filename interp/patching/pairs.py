@@ -1,9 +1,10 @@
 """Minimal pairs: a clean prompt, a corrupted one that differs in a few tokens, and the answers that tell them apart."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -16,13 +17,16 @@ from interp.patching.pair_files import (
     COLUMNS,
     POSITION,
     Columns,
+    Place,
+    Places,
+    each_place,
     place,
+    position_of,
     read_columns,
     unmarked,
     warn_of_glued,
     with_space,
 )
-from interp.patching.token_places import Place, Places, each_place, position_of
 from interp.running import as_batch, as_target, check_model, target_tokenizer
 from interp.showing import DataFrame, Shown, so_many
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
@@ -157,22 +161,20 @@ class Pairs(Shown):
 
     def to(self, device: torch.device) -> "Pairs":
         """The same pairs on another device."""
-        right, wrong = (None if answer is None else answer.to(device) for answer in (self.right, self.wrong))
-        clean, corrupt = self.clean.to(device), self.corrupt.to(device)
-        target, source = (None if other is None else other.to(device) for other in (self.target, self.source))
-        positions = {name: at.to(device) for name, at in self.positions.items()}
-        same = {"target": target, "source": source, "positions": positions}
-        return replace(self, clean=clean, corrupt=corrupt, right=right, wrong=wrong, **same)
+        return self._each(lambda part: part.to(device))
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Pairs":
         """Some of the pairs."""
-        clean, corrupt = some_prompts(self.clean, prompts), some_prompts(self.corrupt, prompts)
-        target, source = (other and some_prompts(other, prompts) for other in (self.target, self.source))
-        right, wrong = (None if answer is None else answer[prompts] for answer in (self.right, self.wrong))
         kept = tuple(self.kept[at] for at in prompts.tolist()) if self.kept else ()
-        answers = {"right": right, "wrong": wrong, "kept": kept}
-        answers |= {"positions": {name: at[prompts] for name, at in self.positions.items()}}
-        return replace(self, clean=clean, corrupt=corrupt, target=target, source=source, **answers)
+        some = self._each(lambda part: part.rows(prompts) if isinstance(part, TokenBatch) else part[prompts])
+        return replace(some, kept=kept)
+
+    def _each(self, change: Callable[[Any], Any]) -> "Pairs":
+        """Every text, answer and position changed alike."""
+        names = ("clean", "corrupt", "target", "source", "right", "wrong")
+        parts = {name: getattr(self, name) for name in names}
+        changed = {name: None if part is None else change(part) for name, part in parts.items()}
+        return replace(self, **changed, positions={name: change(at) for name, at in self.positions.items()})
 
     def swapped(self) -> "Pairs":
         """Clean and corrupted, right and wrong, exchanged."""
@@ -354,40 +356,33 @@ def _made(
 ) -> Pairs:
     """Pairs of texts, their answers and their named places; `others` are targets or sources, as `kind` says."""
     left_out: Counter[str] = Counter()
-    usable: list[tuple[list[int], list[int], int, int, list[int], list[int]]] = []  # and named positions
-    kept: list[int] = []
+    usable: dict[int, tuple[list[int], list[int], int, int, list[int], list[int]]] = {}  # with named positions
     for at, each in enumerate(zip(*texts, strict=True)):
-        found = _pair(model, *each, **({} if others is None else {kind: others[at]}))
-        if not isinstance(found, str):
-            named = _named(model, each[0], kind, len(found[0]), {name: own[at] for name, own in places.items()})
-            found = named if isinstance(named, str) else (*found, named)
-        if isinstance(found, str):
+        try:
+            row = _pair(model, *each, **({} if others is None else {kind: others[at]}))
+            where = _positions(model, each[0], kind, len(row[0]), {name: own[at] for name, own in places.items()})
+            usable[at] = (*row, where)
+        except _UnusableError as reason:
             if not drop:
                 if file is not None:
-                    raise InputError(f"row {at + 1} of {file}: {found}; --drop (drop=True) leaves such rows out")
-                raise InputError(f"pair {each[0]!r} / {each[1]!r}: {found}")
-            left_out[found.split(":")[0]] += 1
-        else:
-            usable.append(found)
-            kept.append(at)
+                    raise InputError(
+                        f"row {at + 1} of {file}: {reason}; --drop (drop=True) leaves such rows out"
+                    ) from None
+                raise InputError(f"pair {each[0]!r} / {each[1]!r}: {reason}") from None
+            left_out[str(reason).split(":")[0]] += 1
     if not usable:
         reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
         raise InputError(f"none of the {len(texts[0])} pairs can be used: {reasons}")
-    cleans, corrupts, rights, wrongs, beside, positions = zip(*usable, strict=True)
+    cleans, corrupts, rights, wrongs, beside, positions = zip(*usable.values(), strict=True)
     batches = TokenBatch.from_rows(cleans), TokenBatch.from_rows(corrupts)
     other = {} if others is None else {kind: TokenBatch.from_rows(beside)}
-    found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(kept))
+    found = Pairs(*batches, torch.tensor(rights), torch.tensor(wrongs), left_out, tuple(usable))
     at = torch.tensor(positions, dtype=torch.long).view(len(usable), len(places))
     return replace(found, **other).to(model.device)._naming(dict(zip(places, at.unbind(1), strict=True)))
 
 
-# ids of both prompts, of the differing answer pieces, and of the text that does not differ
-_Rows = tuple[list[int], list[int], int, int, list[int]]
-
-
-def some_prompts(batch: TokenBatch, prompts: Int[Tensor, " some"]) -> TokenBatch:
-    """Some prompts of a batch."""
-    return TokenBatch(batch.ids[prompts], batch.mask[prompts], batch.positions[prompts])
+class _UnusableError(InputError):
+    """A pair that cannot be used, and why."""
 
 
 def answers_in(model: Model) -> Tokenizer | None:
@@ -412,15 +407,6 @@ def differing(model: Model, target: object, source: object) -> str:
     return "decoder" if source is not None else next(iter(model.config.stacks))
 
 
-def _alike(texts: Sequence[str], answers: Sequence[Sequence[int]]) -> str:
-    """Why two answers cannot be told apart."""
-    said = f"{texts[0]!r} and {texts[1]!r}"
-    if not all(answers):
-        return f"an answer is empty: expected two that continue the prompt, got {said}"
-    same = "the answers are the same" if answers[0] == answers[1] else "one answer begins the other"
-    return f"{same}: {said} are {answers[0]} and {answers[1]}, with no differing piece"
-
-
 def _pair(
     model: Model,
     clean: str,
@@ -429,61 +415,65 @@ def _pair(
     wrong: str,
     target: str | None = None,
     source: str | None = None,
-) -> _Rows | str:
-    """Ids of both prompts, of the differing answer pieces and of the other text, or why they cannot be used."""
+) -> tuple[list[int], list[int], int, int, list[int]]:
+    """Ids of both prompts, of the differing answer pieces and of the text that does not differ.
+
+    Raises:
+        _UnusableError: they are no pair.
+    """
     tokenizer, answering = model.tokenizer, answers_in(model)
     if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
     if target is not None:
-        prompts, read = [tokenizer.encode(text) for text in (clean, corrupt)], _read(model, target)
+        prompts, beside = [tokenizer.encode(text) for text in (clean, corrupt)], _decoded(model, target)
     elif source is not None:
-        prompts, read = [_read(model, text) for text in (clean, corrupt)], []
+        prompts, beside = [_decoded(model, text) for text in (clean, corrupt)], tokenizer.encode(source)
     else:
-        prompts, read = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
+        prompts, beside = [[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in (clean, corrupt)], []
     answers = [answering.continuation(text) for text in (right, wrong)]
-    shared = first_difference(*answers)
-    if shared is None:
-        return _alike((right, wrong), answers)
+    shared = _shared(f"{right!r} and {wrong!r}", *answers)
     if len(prompts[0]) != len(prompts[1]):
-        return f"the prompts do not align: they are {len(prompts[0])} and {len(prompts[1])} tokens long; {_NAMES}"
+        lengths = f"{len(prompts[0])} and {len(prompts[1])}"
+        raise _UnusableError(f"the prompts do not align: they are {lengths} tokens long; {_NAMES}")
     if prompts[0] == prompts[1]:
-        return f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched"
+        raise _UnusableError(f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched")
     if target is not None:
-        beside = [*read, *answers[0][:shared]]
+        beside = [*beside, *answers[0][:shared]]
     else:
-        prompts = [prompt + list(answers[0][:shared]) for prompt in prompts]
-        beside = [] if source is None else tokenizer.encode(source)
-    if too_long := _too_long(model, *((beside, prompts[0]) if source is not None else (prompts[0], beside))):
-        return too_long
-    differing = tokenizer if source is None else answering
+        prompts = [[*prompt, *answers[0][:shared]] for prompt in prompts]
+    read = (prompts[0], beside) if source is None else (beside, prompts[0])
+    for texts, config, row in zip(("prompts", "targets"), model.config.stacks.values(), read, strict=False):
+        if len(row) > config.n_ctx:
+            raise _UnusableError(f"the {texts} are longer than the context: {len(row)} tokens against {config.n_ctx}")
     said = {*beside, answers[0][shared]} if source is None else {answers[0][shared]}
-    for each, ids in ((differing, {*prompts[0], *prompts[1]}), (answering, said)):
+    for each, ids in ((tokenizer if source is None else answering, {*prompts[0], *prompts[1]}), (answering, said)):
         if each.unknown_id is not None and each.unknown_id in ids:
-            return "the prompts hold words that the vocabulary lacks"
+            raise _UnusableError("the prompts hold words that the vocabulary lacks")
     return prompts[0], prompts[1], answers[0][shared], answers[1][shared], beside
 
 
-def _named(model: Model, clean: str, kind: str, length: int, places: Mapping[str, Place | None]) -> list[int] | str:
-    """The positions of named places in a clean prompt, or why it has not all of them."""
+def _shared(names: str, right: Sequence[int], wrong: Sequence[int]) -> int:
+    """How many pieces two answers begin with alike."""
+    if (shared := first_difference(right, wrong)) is not None:
+        return shared
+    if not right or not wrong:
+        raise _UnusableError(f"an answer is empty: expected two that continue the prompt, got {names}")
+    same = "the answers are the same" if right == wrong else "one answer begins the other"
+    raise _UnusableError(f"{same}: {names} are {right} and {wrong}, with no differing piece")
+
+
+def _positions(model: Model, clean: str, kind: str, length: int, places: Mapping[str, Place | None]) -> list[int]:
+    """The positions of named places in a clean prompt."""
     tokenizer = model.tokenizer if kind == "target" else target_tokenizer(model)
     assert tokenizer is not None
     try:
-        of = clean, tokenizer.pieces(clean).spans, len(tokenizer.prefix), length
-        return [position_of(name, at, *of) for name, at in places.items()]
+        pieces = clean, tokenizer.pieces(clean).spans, len(tokenizer.prefix), length
+        return [position_of(name, at, *pieces) for name, at in places.items()]
     except InputError as error:
-        return f"a named position is missing: {error}"
+        raise _UnusableError(f"a named position is missing: {error}") from None
 
 
-def _too_long(model: Model, encoded: list[int], decoded: list[int]) -> str | None:
-    """Why texts do not fit their stacks' contexts: what the first stack reads, and the decoder of two."""
-    for at, (config, row) in enumerate(zip(model.config.stacks.values(), (encoded, decoded), strict=False)):
-        if len(row) > config.n_ctx:
-            texts = "targets" if at else "prompts"
-            return f"the {texts} are longer than the context: {len(row)} tokens against {config.n_ctx}"
-    return None
-
-
-def _read(model: Model, target: str) -> list[int]:
+def _decoded(model: Model, target: str) -> list[int]:
     """A target's ids as the decoder reads it, its start id before it."""
     return as_target(model, target).ids[0].tolist()
 

@@ -1,34 +1,52 @@
 """Along which path does a part of the model act? What one sender writes, as chosen receivers read it, and no further.
 
-Every cell is taken twice away from the base run: from its sender to the receivers (`senders`), and from the first of
-these that it reaches to the metric (`receivers`). Both are passes of the engine, but where attention is kept as it was:
+Every cell is taken twice away from the base run: from its sender to the receivers (`_Senders`), and from the first of
+these that it reaches to the metric (`_given`). Both are passes of the engine, but where attention is kept as it was:
 there rows are independent. `path_patch_by_forward` is the plain way; both give the same numbers.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 
 import numpy as np
 import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.config import StackConfig
 from interp.model import Model
-from interp.patching.attention_patches import Where
-from interp.patching.chunks import GroupSweep, groups, passes
+from interp.patching.changed_rows import (
+    AFTER_CROSS,
+    AFTER_SELF,
+    INTO,
+    AtReads,
+    ChangedRows,
+    Rows,
+    Suffix,
+    after,
+    attend,
+)
+from interp.patching.chunks import Chunk, GroupSweep, groups, passes
+from interp.patching.engine import Pass, resume
 from interp.patching.memory import BUDGET, most_rows
 from interp.patching.metrics import Metric, prepared, with_answers
-from interp.patching.named_positions import by_name, columns_named, labels_of, names_of
+from interp.patching.named_positions import cells_of, columns_named, names_of, ordered
 from interp.patching.pairs import Pairs
-from interp.patching.patch_sites import Attending, StackName
-from interp.patching.plain import PlainRun
-from interp.patching.plain_paths import Moment, Receiver, Sender, Through, check_paths, path_name, written
-from interp.patching.receivers import Asked, given, read_layer
-from interp.patching.results import Direction, Sweep, checked_direction
-from interp.patching.senders import Senders
-from interp.patching.sweeps import blank_beyond, check_reach, read_values
-from interp.transformer import with_parts
+from interp.patching.patch_sites import Attending, StackName, last_stack
+from interp.patching.paths import Moment, Receiver, Sender, Through, check_paths, path_name, written
+from interp.patching.plain import PlainRun, after_attention
+from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.site_patches import SitePatches, Stream, Where, stream_with
+from interp.patching.sweeps import check_reach, read_values
+from interp.tap import Edit, Tap
+from interp.transformer import Transformer, with_parts
+
+Positions = Int[Tensor, " row"]  # of the prompts, in order
+_SITE = {"q": "attn.q", "k": "attn.k", "v": "attn.v", "mlp": "mlp_out", "logits": "resid_post"}
 
 
 @torch.no_grad()
@@ -45,7 +63,7 @@ def path_patch(
     stack: StackName | None = None,
     attention: Attending = "self",
     budget: int = BUDGET,
-) -> Sweep:
+) -> Cells:
     """Patch the paths from every sender to the receivers, exactly.
 
     Wang 2022 (section 3.1, appendix B) keeps every other head as it was and lets feed-forwards follow: `mlps`.
@@ -71,7 +89,7 @@ def path_patch(
         budget: bytes of activations that one pass may hold.
 
     Returns:
-        Sweep: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
+        Cells: values `*by prompt`; a sender that comes after all receivers keeps the base prompt's value.
 
     Raises:
         InputError: no such stack, sender, axis, direction, receiver or `through`, no receiver, none that a sender could
@@ -82,7 +100,7 @@ def path_patch(
     patch_site = check_paths(model, pairs, receivers, sender, by, through, stack, attention)
     check_reach(pairs, patch_site)
     readouts = prepared(model, pairs, metrics)
-    base, other = PlainRun.of_both(model, *(pairs.inputs[::-1] if direction == "denoise" else pairs.inputs))
+    base, other = PlainRun.of_both(model, *ordered(pairs, direction))
     plain = with_answers(model, pairs, readouts)
     base_values, other_values = (read_values(model, each, plain) for each in (base, other))
     shape = patch_site.shape(pairs, by)
@@ -100,11 +118,9 @@ def path_patch(
         for where in group.wheres(by):
             if named is None or where.position in named:
                 paths.fill(values, where, most)
-    blank_beyond(values, by, pairs, patch_site)
-    values = {name: by_name(table, by, pairs) for name, table in values.items()}
     clean, corrupt = (other_values, base_values) if direction == "denoise" else (base_values, other_values)
-    where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-    return Sweep(path_name(sender, receivers), direction, by, values, clean, corrupt, *where)
+    site = path_name(sender, receivers)
+    return cells_of(model, pairs, patch_site, by, direction, values, clean, corrupt, site=site)
 
 
 @dataclass(frozen=True)
@@ -129,13 +145,13 @@ class _Paths:
             rows = rows[rows == where.position]
         if not len(rows) or first > sweep.last_read:
             return
-        senders = Senders(sweep.patches, asked, rows, again=self.through == "mlps")
+        senders = _Senders(sweep.patches, asked, rows, again=self.through == "mlps")
         on, every = sweep.suffix(first), np.ones(next(iter(values.values())).shape[:-1], dtype=bool)
         chunks = [*sweep.chunks_of(where, start if everything else first, most, every)]
         chunks = [chunk for chunk in chunks if self._written(chunk.layer) <= max(asked)]
         for some in passes(chunks, most):
             received = senders.recomputing(some) if everything else senders.keeping_attention(some)
-            found = sweep.measure(given(sweep.patches, on, received))
+            found = sweep.measure(_given(sweep.patches, on, received))
             sizes = [len(chunk.heads) for chunk in some]
             for chunk, *own in zip(some, *(value.split(sizes) for value in found), strict=True):
                 chunk.put(values, own)
@@ -147,7 +163,7 @@ class _Paths:
             self.sweep.patches.model.config.stacks[patch_site.stack], patch_site.site, layer, patch_site.attention
         )
 
-    def _asked(self, start: int) -> dict[Moment, list[Asked]]:
+    def _asked(self, start: int) -> "dict[Moment, list[_Asked]]":
         """What receivers ask for from `start` on; what nothing moves to another position, only where metrics read."""
         base, model = self.sweep.patches.base, self.sweep.patches.model
         config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
@@ -160,12 +176,12 @@ class _Paths:
             mask = torch.zeros(length, _n_heads(config, part), dtype=torch.bool, device=read.device)
             at = slice(None) if place is None else place
             mask[at, slice(None) if receiver.head is None else receiver.head] = True
-            moved_on = moment[0] < read_layer(model, base.stack) or part in {"k", "v"}
+            moved_on = moment[0] < _read_layer(model, base.stack) or part in {"k", "v"}
             mask &= (changed if moved_on else changed & read)[:, None]
             if bool(mask.any()):
                 masks[moment][part] = mask | masks[moment].get(part, mask)
         return {
-            moment: [Asked(part, moment[0], mask) for part, mask in parts.items()]
+            moment: [_Asked(part, moment[0], mask) for part, mask in parts.items()]
             for moment, parts in sorted(masks.items())
         }
 
@@ -182,3 +198,255 @@ def _recorded(config: StackConfig, receivers: Sequence[Receiver]) -> int:
 def _n_heads(config: StackConfig, part: str) -> int:
     """How many heads read for themselves; feed-forwards and the output layer read as one."""
     return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(part, 1)
+
+
+# From the senders to what receivers get.
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Where receivers ask for one `part` of a layer; of feed-forwards and the last stream there is one head."""
+
+    part: str
+    layer: int
+    mask: Bool[Tensor, "position head"]
+
+    @cached_property
+    def rows(self) -> Positions:
+        """The positions at which any head asks."""
+        return self.mask.any(1).nonzero()[:, 0]
+
+    @cached_property
+    def heads(self) -> Int[Tensor, " head"]:
+        """The heads that ask anywhere."""
+        return self.mask.any(0).nonzero()[:, 0]
+
+    @property
+    def site(self) -> str:
+        """Where a pass makes what they get."""
+        return f"{self.layer}.{_SITE[self.part]}"
+
+    @property
+    def in_attention(self) -> bool:
+        """Whether heads ask."""
+        return self.part in {"q", "k", "v"}
+
+    def query_heads(self, shared: int) -> Int[Tensor, " head"]:
+        """The heads whose queries meet it: so many share a key and a value."""
+        together = torch.arange(shared, device=self.heads.device)
+        return self.heads if self.part == "q" else (self.heads[:, None] * shared + together).flatten()
+
+    def received(self, patches: SitePatches, x: Stream, carried: Positions, made: bool = False) -> "_Received":
+        """What they get where cells have the stream `x` at positions `carried`, or have `made` it of that already.
+
+        Elsewhere they get what the base run has.
+        """
+        changed = torch.isin(self.rows, carried)
+        rows = self.rows[changed]
+        x = x[:, :, torch.searchsorted(carried, rows)]
+        positions = patches.base.batch.positions[:, rows]
+        value = x[..., None, :] if made or self.part == "logits" else self._made(patches, x, positions)
+        if len(rows) == len(self.rows):
+            return _Received(self, value)
+        plain = patches.base[_SITE[self.part]][self.layer - (self.part == "logits")][:, self.rows]
+        plain = plain[:, :, self.heads] if self.in_attention else plain[:, :, None]
+        every = plain.expand(len(x), *plain.shape).clone()
+        every[:, :, changed] = value
+        return _Received(self, every)
+
+    def _made(self, patches: SitePatches, x: Stream, positions: Int[Tensor, "prompt row"]) -> Tensor:
+        block = patches.blocks[self.layer]
+        if self.part == "mlp":
+            return block.feed_forward.out(x)[..., None, :]
+        projected = block.attn.project_heads(block.attention.read(x), self.part, self.heads)
+        enter = {"q": block.attn.queries, "k": block.attn.keys}.get(self.part)
+        return projected if enter is None else enter(projected, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class _Received:
+    """What they get, cell by cell, in the order in which cells arrive: those that do later get nothing of it."""
+
+    asked: _Asked
+    value: Float[Tensor, "cell prompt row head width"]
+
+    def give(
+        self, own: Float[Tensor, "some prompt place all width"], at: Int[Tensor, "_ place"], start: int = 0
+    ) -> None:
+        """Put it into what the cells from `start` on have at positions `at` of all prompts, or of each."""
+        asked, (n_cells, n_prompts) = self.asked, own.shape[:2]
+        row_of = at.new_full((len(asked.mask),), -1)
+        row_of[asked.rows] = torch.arange(len(asked.rows), device=at.device)
+        row = row_of[at].expand(n_prompts, -1)
+        prompt, place = (row >= 0).nonzero(as_tuple=True)
+        row = row[prompt, place]
+        where = (slice(None), prompt[:, None], place[:, None], asked.heads)
+        mask = asked.mask[asked.rows[row]][:, asked.heads, None]
+        own[where] = torch.where(mask, self.value[start : start + n_cells][:, prompt, row], own[where])
+
+
+@dataclass(frozen=True)
+class _Senders:
+    """Patches of a sending site, and what receivers ask for: they lie in order of their moments, at `rows` in all."""
+
+    patches: SitePatches
+    asked: dict[Moment, list[_Asked]]
+    rows: Positions
+    again: bool  # whether feed-forwards are recomputed where attention is kept
+
+    def keeping_attention(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
+        """What they get of cells whose attention writes what it does in the base run: row by row, where they ask."""
+        sent = [self.patches.left(chunk.layer, chunk.where, chunk.heads, self.rows) for chunk in chunks]
+        last, received = max(self.asked), {}
+        x = sent[0][2][:0]
+        for layer, stage in product(range(sent[0][0], last[0] + 1), (INTO, AFTER_SELF, AFTER_CROSS)):
+            x = self._kept(x, layer, stage) if len(x) else x
+            if writing := [stream for *at, stream in sent if at == [layer, stage]]:
+                x = torch.cat([x, *writing])
+            if parts := self.asked.get((layer, stage), ()) if len(x) else ():
+                received[layer, stage] = [each.received(self.patches, x, self.rows) for each in parts]
+            if (layer, stage) == last:
+                break
+        return received
+
+    def _kept(self, x: Stream, layer: int, stage: int) -> Stream:
+        """The stream there from that before it: what is not recomputed writes what it does in the base run."""
+        base, block = self.patches.base, self.patches.blocks[layer - (stage == INTO)]
+        if stage == AFTER_SELF:
+            out = base["attn_out"][layer][:, self.rows]
+            # a parallel block's attention would compute the feed-forward beside it
+            return x + out if block.config.parallel and not self.again else block.attention.add(x, out)
+        if stage == AFTER_CROSS:
+            return x if block.cross_attn is None else block.cross.add(x, base["cross_attn_out"][layer][:, self.rows])
+        if self.again or block.mlp is None:
+            return block.feed_forward(x)
+        return block.feed_forward.add(x, base["mlp_out"][layer - 1][:, self.rows])
+
+    def recomputing(self, chunks: Sequence[Chunk]) -> dict[Moment, list[_Received]]:
+        """What they get of cells of which everything is recomputed."""
+        model, base, received = self.patches.model, self.patches.base, {}
+        last, at_reads = max(self.asked), (_read_layer(model, base.stack), AFTER_CROSS)
+        late = [each.rows for moment, parts in self.asked.items() if moment >= at_reads for each in parts]
+        late = torch.cat(late).unique() if late else base.batch.ids.new_empty(0)
+        suffix = Suffix(model, base, chunks[0].suffix.first, [late.expand(len(base.batch.ids), -1)])
+        every = suffix.sight.columns[0]
+        # feed-forwards of parallel blocks read what attention does, the others in the middle of a block
+        edits = {
+            parts[0].site: self._recording(parts[0], moment, late if moment >= at_reads else every, received)
+            for moment, parts in self.asked.items()
+            if moment[1] == AFTER_CROSS
+        }
+        walk = Pass(model.stack(base.stack), [self._entering(suffix, chunk) for chunk in chunks], Tap(edit=edits))
+        for layer, stage in self.asked:
+            if stage == INTO and (layer, stage) < at_reads and (streams := walk.into(layer)):
+                x = torch.cat(streams)
+                received[layer, stage] = [each.received(self.patches, x, every) for each in self.asked[layer, stage]]
+        if last < at_reads:
+            walk.into(last[0] + (last[1] == AFTER_CROSS))
+            return received
+        final = walk.read()[suffix]
+        if last[1] == INTO:  # the logits'
+            received[last] = [each.received(self.patches, final, late) for each in self.asked[last]]
+        return received
+
+    def _entering(self, suffix: Suffix, chunk: Chunk) -> ChangedRows:
+        """Senders as they enter a pass, with the rows too that they leave as they were: these are recorded as well."""
+        one = self.patches.enter(suffix, chunk.layer, chunk.where, chunk.heads)
+        base, site = self.patches.base, {AFTER_SELF: "resid_mid", AFTER_CROSS: "resid_cross"}.get(one.stage)
+        rows = one.among((base.resid if site is None else base[site])[one.layer], one.rows)
+        return ChangedRows(one.layer, one.stage, suffix.place(one.n_cells), rows, one.shape)
+
+    def _recording(
+        self, asked: _Asked, moment: Moment, carried: Positions, received: dict[Moment, list[_Received]]
+    ) -> Edit:
+        """An edit that leaves what feed-forwards write at `carried` as it is, and records it."""
+
+        def edit(out: Rows) -> Tensor:
+            rows = out.view(-1, len(self.patches.base.batch.ids), len(carried), out.shape[-1])
+            received[moment] = [asked.received(self.patches, rows, carried, made=True)]
+            return out
+
+        return edit
+
+
+# From what receivers got to the metrics.
+
+
+def _read_layer(model: Transformer, stack: str) -> int:
+    """The layer of a stack in which only what metrics read is computed, keys and values aside: its last, if any is."""
+    return model.config.stacks[stack].n_layers - (stack == last_stack(model))
+
+
+def _given(patches: SitePatches, on: Suffix, received: dict[Moment, list[_Received]]) -> AtReads:
+    """The stream out of the last block where metrics read, with everything given that was received."""
+    entering, n_cells = [], 0
+    for (layer, _), parts in received.items():
+        if len(parts[0].value) > n_cells:
+            entering.append(_first_given(patches, on, layer, parts, n_cells))
+            n_cells = len(parts[0].value)
+    every = [each for parts in received.values() for each in parts]
+    ends = [each for each in every if each.asked.part == "logits"]
+    edits = {each.asked.site: _giving(patches.model, on, each) for each in every if each not in ends}
+    final = resume(patches.model, entering, Tap(edit=edits))[on.onward or on]
+    for each in ends:
+        each.give(final[..., None, :], on.wanted)
+    return final
+
+
+def _giving(model: Transformer, on: Suffix, received: _Received) -> Edit:
+    """The edit that gives it to cells, some at a time."""
+    asked, done = received.asked, 0
+    at_reads = asked.layer == _read_layer(model, on.base.stack) and asked.part in {"q", "mlp"}
+    at = on.reads if at_reads else on.sight.columns
+
+    def edit(own: Tensor) -> Tensor:
+        nonlocal done
+        some = own if asked.in_attention else own.view(-1, on.shape[0], at.shape[1], 1, own.shape[-1])
+        received.give(some, at, done)
+        done += len(some)
+        return own
+
+    return edit
+
+
+def _first_given(patches: SitePatches, on: Suffix, layer: int, parts: Sequence[_Received], start: int) -> ChangedRows:
+    """The cells from `start` on, which only now are given something: with what it changes they enter a pass."""
+    base, span = patches.base, slice(on.first, on.first + on.shape[1])
+    if layer >= _read_layer(patches.model, base.stack):
+        span = slice(int(on.reads.min()), int(on.reads.max()) + 1)
+    at, rows, changed = torch.arange(span.start, span.stop, device=base.final.device)[None], (slice(None), span), []
+    if inside := [each for each in parts if each.asked.in_attention]:
+        block = patches.blocks[layer]
+        stream = after_attention(block, base, layer, rows, _written(patches, on, layer, inside, at, start))
+        changed.append((*after(block.config, layer), stream))
+    for each in parts:
+        if not each.asked.in_attention:
+            site, within = _SITE[each.asked.part], layer - (each.asked.part == "logits")
+            plain = base[site][within][rows]
+            theirs = plain.expand(len(each.value) - start, *plain.shape).clone()
+            each.give(theirs[..., None, :], at, start)
+            changed.append(stream_with(patches.blocks[within], base, within, rows, site, theirs))
+    (layer, stage, stream), *beside = changed
+    for *_, other in beside:  # attention and feed-forward of a parallel block
+        stream = stream + (other - base.resid[layer][rows])
+    return ChangedRows.of_span(on, layer, stage, stream, span.start)
+
+
+def _written(
+    patches: SitePatches, on: Suffix, layer: int, inside: Sequence[_Received], at: Int[Tensor, "1 row"], start: int
+) -> Stream:
+    """How much more heads write at `at` that are given something: no other head does, as all else is the base run's."""
+    attn, kept = patches.blocks[layer].attn, {part: patches.base[f"attn.{part}"][layer] for part in "qkvz"}
+    parts = {"q": kept["q"][:, at[0]], "k": kept["k"][:, on.first :], "v": kept["v"][:, on.first :]}
+    parts = {part: plain.expand(len(inside[0].value) - start, *plain.shape) for part, plain in parts.items()}
+    for each in inside:
+        own = parts[each.asked.part] = parts[each.asked.part].clone()
+        each.give(own, at if each.asked.part == "q" else on.sight.columns, start)
+    shared = attn.config.n_heads // attn.config.kv_heads
+    heads = torch.cat([each.asked.query_heads(shared) for each in inside]).unique()
+    past = [kept[part][:, : on.first] for part in "kv"]
+    k, v, past_k, past_v = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
+    sight = on.sight.at(at.expand(on.shape[0], -1))
+    z = attend(attn, parts["q"][..., heads, :], k, v, past_k, past_v, sight, heads)
+    dz = z - kept["z"][:, at[0]][:, :, heads]
+    return einsum(dz, attn.W_O[heads], "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model")

@@ -112,9 +112,10 @@ class PlainRun:
         return PlainRun(stack, batch, resid, found, final, source)
 
     def take(self, prompts: Int[Tensor, " prompt"], lengths: Mapping[str, int]) -> "PlainRun":
-        """Some of the prompts, each once and in order, and of each stack's text the first positions."""
+        """Some of the prompts, and of each stack's text the first positions."""
         source = None if self.source is None else self.source.take(prompts, lengths)
-        if (len(prompts), lengths[self.stack]) == self.batch.ids.shape and (source is None or source is self.source):
+        whole = lengths[self.stack] == self.batch.ids.shape[1] and source is self.source
+        if whole and prompts.tolist() == [*range(len(self.batch.ids))]:
             return self
 
         def some(site: str, x: Tensor) -> Tensor:
@@ -199,8 +200,18 @@ def as_written(
     return sublayer.write(raw + written) - plain[f"{sublayer.name}_out"][layer][rows]
 
 
-def sight_of(model: Transformer, batch: TokenBatch, first: int = 0, stack: str | None = None) -> Sight:
-    """Who sees whom among pairs, whose padding is all on the right: no causal query sees it, so it needs no mask."""
-    config = model.last.config if stack is None else model.config.stacks[stack]
-    sight = Sight.of(batch, causal=config.causal, first=first)
-    return replace(sight, padding=None) if sight.causal else sight
+def sight_of(
+    model: Transformer, base: PlainRun, attention: str = "self", rows: slice | Int[Tensor, " row"] | None = None
+) -> Sight:
+    """What `rows` (None: all) of a stack's texts see of their own text, or of the source.
+
+    Pairs have their padding on the right: no causal query sees it, so it needs no mask.
+    """
+    sight = Sight.of(base.batch, causal=model.config.stacks[base.stack].causal)
+    sight = replace(sight, padding=None) if sight.causal else sight
+    if rows is not None:
+        sight = sight.at(sight.columns[:, rows].expand(len(base.batch.ids), -1))
+    if attention == "self":
+        return sight
+    assert base.source is not None
+    return Source.of(base.source.final, base.source.batch).seen_by(sight)

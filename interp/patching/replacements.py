@@ -1,7 +1,6 @@
 """What is put in the place of an ablated part: nothing, its mean over a corpus, or what it did for another prompt."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -100,63 +99,59 @@ def _text(patch_site: PatchSite, inputs: Inputs) -> TokenBatch:
     return first if second is None or patch_site.counted("position") == "encoder" else second
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """What is put in the place of a site's activations: `zero`, `mean` or `resample`, as `ablate` says."""
+def replacements(
+    model: Transformer,
+    patch_site: PatchSite,
+    prompts: Alone,
+    kind: Kind,
+    mean: Tensor | None,
+    donors: Tokens | tuple[Tokens, Tokens] | None,
+    seed: int,
+) -> list[Tensor]:
+    """What is put in the place of a site's activations, as `ablate` says: broadcast to each layer's `prompt ...`."""
+    one_of("kind", kind, Kind)
+    for name, value in [("mean", mean), ("donors", donors)]:
+        if value is not None and kind != {"mean": "mean", "donors": "resample"}[name]:
+            raise InputError(f"{name}= is not used by kind={kind!r}: leave it out")
+    patch_site.check_ablation(kind)
+    if kind == "zero":
+        return [torch.zeros((), device=model.device)] * patch_site.n_layers
+    if kind == "resample":
+        return _resampled(model, patch_site, prompts, donors, seed)
+    if mean is None:
+        inside = patch_site.attention if patch_site.in_attention else "self"
+        first, second = prompts.inputs[0]
+        read = first if second is None else (first, second)
+        mean = mean_activation(model, [read], patch_site.site, stack=patch_site.stack, attention=inside)
+    expected = (patch_site.n_layers, *patch_site.sizes[1:])
+    if mean.shape != expected:
+        raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(mean.shape)}")
+    return list(mean.to(model.device))
 
-    model: Transformer
-    patch_site: PatchSite
-    prompts: Alone
-    kind: Kind
-    mean: Tensor | None
-    donors: Tokens | tuple[Tokens, Tokens] | None
-    seed: int
 
-    def layers(self) -> list[Tensor]:
-        """One tensor a layer that broadcasts to the site's `prompt position ...`."""
-        makers: dict[Kind, Callable[[], list[Tensor]]] = {
-            "zero": lambda: [torch.zeros((), device=self.model.device)] * self.patch_site.n_layers,
-            "mean": self._means,
-            "resample": self._resampled,
-        }
-        one_of("kind", self.kind, Kind)
-        for name, given in [("mean", self.mean), ("donors", self.donors)]:
-            if given is not None and self.kind != {"mean": "mean", "donors": "resample"}[name]:
-                raise InputError(f"{name}= is not used by kind={self.kind!r}: leave it out")
-        self.patch_site.check_ablation(self.kind)
-        return makers[self.kind]()
-
-    def _means(self) -> list[Tensor]:
-        means, patch_site = self.mean, self.patch_site
-        if means is None:
-            inside = patch_site.attention if patch_site.in_attention else "self"
-            first, second = self.prompts.inputs[0]
-            read = first if second is None else (first, second)
-            means = mean_activation(self.model, [read], patch_site.site, stack=patch_site.stack, attention=inside)
-        expected = (patch_site.n_layers, *patch_site.sizes[1:])
-        if means.shape != expected:
-            raise InputError(f"the mean of {patch_site.site} must have shape {expected}, got {tuple(means.shape)}")
-        return list(means.to(self.model.device))
-
-    def _resampled(self) -> list[Tensor]:
-        texts, target = self._donors()
-        donors, own = (_text(self.patch_site, inputs) for inputs in ((texts, target), self.prompts.inputs[0]))
-        if donors.padded and not bool(donors.mask[:, 0].all()):
-            raise InputError("donors are padded on the right: expected a real token in the first column of each")
-        chosen = _draw(own.lengths, donors.lengths, self.seed, apart=self.donors is None)
-        width = own.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-        seen = run(self.model, texts, capture=self.patch_site.names, target=target)
-        return [_fit(seen[name][chosen], width) for name in self.patch_site.names]
-
-    def _donors(self) -> Inputs:
-        """The texts that are drawn from."""
-        if self.donors is None:
-            return self.prompts.inputs[0]
-        if len(self.model.config.stacks) == 1:
-            return as_batches(self.model, self.donors, None)  # pyright: ignore[reportArgumentType]
-        if not isinstance(self.donors, tuple):
-            raise InputError("this model reads two texts: expected donors=(sources, targets)")
-        return as_batches(self.model, *self.donors)
+def _resampled(
+    model: Transformer,
+    patch_site: PatchSite,
+    prompts: Alone,
+    given: Tokens | tuple[Tokens, Tokens] | None,
+    seed: int,
+) -> list[Tensor]:
+    """What other prompts have there: those given, or each other's."""
+    if given is None:
+        texts, target = prompts.inputs[0]
+    elif len(model.config.stacks) == 1:
+        texts, target = as_batches(model, given, None)  # pyright: ignore[reportArgumentType]
+    elif isinstance(given, tuple):
+        texts, target = as_batches(model, *given)
+    else:
+        raise InputError("this model reads two texts: expected donors=(sources, targets)")
+    donors, batch = (_text(patch_site, inputs) for inputs in ((texts, target), prompts.inputs[0]))
+    if donors.padded and not bool(donors.mask[:, 0].all()):
+        raise InputError("donors are padded on the right: expected a real token in the first column of each")
+    chosen = _draw(batch.lengths, donors.lengths, seed, apart=given is None)
+    width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
+    seen = run(model, texts, capture=patch_site.names, target=target)
+    return [_fit(seen[name][chosen], width) for name in patch_site.names]
 
 
 def _fit(value: Tensor, width: int) -> Tensor:

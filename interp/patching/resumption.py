@@ -4,7 +4,7 @@ A cell is `(layer, ...)`, a place on each of the axes that cells are counted by;
 sites that `run` can edit are patched and ablated so, for which the engine of sweeps has no shorter way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 
@@ -25,12 +25,14 @@ Cell = tuple[int, ...]
 Instead = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
 
 
-def resumed(model: Transformer, plain: PlainRun, patch_site: PatchSite, edits: dict[int, Edit]) -> Tensor:
-    """The last stack's final stream with a site edited in some layers; for the site `logits` the logits.
+def resumed(
+    model: Transformer, plain: PlainRun, patch_site: PatchSite, edits: Mapping[str, Edit], start: int
+) -> Tensor:
+    """The last stack's final stream with sites edited from layer `start` on; for the site `logits` the logits.
 
     `plain` is the run of that stack. Edits may put new leading axes before `prompt`; what lies below is not run again.
     """
-    tap, run, start = Tap(edit={patch_site.name(layer): edit for layer, edit in edits.items()}), None, min(edits)
+    tap, run = Tap(edit=edits), None
     for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
         own, stack, within = plain.of_stack(name), model.stack(name), tap.at(name)
         here = (
@@ -96,13 +98,13 @@ def measure_sets(
     )
     most = most_rows(model, pairs, budget, patch_site)
     lowest = [min(cell[0] for cell in cells) for cells in sets]
-    for _, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
+    for start, group in groupby(sorted(range(len(sets)), key=lowest.__getitem__), lowest.__getitem__):
         together = torch.tensor([*group])
         for prompts in torch.arange(len(pairs), device=last.device).split(max(1, most // wide)):
             own, some = plain.take(prompts, lengths), [readout.take(prompts) for readout in readouts]
             for chunk in together.split(max(1, most // (wide * len(prompts)))):
                 edits = _edits(patch_site, by, [sets[at] for at in chunk.tolist()], instead, prompts, lengths)
-                value = resumed(model, own, patch_site, edits)
+                value = resumed(model, own, patch_site, edits, start)
                 for table, readout in zip(found, some, strict=True):
                     table[chunk[:, None], prompts] = _read(model, readout, patch_site, value)
     return found
@@ -121,14 +123,14 @@ def _edits(
     instead: Instead,
     prompts: Int[Tensor, " prompt"],
     lengths: dict[str, int],
-) -> dict[int, Edit]:
+) -> dict[str, Edit]:
     """For each layer of any cell, the edit that puts what stands there instead, on a new leading axis."""
     edits = {}
     for layer in sorted({cell[0] for cells in sets for cell in cells}):
         mask, theirs = _mask(patch_site, by, sets, layer, lengths).to(prompts.device), instead(layer)
         if theirs.ndim > len(patch_site.axes):
             theirs = theirs[prompts]
-        edits[layer] = _putting(theirs, mask)
+        edits[patch_site.name(layer)] = _putting(theirs, mask)
     return edits
 
 

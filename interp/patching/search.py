@@ -8,8 +8,7 @@ and each cell's own prompts refine (a moderated t, as in Smyth 2004, "Linear Mod
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,17 +18,18 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.cell_effects import CellEffects
-from interp.patching.cell_tables import cell_label, cell_rows, long_table
+from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.gradients.estimates import attribution_patching
-from interp.patching.memory import BUDGET
-from interp.patching.metrics import Metric
-from interp.patching.named_positions import by_name, labels_of, names_of, of_names
+from interp.patching.memory import BUDGET, most_rows
+from interp.patching.metrics import Metric, prepared
+from interp.patching.named_positions import by_name, labels_of, names_of, of_names, ordered
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
-from interp.patching.results import Direction, Labels, checked_direction
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
-from interp.transformer import with_parts
+from interp.patching.plain import PlainRun
+from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.sweeps import check_reach, read_values
+from interp.showing import signed, so_many
+from interp.transformer import Transformer, with_parts
 
 Array = np.ndarray
 _DF = 3.0  # of the errors: heavy tails, since estimates now and then miss badly
@@ -38,74 +38,29 @@ _SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise on
 
 
 @dataclass(frozen=True, repr=False)
-class TopCells(Shown):
+class TopCells(Cells):
     """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
 
+    `cells` are their places on `units`, the strongest first; of named positions, the name's place in `positions`.
+
     Attributes:
-        site, direction, axes: as in a `Sweep`.
-        cells: the cells' places on `axes`, the strongest first; of named positions, the name's place in `positions`.
-        effect: their effects in the metric's unit, one a cell and prompt; NaN where a prompt has no such position.
         limit: with the confidence asked for, no other cell's mean effect is larger than this, in either direction.
         paid: how many (cell, prompt) were measured exactly.
         total: how many there are that a patch can change.
-        positions: the names that position axes count, where the pairs have some.
-        metric: what was read.
-        stack, attention: where the site lies.
-        labels: the tokens at each place of a position axis, where all prompts have the same.
     """
 
-    site: str
-    direction: Direction
-    axes: tuple[str, ...]
-    cells: list[tuple[int, ...]]
-    effect: Float[Tensor, "cell prompt"]
-    limit: float
-    paid: int
-    total: int
-    positions: tuple[str, ...] = ()
-    metric: str = "metric"
-    stack: str = "decoder"
-    attention: str = "self"
-    labels: Labels = field(default_factory=dict)
-
-    @property
-    def mean(self) -> Float[Tensor, " cell"]:
-        """Mean effect of each cell over all prompts; one that has no such position counts as 0."""
-        return self.effect.nan_to_num().mean(-1)
-
-    def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a cell, the strongest first; columns are those of `Sweep.table`, and there are no shares.
-
-        `q` is over these cells alone, which were chosen for being large: it is no test of the search. As in `mean`,
-        prompts without the cell's position count as 0.
-
-        Args:
-            seed: of the intervals' resampling.
-        """
-        effect = self.effect.nan_to_num()
-        rows = cell_rows(("cell",), effect, effect.new_zeros(effect.shape[-1]), seed=seed)
-        for at, axis in enumerate(self.axes):
-            rows[axis] = [self.cells[each][at] for each in rows["cell"].tolist()]
-        rows = rows.drop(columns="cell").assign(direction=self.direction, metric=self.metric)
-        where = {"stack": self.stack, "attention": self.attention, "site": self.site}
-        return long_table(where, [rows], self.axes, self.positions, self.labels)
-
-    def figure(self, **how: Any) -> Figure:
-        """The cells with their intervals.
-
-        Args:
-            how: of `analyses.figures.top_cells`: `title`, `width`, `font_size`, `ax`, ...
-        """
-        return drawn("top_cells", self.table(), self.metric, **{"top": len(self.cells), **how})
+    limit: float = 0.0
+    paid: int = 0
+    total: int = 0
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """The cells, how large any other may be, and what was measured."""
-        names = [cell_label(self.axes, cell, self.positions) for cell in self.cells]
-        facts = {name: signed(mean) for name, mean in zip(names, self.mean.tolist(), strict=True)}
+        facts = {self.label(cell): signed(mean) for cell, mean in zip(self.cells, self.mean().tolist(), strict=True)}
         facts["any other"] = f"{self.limit:.3g} at most"
         facts["measured"] = f"{self.paid:,} of {self.total:,} cells and prompts that can change"
-        title = f"Top {so_many(len(self.cells), 'cell')} of {self.stack} {self.site}, {self.direction}: {self.metric}"
-        return f"{title}, over {so_many(self.effect.shape[-1], 'prompt')}", facts
+        (metric, effects), *_ = self.values.items()
+        title = f"Top {so_many(len(self.cells), 'cell')} of {self.stack} {self.site}, {self.direction}: {metric}"
+        return f"{title}, over {so_many(effects.shape[-1], 'prompt')}", facts
 
 
 def top_cells(
@@ -152,7 +107,7 @@ def top_cells(
     patch_site = PatchSite.of(model, site, by, stack, attention)
     if not patch_site.in_engine:
         raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
-    exact = CellEffects.of(model, pairs, metric, patch_site, by, direction, budget)
+    exact = _Exact.of(model, pairs, metric, patch_site, by, direction, budget)
     how = {"qk_fix": site in {"q", "k"}, "budget": budget, **where}
     own, other = (
         attribution_patching(model, pairs, metric, {site: by}, way, **how)[site]
@@ -165,15 +120,78 @@ def top_cells(
         raise InputError(f"k must lie between 1 and the number of cells, {len(estimate)}; got {k}")
 
     def measure(wanted: Array) -> Array:
-        return _flat(by_name(exact.effects(of_names(wanted.reshape(shape), by, pairs, exact.shape)), by, pairs))
+        change = exact.change(of_names(wanted.reshape(shape), by, pairs, exact.shape))
+        return _flat(by_name(change if direction == "denoise" else -change, by, pairs))
 
     race = _Race(np.nan_to_num(estimate), np.nan_to_num(second), live.astype(bool), measure)
     top, limit = race.run(k, confidence, tie)
     effect = torch.from_numpy(np.where(exists, race.values, np.nan)[top])
-    cells = [tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top]
-    counts, names = (race.paid, int(live.sum())), names_of(pairs, by)
-    place = metric.name, patch_site.stack, patch_site.attention, labels_of(model, pairs, patch_site, by)
-    return TopCells(site, direction, by, cells, effect, limit, *counts, names, *place)
+    cells = tuple(tuple(int(at) for at in np.unravel_index(cell, shape[:-1])) for cell in top)
+    return TopCells(
+        site,
+        direction,
+        ("cell",),
+        {metric.name: effect},
+        stack=patch_site.stack,
+        attention=patch_site.attention,
+        positions=names_of(pairs, by),
+        labels=labels_of(model, pairs, patch_site, by),
+        kind="search",
+        cells=cells,
+        units=by,
+        limit=limit,
+        paid=race.paid,
+        total=int(live.sum()),
+    )
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """The cells of one sweep, prompt by prompt, so that any can be measured on any prompt."""
+
+    by: tuple[str, ...]
+    most: int
+    groups: list[GroupSweep]  # each of one prompt
+    plain: Float[Tensor, " prompt"]
+    shape: tuple[int, ...]  # *cells prompt
+
+    @staticmethod
+    def of(
+        model: Transformer,
+        pairs: Pairs,
+        metric: Metric,
+        patch_site: PatchSite,
+        by: tuple[str, ...],
+        direction: Direction,
+        budget: int,
+    ) -> "_Exact":
+        """Arguments are those of `sweep`, and so is what it raises."""
+        check_reach(pairs, patch_site)
+        readouts, most = prepared(model, pairs, metric), most_rows(model, pairs, budget, patch_site)
+        runs = PlainRun.of_both(model, *ordered(pairs, direction))
+        alone = groups(model, pairs, patch_site, most, alone=True)
+        sweeps = [GroupSweep.of(model, runs, group, readouts, by) for group in alone]
+        (plain,) = read_values(model, runs[0], readouts).values()
+        return _Exact(by, most, sweeps, plain, (*patch_site.shape(pairs, by), len(pairs)))
+
+    def live(self) -> Bool[Tensor, "*cells prompt"]:
+        """Which cells a patch can change, prompt by prompt."""
+        found = torch.zeros(self.shape, dtype=torch.bool)
+        everything = np.ones(self.shape[:-1], dtype=bool)
+        for group in self.groups:
+            for chunk in group.chunks(self.most, everything):
+                chunk.mark(found)
+        return found
+
+    @torch.no_grad()
+    def change(self, wanted: Bool[np.ndarray, "*cells prompt"]) -> Float[Tensor, "*cells prompt"]:
+        """What the cells change the metric by; 0 for those that are not wanted."""
+        readout, table = self.groups[0].readouts[0], self.plain.expand(*self.shape).clone()
+        chunks = [
+            chunk for own in self.groups for chunk in own.chunks(self.most, wanted[..., int(own.group.prompts[0])])
+        ]
+        fill(self.groups[0].patches.model, {readout.name: table}, chunks, self.most)
+        return table - self.plain
 
 
 class _Race:

@@ -1,27 +1,45 @@
 """How a patched cell changes the residual stream of its own layer, for every site: with what it enters a pass.
 
 Everything inside attention comes down to one quantity: how much the patch changes `z` of a head; what that adds to the
-stream is that change times `W_O`, through the norm after it where there is one.
+stream is that change times `W_O`, through the norm after it where there is one. A site changes the rows that it is
+patched at (`z`, `q`, a pattern's rows), or every row that looks at them (`k`, `v`, a pattern's columns). Where queries
+and keys are normalised over all heads at once, patching one head of them changes every head's scores.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
+import torch
 from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.attention import Attention
 from interp.parts import MLP
-from interp.patching.attention_patches import AttentionPatches, Where
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, after
 from interp.patching.patch_sites import PatchSite
 from interp.patching.plain import PlainRun, after_attention, sight_of
 from interp.patching.resumption import observed
-from interp.sight import Source
+from interp.tap import UNTAPPED, Edit, Tap
 from interp.transformer import Block, Transformer
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
 At = tuple[slice, slice | Tensor]  # all prompts, and the positions that change
 Stream = Float[Tensor, "cell prompt row d_model"]
+# of each cell the heads that it changes; a cell is a head, or the query heads that share a key or a value
+Change = Float[Tensor, "cell member prompt row d_head"]
+# of patterns on a new first axis, what each changes of the first: small changes keep their precision
+_CHANGED: dict[str, Edit] = {"pattern": lambda pattern: pattern - pattern[:1]}
+
+
+@dataclass(frozen=True)
+class Where:
+    """One group of cells: the positions that they patch (None: all), and whether each head or neuron is one itself."""
+
+    by_head: bool
+    position: int | None = None  # of the site's position axis, or of a pattern's query
+    key: int | None = None  # of a pattern's key
 
 
 class SitePatches:
@@ -31,12 +49,11 @@ class SitePatches:
         self.model, self.patch_site = model, patch_site
         self.base, self.source = base.of_stack(patch_site.stack), source.of_stack(patch_site.stack)
         self.blocks = model.stack(patch_site.stack).blocks
-        self._neurons: tuple[int, list[Tensor]] = (-1, [])  # a layer, and what both runs had at its neurons
-        sight = sight_of(model, self.base.batch, stack=patch_site.stack)
-        if patch_site.attention == "cross":
-            assert self.base.source is not None
-            sight = Source.of(self.base.source.final, self.base.source.batch).seen_by(sight)
-        self.inside = AttentionPatches(self.base, self.source, patch_site, sight)
+        self.prefix = "attn" if patch_site.attention == "self" else "cross_attn"
+        # what the cells of one layer share
+        self._neurons = lru_cache(maxsize=1)(
+            lambda layer: [observed(model, run, patch_site, layer) for run in (self.base, self.source)]
+        )
 
     def enter(self, suffix: Suffix, layer: int, where: Where, heads: list[int]) -> ChangedRows:
         """The cells of `where` in one layer, of `heads` alone where each head is one, as they enter a pass."""
@@ -52,20 +69,96 @@ class SitePatches:
             return stream_with(
                 block, self.base, layer, at, self.patch_site.site, self.source[self.patch_site.site][layer][at][None]
             )
-        dz, writes = self.inside.change(block, layer, where, heads, rows)
+        dz, writes = self._changed_z(block, layer, where, heads, rows)
         pattern = "cell member prompt row d_head, cell member d_head d_model -> cell prompt row d_model"
         written = einsum(dz, writes, pattern)
         stream = after_attention(block, self.base, layer, at, written, self.patch_site.attention)
         return *after(block.config, layer, self.patch_site.attention), stream
 
+    def _changed_z(
+        self, block: Block, layer: int, where: Where, heads: list[int], rows: slice | Tensor
+    ) -> tuple[Change, Float[Tensor, "cell member d_head d_model"]]:
+        """What the patch does to z at `rows`, and the matrices with which those heads write it.
+
+        Cells are `heads` (of `k` and `v` key/value heads) where each head is one, else all heads are members of one.
+        """
+        attn = block.attn if self.patch_site.attention == "self" else block.cross_attn
+        assert attn is not None
+        own, theirs = (
+            {part: run[f"{self.prefix}.{part}"][layer] for part in "qkvz"} for run in (self.base, self.source)
+        )
+        if attn.config.qk_norm == "all" and self.patch_site.site in {"q", "k"} and where.by_head:
+            site, new = self.patch_site.site, self._coupled(attn, block, layer, where, heads)
+            dz = self._mixed(attn, own | {site: torch.cat([own[site][None], new])}, rows, Tap(edit=_CHANGED))[1:]
+            return dz.permute(0, 3, 1, 2, 4), attn.W_O.expand(len(heads), *attn.W_O.shape)
+        n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if where.by_head else 1
+        dz = self._dz(attn, own, theirs, where, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
+        writes = attn.W_O.unflatten(0, (n_cells, -1))
+        return (dz[heads], writes[heads]) if len(heads) < n_cells else (dz, writes)
+
+    def _dz(
+        self, attn: Attention, own: dict[str, Tensor], theirs: dict[str, Tensor], where: Where, rows: slice | Tensor
+    ) -> Float[Tensor, "prompt row head d_head"]:
+        """The change of every head's z at `rows`, each with its own patch."""
+        site = self.patch_site.site
+        if site == "z":
+            return theirs["z"][:, rows] - own["z"][:, rows]
+        if site in {"pattern", "scores"}:
+            source = Tap(capture={site})
+            self._mixed(attn, theirs, rows, source)
+            at = slice(None) if where.key is None else where.key
+
+            def patched(value: Tensor) -> Tensor:
+                new = value.clone()
+                new[..., at] = source.seen[site][..., at]
+                return new - value if site == "pattern" else torch.stack([value, new])
+
+            z = self._mixed(attn, own, rows, Tap(edit={**_CHANGED, site: patched}))
+            return z if site == "pattern" else z[1]
+        new = theirs[site]
+        if where.position is not None and self.patch_site.of_keys:
+            new = own[site].clone()
+            new[:, where.position] = theirs[site][:, where.position]
+        if site == "v":  # z is linear in it
+            return self._mixed(attn, own | {"v": new - own["v"]}, rows)
+        return self._mixed(attn, own | {site: torch.stack([own[site], new])}, rows, Tap(edit=_CHANGED))[1]
+
+    def _mixed(
+        self, attn: Attention, parts: dict[str, Tensor], rows: slice | Tensor, tap: Tap = UNTAPPED
+    ) -> Float[Tensor, "*cell prompt row head d_head"]:
+        """z at `rows` from queries, keys and values as they meet, on any leading axis."""
+        sight = sight_of(self.model, self.base, self.patch_site.attention, rows)
+        return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], sight, tap)
+
+    def _coupled(
+        self, attn: Attention, block: Block, layer: int, where: Where, heads: list[int]
+    ) -> Float[Tensor, "cell prompt position head d_head"]:
+        """Queries or keys, each cell's own head as in the source run before the norm over all heads."""
+        site = self.patch_site.site
+        base, source = (self._projected(attn, block, run, layer) for run in (self.base, self.source))
+        raw = base.expand(len(heads), *base.shape).clone()
+        at = slice(None) if where.position is None else slice(where.position, where.position + 1)
+        for cell, head in enumerate(heads):
+            raw[cell, :, at, head] = source[:, at, head]
+        positions = self.base.batch.positions
+        if raw.shape[2] != positions.shape[1]:  # keys of another text, which nothing turns
+            positions = positions.new_zeros(1, raw.shape[2])
+        return (attn.queries if site == "q" else attn.keys)(raw, positions)
+
+    def _projected(self, attn: Attention, block: Block, run: PlainRun, layer: int) -> Tensor:
+        """Queries or keys before the norm, prompt position head d_head."""
+        if self.patch_site.attention == "self":
+            normed = block.attention.read(run.resid[layer])
+        elif self.patch_site.site == "q":
+            normed = block.cross.read(run["resid_mid"][layer])
+        else:
+            assert run.source is not None
+            normed = run.source.final
+        return attn.project_queries(normed) if self.patch_site.site == "q" else attn.project_keys_values(normed)[0]
+
     def _fed(self, layer: int, where: Where, neurons: list[int], at: At) -> Stream:
         """What the feed-forward adds to the stream with `neurons` patched, each alone or all of them together."""
-        if self._neurons[0] != layer:
-            self._neurons = (
-                layer,
-                [observed(self.model, run, self.patch_site, layer) for run in (self.base, self.source)],
-            )
-        own, theirs = (post[at] for post in self._neurons[1])
+        own, theirs = (post[at] for post in self._neurons(layer))
         sublayer = self.blocks[layer].feed_forward
         down, change = cast(MLP, sublayer.layer).down, theirs - own
         if where.by_head:
@@ -80,8 +173,7 @@ class SitePatches:
 
     def forget(self) -> None:
         """Drop what the cells of the last layer shared."""
-        self.inside.forget()
-        self._neurons = (-1, [])
+        self._neurons.cache_clear()
 
     def _rows_changed(self, where: Where, first: int) -> slice:
         """Positions from `first` on at which the patch changes the stream of its own layer."""

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
+from interp.patching.by_forward import sweep_by_forward, unpatched_by_forward
 from interp.patching.chunks import GroupSweep, fill, groups
 from interp.patching.memory import BUDGET, most_rows, shares
 from interp.patching.metrics import Metric, Readout, prepared, with_answers
-from interp.patching.named_positions import by_name, check_names, labels_of, names_of, wanted
+from interp.patching.named_positions import cells_of, check_names, ordered, wanted
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
-from interp.patching.plain_sweep import sweep_by_forward, unpatched_by_forward
-from interp.patching.results import Direction, Sweep, checked_direction
+from interp.patching.results import Cells, Direction, checked_direction
 from interp.patching.resumption import sweep_by_resuming
 from interp.transformer import Transformer
 
@@ -38,7 +38,7 @@ def sweep(
     stack: StackName | None = None,
     attention: Attending = "self",
     budget: int = BUDGET,
-) -> Sweep:
+) -> Cells:
     """Patch every cell of `site` and measure what each does, exactly.
 
     Args:
@@ -58,7 +58,7 @@ def sweep(
         budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
 
     Returns:
-        Sweep: values `*by prompt`, and the metrics of the unpatched prompts.
+        Cells: values `*by prompt`, and the metrics of the unpatched prompts.
 
     Raises:
         InputError: no such site, axis or direction, a site that is the same in both prompts whatever they are, a
@@ -75,16 +75,13 @@ def sweep(
     at_once, left = shares(model, pairs, budget, patch_site)
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(at_once):
         some = pairs.take(prompts)
-        given = some.inputs[::-1] if direction == "denoise" else some.inputs
-        runs = PlainRun.of_both(model, *given)
+        runs = PlainRun.of_both(model, *ordered(some, direction))
         read = [readout.take(prompts) for readout in readouts]
         own, other = (read_values(model, run, [each.take(prompts) for each in plain]) for run in runs)
         swept_parts.append(swept(model, some, runs, read, own, site, by, left, stack=stack, attention=attention))
         ends.append((other, own) if direction == "denoise" else (own, other))
     clean, corrupt = (_joined(parts) for parts in zip(*ends, strict=True))
-    where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-    values = {name: by_name(table, by, pairs) for name, table in _joined(swept_parts).items()}
-    return Sweep(site, direction, by, values, clean, corrupt, *where)
+    return cells_of(model, pairs, patch_site, by, direction, _joined(swept_parts), clean, corrupt)
 
 
 @torch.no_grad()
@@ -93,7 +90,7 @@ def unpatched(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The metrics of the clean and of the corrupted prompts as they are: is there a difference that patching can move?
 
-    What a `Sweep` has as `clean` and `corrupt`, for two forwards instead of all its cells.
+    What `Cells` have as `clean` and `corrupt`, for two forwards instead of all its cells.
 
     Args:
         model, pairs, metrics, budget: as of `sweep`.
@@ -143,7 +140,6 @@ def swept(
         fill(model, values, [chunk for own, cells in asked for chunk in own.chunks(most, cells)], most)
     else:
         sweep_by_resuming(model, pairs, runs, readouts, values, patch_site, by, budget)
-    blank_beyond(values, by, pairs, patch_site)
     return values
 
 
@@ -185,14 +181,3 @@ def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]
 def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Tables of some prompts each, as one."""
     return {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
-
-
-def blank_beyond(values: dict[str, Tensor], by: tuple[str, ...], pairs: Pairs, patch_site: PatchSite) -> None:
-    """Positions beyond a prompt's own text are missing rather than zero."""
-    for axis in {"position", "query", "key"} & {*by}:
-        for table in values.values():
-            width = table.shape[by.index(axis)]
-            lengths = pairs.read_by(patch_site.counted(axis)).lengths
-            beyond = torch.arange(width, device=table.device)[:, None] >= lengths  # position prompt
-            moved = table.movedim(by.index(axis), -2)
-            moved.masked_fill_(beyond, torch.nan)

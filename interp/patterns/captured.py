@@ -1,4 +1,4 @@
-"""Patterns of a text, for no more of the model's work than they take."""
+"""Patterns of a text, from a pass that ends with the last of them."""
 
 import torch
 
@@ -8,9 +8,7 @@ from interp.running import Tokens, run
 
 
 def read_patterns(model: Model, tokens: Tokens, sites: str, target: Tokens | None = None) -> Pattern:
-    """The patterns at `sites` (a glob), one layer's heads after the other's, in float32.
-
-    The pass ends with the last of them: what the model would go on to compute, nothing here reads.
+    """The patterns at `sites` (a glob), layer after layer, in float32; the pass ends with the last of them.
 
     Args:
         model, tokens, target: as in `interp.run`.

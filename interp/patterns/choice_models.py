@@ -1,7 +1,7 @@
-"""Which properties of a key decide how much attention it gets? A conditional logit of attention over visible keys.
+"""Which properties of a key decide how much attention it gets? A conditional logit over visible keys (McFadden 1974).
 
-McFadden (1974): in each row p(key) is a softmax of scores, and a score adds up one weight for each mark of the key.
-Without any weight p is uniform attention.
+In each row p(key) is a softmax of scores, and a score adds up one weight for each mark of the key. Without any weight p
+is uniform attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,14 +39,14 @@ class _Rows(NamedTuple):
         return score, risen, total
 
 
-def _rows(seen: VisibleKeys) -> Iterator[_Rows]:
-    for pairs, rows, group in seen.stretches():
-        row, (marks, marked) = seen.row[pairs] - rows.start, named(seen.marks[pairs])
-        yield _Rows(marks, marked, seen.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
+def _rows(visible: VisibleKeys) -> Iterator[_Rows]:
+    for pairs, rows, group in visible.stretches():
+        row, (marks, marked) = visible.row[pairs] - rows.start, named(visible.marks[pairs])
+        yield _Rows(marks, marked, visible.uniform[pairs, None], row, rows.stop - rows.start, pairs, group)
 
 
 def fit(
-    seen: VisibleKeys, *, start: Weights | None = None, penalty: float = PENALTY, tolerance: float = TOLERANCE
+    visible: VisibleKeys, *, start: Weights | None = None, penalty: float = PENALTY, tolerance: float = TOLERANCE
 ) -> Weights:
     """One conditional logit a head: the minimum of mean cross-entropy a row + penalty / 2 x sum of squared weights.
 
@@ -56,45 +56,45 @@ def fit(
         penalty: keeps finite the weight of a key that gets all attention.
         tolerance: a head rests once a step promises to lower its value by less, in nats.
     """
-    n_rows, attention, parts = len(seen.group), seen.attention, [*_rows(seen)]
-    start = attention.new_zeros(seen.marks.shape[1], attention.shape[1]) if start is None else start
+    n_rows, attention, parts = len(visible.group), visible.attention, [*_rows(visible)]
+    start = attention.new_zeros(visible.marks.shape[1], attention.shape[1]) if start is None else start
     wanted = sum((rows.marked.sums(attention[rows.pairs]) for rows in parts), 0 * start)
 
-    def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-        weights, own = point[asked].T.contiguous(), wanted[:, asked]
-        value, given = torch.zeros_like(weights[0], dtype=torch.float64), torch.zeros_like(weights)
+    def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+        weights, target = point[active].T.contiguous(), wanted[:, active]
+        value, expected = torch.zeros_like(weights[0], dtype=torch.float64), torch.zeros_like(weights)
         for rows in parts:
             _, risen, total = rows.scored(weights)
             value += total.log().sum(0)
-            given += rows.marked.sums(risen.mul_(total.reciprocal_()[rows.row]))
-        value = (value - (own * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
+            expected += rows.marked.sums(risen.mul_(total.reciprocal_()[rows.row]))
+        value = (value - (target * weights).sum(0)) / n_rows + penalty / 2 * weights.square().sum(0)
         values, gradients = point.new_zeros(len(point)), torch.zeros_like(point)
-        values[asked] = value.to(point)
-        gradients[asked] = ((given - own) / n_rows + penalty * weights).T
+        values[active] = value.to(point)
+        gradients[active] = ((expected - target) / n_rows + penalty * weights).T
         return values, gradients
 
-    inverse = _inverse_curvature(seen, parts, penalty)
+    inverse = _inverse_curvature(visible, parts, penalty)
     return minimise(objective, start.T.contiguous(), lambda gradient: gradient @ inverse, tolerance=tolerance).T
 
 
-def _inverse_curvature(seen: VisibleKeys, parts: Sequence[_Rows], penalty: float) -> Float[Tensor, "mark mark"]:
+def _inverse_curvature(visible: VisibleKeys, parts: Sequence[_Rows], penalty: float) -> Float[Tensor, "mark mark"]:
     """Of the loss at weights of 0, which is the same for all heads."""
-    n_marks = seen.marks.shape[1]
-    none = seen.attention.new_zeros(n_marks, 1)
-    found = none.new_zeros(n_marks, n_marks, dtype=torch.float64)
+    n_marks = visible.marks.shape[1]
+    none = visible.attention.new_zeros(n_marks, 1)
+    curvature = none.new_zeros(n_marks, n_marks, dtype=torch.float64)
     for rows in parts:
         _, risen, total = rows.scored(none)
-        given = seen.marks[rows.pairs] * risen
-        mean = given.new_zeros(len(total), n_marks).index_add_(0, rows.row, given)
-        found += rows.marked.sums(given) - mean.T @ mean
-    found = found / len(seen.group) + penalty * torch.eye(n_marks).to(found)
-    return torch.cholesky_inverse(torch.linalg.cholesky(found)).to(none)
+        weighted = visible.marks[rows.pairs] * risen
+        mean = weighted.new_zeros(len(total), n_marks).index_add_(0, rows.row, weighted)
+        curvature += rows.marked.sums(weighted) - mean.T @ mean
+    curvature = curvature / len(visible.group) + penalty * torch.eye(n_marks).to(curvature)
+    return torch.cholesky_inverse(torch.linalg.cholesky(curvature)).to(none)
 
 
-def closer(seen: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:
+def closer(visible: VisibleKeys, weights: Weights) -> Float[Tensor, "group head"]:
     """Each group's sum of KL(attention || uniform) - KL(attention || p), in nats."""
-    found = weights.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
-    for rows in _rows(seen):
+    gains = weights.new_zeros(N_GROUPS, weights.shape[1], dtype=torch.float64)
+    for rows in _rows(visible):
         score, _, total = rows.scored(weights)
-        found[rows.group] += (seen.attention[rows.pairs] * (score - total.log()[rows.row])).sum(0)
-    return found
+        gains[rows.group] += (visible.attention[rows.pairs] * (score - total.log()[rows.row])).sum(0)
+    return gains

@@ -33,8 +33,8 @@ class Crossing:
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
         """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
-        seen = self.source.to(REAL)
-        return (seen / seen.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
+        real = self.source.to(REAL)
+        return (real / real.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
 
     @cached_property
     def off_diagonal(self) -> Float[Tensor, "prompt query key"]:
@@ -60,14 +60,14 @@ def score(
     if sink_removed:
         place = torch.arange(source.shape[1], device=source.device)
         source = source & (place != first[:, None])
-        pattern, kept = _without(pattern, first)
-        rows = rows & kept
+        pattern, enough = _without(pattern, first)
+        rows = rows & enough
     n_keys = source.sum(-1)[:, None, None]
-    several = rows & (n_keys >= 2)
+    has_choice = rows & (n_keys >= 2)
     at_first = pattern.gather(-1, first[:, None, None, None].expand(*pattern.shape[:-1], 1))[..., 0]
     entropy = entropies(pattern) / n_keys.clamp(min=2).log()
     diagonal = (pattern * crossing.off_diagonal[:, None].to(pattern)).sum(-1)
-    eligible = [rows & (not sink_removed), several, several]
+    eligible = [rows & (not sink_removed), has_choice, has_choice]
     sums = [(value * rows).sum(-1) for value, rows in zip((at_first, entropy, diagonal), eligible, strict=True)]
     correlation, defined = _rank_correlation(pattern, rows)
     scores = torch.stack([*sums, correlation], -1)
@@ -76,10 +76,10 @@ def score(
 
 def _without(pattern: Pattern, first: Tensor) -> tuple[Pattern, Bool[Tensor, "prompt head query"]]:
     """The pattern without each source's first position, renormalised, and the rows that keep enough of it."""
-    at = first[:, None, None, None].expand(*pattern.shape[:-1], 1)
-    moved = torch.cat([pattern.gather(-1, at), pattern.scatter(-1, at, 0.0)], -1)
-    rest, kept = remove_sink(moved)
-    return rest[..., 1:], kept
+    index = first[:, None, None, None].expand(*pattern.shape[:-1], 1)
+    moved = torch.cat([pattern.gather(-1, index), pattern.scatter(-1, index, 0.0)], -1)
+    rest, enough = remove_sink(moved)
+    return rest[..., 1:], enough
 
 
 def _rank_correlation(

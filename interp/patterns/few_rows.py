@@ -1,6 +1,6 @@
-"""Some rows of the patterns of a text, where most rows are read by nobody: a pronoun is one word in thirty.
+"""Single rows of the patterns of a text, such as those of pronouns, which are one word in thirty.
 
-A pass keeps queries and keys and mixes without a pattern in memory; rows are made of them as they are asked for.
+A pass keeps queries and keys without a pattern in memory, and rows are computed from them on demand.
 """
 
 from collections.abc import Iterator
@@ -38,20 +38,14 @@ class FewRows:
     def of(
         model: Transformer, tokens: TokenBatch, stack: str, target: Tokens | None = None, *, norms: bool = False
     ) -> "FewRows":
-        """One pass over `tokens`, which ends with the last values.
-
-        Args:
-            model, tokens, target: as in `interp.run`.
-            stack: whose self-attention.
-            norms: whether rows are asked for `by_norm`.
-        """
+        """One pass over `tokens` for the self-attention of `stack`; with `norms`, rows can be taken `by_norm`."""
         within = f"{stack}.*.attn."
-        seen = run(model, tokens, target=target, capture=[within + "q", within + "k"], until=within + "v")
-        read = seen.tokens if seen.target is None or stack == "encoder" else seen.target
+        out = run(model, tokens, target=target, capture=[within + "q", within + "k"], until=within + "v")
+        read = out.tokens if out.target is None or stack == "encoder" else out.target
         sight = Sight.of(read, causal=model.config.stacks[stack].causal)
         layers = []
         for number, block in enumerate(model.stack(stack).blocks):
-            attn, (q, k, v) = block.attn, (seen[f"{stack}.{number}.attn.{part}"] for part in "qkv")
+            attn, (q, k, v) = block.attn, (out[f"{stack}.{number}.attn.{part}"] for part in "qkv")
             queries, keys = attn.queries(q, sight.positions), attn.keys(k, sight.positions)
             norm = written(attn, v) if norms else None
             layers.append(_Layer(attn, queries, attn.shared(keys.transpose(1, 2)), norm))
@@ -61,9 +55,9 @@ class FewRows:
     def rows(
         self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"], *, by_norm: bool = False
     ) -> Float[Tensor, "row head key"]:
-        """What every head, layer by layer, attends to in some rows: those at `query` of each `prompt`, in float32.
+        """What every head attends to, layer by layer, in the rows at `query` of each `prompt`, in float32.
 
-        `by_norm` weighs it as `interp.patterns.norm_weighted.NormWeighted` does.
+        `by_norm` weights it as `interp.patterns.norm_weighted.NormWeighted` does.
         """
         place, columns = _by_prompt(prompt, query, len(self.layers[0].queries))
         sight = self.sight.at(columns)
@@ -73,8 +67,8 @@ class FewRows:
         self, columns: Int[Tensor, "prompt asked"], sight: Sight, by_norm: bool
     ) -> Iterator[Float[Tensor, "prompt head asked key"]]:
         for attn, queries, keys, norms in self.layers:
-            asked = queries.gather(1, columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
-            pattern = attn.scores(asked.transpose(1, 2), keys, sight).softmax(-1)
+            chosen = queries.gather(1, columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
+            pattern = attn.pattern(attn.scores(chosen.transpose(1, 2), keys, sight))
             if by_norm:
                 assert norms is not None
                 pattern = weighed(pattern, norms)

@@ -1,7 +1,7 @@
-"""How much does a head write from each position, which is not how much it attends to it?
+"""How much does a head write from each position?
 
-A head adds up values, each times its attention weight and through W_O. Much attention to a position whose value is
-small writes little (Kobayashi 2020): weights alone overrate sinks and punctuation.
+A head adds up values, each times its attention weight and through W_O. Much attention to a small value writes little
+(Kobayashi 2020): weights alone overrate sinks and punctuation.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,10 @@ from interp.tokens import TokenBatch
 
 
 class NormWeighted(OneAttention):
-    """One kind of attention of a model, weighed by what it writes.
+    """One kind of attention of a model, weighted by what it writes, so that every measure of patterns can read it.
 
-    What it passes as the pattern of a head is, of each query, the share of each key in the norms written: A_ij
-    ||v_j W_O|| over its sum (Kobayashi 2020; W_O's own bias is left out: it belongs to no key). Every measure of
-    patterns can be read of it as of the model itself.
+    Its pattern is the share of each key in the norms that a query writes: A_ij ||v_j W_O|| over its sum (Kobayashi
+    2020; without W_O's bias, which belongs to no key).
     """
 
     @torch.no_grad()
@@ -34,19 +33,19 @@ class NormWeighted(OneAttention):
 
     @torch.no_grad()
     def beside(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
-        """The model's own patterns and the weighted ones, of one pass: each as `read_patterns` gives it."""
-        own, weighted = zip(*self._read(batch, target), strict=True)
-        return torch.cat(own, 1).float(), torch.cat(weighted, 1).float()
+        """The model's patterns and the weighted ones, from one pass: each as `read_patterns` gives it."""
+        plain, weighted = zip(*self._read(batch, target), strict=True)
+        return torch.cat(plain, 1).float(), torch.cat(weighted, 1).float()
 
     def _read(self, batch: TokenBatch, target: Tokens | None) -> Iterator[tuple[Pattern, Pattern]]:
         """Pattern and weighted pattern, layer by layer."""
         within = f"{self.stack}.*.{self.name}."
-        seen = run(self.model, batch, target=target, capture=within + "v", until=within + "pattern")
+        out = run(self.model, batch, target=target, capture=within + "v", until=within + "pattern")
         for layer, sublayer in enumerate(self.sublayers()):
             attn = sublayer.layer
             assert isinstance(attn, Attention)
             place = f"{self.stack}.{layer}.{self.name}"
-            norms, pattern = written(attn, seen[f"{place}.v"]), seen[f"{place}.pattern"]
+            norms, pattern = written(attn, out[f"{place}.v"]), out[f"{place}.pattern"]
             yield pattern, weighed(pattern, norms)
 
 
@@ -54,8 +53,8 @@ def weighed(
     pattern: Float[Tensor, "prompt head query key"], norms: Float[Tensor, "prompt head key"]
 ) -> Float[Tensor, "prompt head query key"]:
     """The share of each key in the norms that a query has written."""
-    found = pattern.to(norms.dtype) * norms[:, :, None]
-    return found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
+    weighted = pattern.to(norms.dtype) * norms[:, :, None]
+    return weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def written(attn: Attention, values: Float[Tensor, "prompt key kv_head d_head"]) -> Float[Tensor, "prompt head key"]:

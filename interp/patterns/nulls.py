@@ -1,9 +1,9 @@
-"""Would a measure come out as it did if each row gave the same attention to its keys in another order?
+"""Would a measure come out the same if each row gave its attention to its keys in another order?
 
-The null permutes a row's attention over the keys that could receive it, every order alike, rows apart. Mean and
-variance follow in closed form, since the attention that falls on k of n keys is then the sum of a sample drawn without
-replacement (Cochran 1977, theorems 2.1 and 2.2): k/n of the mass, with variance k(n-k)/(n(n-1)) sum (a - mean a)^2.
-Where only keys at about the same distance are exchanged, each bin of distances is a population of its own.
+The null permutes each row's attention over the keys that could receive it. Mean and variance have a closed form: the
+attention on k of n keys is the sum of a sample drawn without replacement (Cochran 1977, theorems 2.1 and 2.2), k/n of
+the mass, with variance k(n-k)/(n(n-1)) sum (a - mean a)^2. If only keys at about the same distance are exchanged, each
+bin of distances is a population of its own.
 """
 
 from dataclasses import dataclass
@@ -64,8 +64,8 @@ def spread(
     mass: Float[Tensor, "*row"], squares: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]
 ) -> Float[Tensor, "*row"]:
     """sum (a - mean a)^2 over n keys from their sum and sum of squares; 0 where rounding is all there is."""
-    found = squares - mass * mass / n.clamp(min=1)
-    return torch.where(found > _ROUNDING * squares, found, 0)
+    deviation = squares - mass * mass / n.clamp(min=1)
+    return torch.where(deviation > _ROUNDING * squares, deviation, 0)
 
 
 def on_set(k: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
@@ -84,9 +84,9 @@ def weighted(
 
 
 def distance_bin(offset: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-    """Keys at distances 1, 2-3, 4-7, 8-15, ... are exchanged with each other: 1, 2, 3, ...; negative before the query.
+    """The bin of a key: 1, 2, 3, ... at distances 1, 2-3, 4-7, ..., negative before the query, which is 0.
 
-    The query itself is 0. A bin that doubles holds several keys from distance 2 on, and still keeps near and far apart.
+    Bins that double hold several keys from distance 2 on, and keep near and far apart.
     """
     exponent = torch.frexp(offset.abs().to(torch.float32)).exponent  # frexp: exact, where a logarithm rounds
     return exponent.to(offset.dtype) * offset.sign()
@@ -109,8 +109,8 @@ def choice(
     inside, n, k = _within_bins(candidates, correct, bins, scores.dtype)
     t = tied @ inside
     of_ties, factor = on_set(k, n)
-    of = tied.sum(-1).clamp(min=1)
-    return (t * of_ties).sum(-1) / of, (t * (n - t) / n.clamp(min=1) * factor).sum(-1) / of**2
+    n_tied = tied.sum(-1).clamp(min=1)
+    return (t * of_ties).sum(-1) / n_tied, (t * (n - t) / n.clamp(min=1) * factor).sum(-1) / n_tied**2
 
 
 def share(

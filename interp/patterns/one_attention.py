@@ -1,4 +1,4 @@
-"""What stands in for a model where a measure reads patterns that are not quite its own?"""
+"""What stands in for a model when a measure reads other patterns than its own."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,11 +11,7 @@ _NAMES = {"self": "attn", "cross": "cross_attn"}
 
 
 class OneAttention:
-    """One kind of attention of a model, behind the interface of models (`interp.model.Model`): patterns only.
-
-    A subclass's call passes the patterns of this attention and nothing else, and has no logits. Vocabulary, device and
-    number format are the model's.
-    """
+    """One kind of attention of a model as an `interp.model.Model` that passes its patterns alone, without logits."""
 
     def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self"):
         """The attention of `stack` (by default the last), within it or to its source (`cross`)."""
@@ -28,7 +24,7 @@ class OneAttention:
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """Those of a model of the configuration, of which a call passes the patterns alone."""
+        """Those of the configuration, of which a call passes the patterns alone."""
         return sites_of(self.config)
 
     def sublayers(self) -> Iterator[Sublayer]:

@@ -1,6 +1,6 @@
 """Which rows and keys of a batch of patterns count: not padding, not special tokens; with or without the first key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,8 +38,8 @@ class Rows:
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
         """The pattern of a head that looks at all visible keys alike: the baseline, read through the same scorers."""
-        seen = self.visible.to(REAL)
-        return (seen / seen.sum(-1, keepdim=True))[:, None]
+        visible = self.visible.to(REAL)
+        return (visible / visible.sum(-1, keepdim=True))[:, None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def remove_sink(
     rest = pattern.clone()
     rest[..., 0] = 0
     mass = rest.sum(-1)
-    kept = mass >= SINK_FLOOR
-    return rest / torch.where(kept, mass, torch.inf)[..., None], kept
+    enough = mass >= SINK_FLOOR
+    return rest / torch.where(enough, mass, torch.inf)[..., None], enough
 
 
 def entropies(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
@@ -98,8 +98,8 @@ def rows_at(
     """What every head has in some rows: `values[prompt, :, query]`, six times as fast on a CPU."""
     n_heads, n_queries = values.shape[1:3]
     head = torch.arange(n_heads, device=values.device)
-    at = (prompt[:, None] * n_heads + head) * n_queries + query[:, None]
-    return values.flatten(0, 2).index_select(0, at.flatten()).unflatten(0, at.shape)
+    index = (prompt[:, None] * n_heads + head) * n_queries + query[:, None]
+    return values.flatten(0, 2).index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
 def argmax(pattern: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
@@ -107,3 +107,27 @@ def argmax(pattern: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
     if pattern.device.type == "cpu" and pattern.dtype in {torch.float32, torch.float64}:
         return torch.from_numpy(pattern.detach().numpy().argmax(-1))
     return pattern.argmax(-1)
+
+
+def membership(word_of: Sequence[Sequence[int]], n_words: int, n_tokens: int) -> Float[Tensor, "prompt word token"]:
+    """1 where a token is a piece of a word. `word_of` gives each token's word, from 0; negative for none."""
+    belongs = torch.zeros(len(word_of), n_words, n_tokens, dtype=REAL)
+    for prompt, words in enumerate(word_of):
+        pairs = [(word, token) for token, word in enumerate(words) if word >= 0]
+        if pairs:
+            index = torch.tensor(pairs).T
+            belongs[prompt, index[0], index[1]] = 1
+    return belongs
+
+
+def pool(
+    pattern: Float[Tensor, "prompt head query key"],
+    queries: Float[Tensor, "prompt word query"],
+    keys: Float[Tensor, "prompt word2 key"],
+) -> Float[Tensor, "prompt head word word2"]:
+    """Attention between words: to a word it is summed over pieces, from it averaged (Clark 2019, 4.1).
+
+    `queries` and `keys` are memberships; rows of absent words are zero.
+    """
+    share = queries / queries.sum(-1, keepdim=True).clamp(min=1)
+    return share[:, None] @ pattern @ keys[:, None].transpose(-1, -2)

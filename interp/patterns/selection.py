@@ -49,13 +49,13 @@ class Highest:
         best, second = (rows.new_empty(len(rows)) for _ in range(2))
         at, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, CHUNK // rows.shape[-1])
         for begin in range(0, len(rows), size):
-            some = slice(begin, begin + size)
-            part, found = rows[some], argmax(rows[some])[..., None]
-            value = part.gather(-1, found)
-            part.scatter_(-1, found, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
-            second[some] = part.amax(-1)
-            part.scatter_(-1, found, value)
-            best[some], at[some] = value[..., 0], found[..., 0]
+            chunk = slice(begin, begin + size)
+            part, index = rows[chunk], argmax(rows[chunk])[..., None]
+            value = part.gather(-1, index)
+            part.scatter_(-1, index, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
+            second[chunk] = part.amax(-1)
+            part.scatter_(-1, index, value)
+            best[chunk], at[chunk] = value[..., 0], index[..., 0]
         best, at, tied = (each.view(scores.shape[:-1]) for each in (best, at, (second == best) & (best > 0)))
         return Highest(best, at, tied)
 

@@ -1,8 +1,8 @@
-"""What would heads attend to that ask at random, as sharply as the trained ones do?
+"""The null for attention: what would heads attend to that ask at random, as sharply as the trained ones do?
 
-Freshly drawn weights of N(0, 0.02²) give scores that hardly spread, so their heads attend to all keys alike, and any
-head that prefers anything beats them. Here each head's own W_Q and W_K lose their order and keep their numbers; what
-they read is the trained model's stream, and their scores spread over a row as far as the trained head's do.
+Fresh weights of N(0, 0.02²) give scores that hardly spread, so any head with a preference beats them. Here the entries
+of each head's W_Q and W_K are shuffled. The heads read the trained model's stream, and their scores spread over a row
+as far as the trained head's do.
 """
 
 import copy
@@ -28,14 +28,13 @@ _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
 
 
 class Shuffled(OneAttention):
-    """Copies of one kind of attention of a model.
+    """Shuffled copies of one kind of attention of a model.
 
-    Every copy of a layer is a layer of its own, the copies of one layer next to each other. In each, the entries of
-    every head's W_Q, of every key/value head's W_K, and of their biases have changed places within the matrix. Heads
-    read the streams of the model itself, so one pass of it serves all copies. A head's content scores (scaled q·k) are
-    multiplied by what makes their standard deviation within a row that of the trained head's, over the rows of the
-    call; keys at the first position, where heads rest, do not count for it. A cap, what positions add and masks follow
-    as in the model.
+    Every copy of a layer is a layer of its own, next to the layer's other copies. The entries of every head's W_Q, of
+    every key/value head's W_K, and of their biases are shuffled within the matrix. All copies read the streams of one
+    pass of the model. A head's content scores (scaled q·k) are rescaled to the trained head's standard deviation within
+    a row, over the rows of the call and without the keys at the first position. Cap, position bias and mask follow as
+    in the model.
     """
 
     def __init__(
@@ -48,16 +47,14 @@ class Shuffled(OneAttention):
         *,
         streams: "Streams | None" = None,
     ):
-        """Copies of the attention of `stack` (by default the last), within it or to its source (`cross`).
-
-        Several that read the same texts share `streams`, and so the model's passes.
-        """
+        """Copy the attention of `stack` (the last by default); with the same `streams`, several share the passes."""
         super().__init__(model, stack, attention)
         self.copies, self.seed = copies, seed
         self.streams = streams or Streams(model, self.stack, attention, kept=0)
-        of = model.config.stacks[self.stack]
-        own = replace(of, n_layers=of.n_layers * copies, local=None)  # as many layers as there are copies of layers
-        self.config = replace(model.config, **{self.stack: own})
+        config = model.config.stacks[self.stack]
+        # as many layers as there are copies of layers
+        copied = replace(config, n_layers=config.n_layers * copies, local=None)
+        self.config = replace(model.config, **{self.stack: copied})
 
     @torch.no_grad()
     def __call__(self, batch: TokenBatch, tap: Tap = UNTAPPED, target: TokenBatch | None = None) -> None:
@@ -70,38 +67,39 @@ class Shuffled(OneAttention):
             by = read.spread / _spread(scores, _counted(attn, sight)[:, None]).clamp(min=1e-12)
             scores = scores * by[None, ..., None, None]
             bias = None if attn.bias is None else attn.bias(sight)
-            patterns = attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]).softmax(-1)
+            patterns = attn.pattern(attn.entering(scores, bias, sight.near(attn.reach).mask()[:, None]))
             for number in range(self.copies):
                 tap.at(self.stack).at(str(layer * self.copies + number)).at(self.name)("pattern", patterns[:, number])
 
     @cached_property
     def weights(self) -> list[_QK]:
         """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
-        generator, found = torch.Generator().manual_seed(self.seed), []
+        generator, layers = torch.Generator().manual_seed(self.seed), []
         for sublayer in self.sublayers():
             assert isinstance(sublayer.layer, Attention)
-            own = _weights(sublayer.layer)
-            found.append(tuple(None if each is None else _shuffled(each[0], self.copies, generator) for each in own))
-        return found
+            trained = _weights(sublayer.layer)
+            layers.append(
+                tuple(None if each is None else _shuffled(each[0], self.copies, generator) for each in trained)
+            )
+        return layers
 
 
 def shuffled_copy(model: Transformer, seed: int) -> Transformer:
-    """A model all of whose heads look elsewhere: the entries of each head's W_Q and W_K, and of their biases, have
-    changed places within the matrix. All other weights are the model's own, shared with it.
+    """A model whose heads look elsewhere: the entries of each head's W_Q, W_K and their biases are shuffled.
 
-    What such a copy can do, the model need not look anywhere in particular for.
+    It shares all other weights with the model. What it can do needs no particular attention.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = [part for part in model.modules() if isinstance(part, Attention)]
-    shuffled = {id(own): own for layer in layers for own in layer.qkv.parameters()}
-    shared = {id(own): own for own in (*model.parameters(), *model.buffers()) if id(own) not in shuffled}
-    made = copy.deepcopy(model, shared)
+    shuffled = {id(weight): weight for layer in layers for weight in layer.qkv.parameters()}
+    shared = {id(weight): weight for weight in (*model.parameters(), *model.buffers()) if id(weight) not in shuffled}
+    shuffled_model = copy.deepcopy(model, shared)
     with torch.no_grad():
-        for layer in (part for part in made.modules() if isinstance(part, Attention)):
-            for own in _weights(layer):
-                if own is not None:
-                    own.copy_(_shuffled(own[0], 1, generator))
-    return made
+        for layer in (part for part in shuffled_model.modules() if isinstance(part, Attention)):
+            for weight in _weights(layer):
+                if weight is not None:
+                    weight.copy_(_shuffled(weight[0], 1, generator))
+    return shuffled_model
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,10 @@ class _Read:
 
 
 class Streams:
-    """What one kind of attention of a model reads, layer by layer; that of texts which come again is kept."""
+    """What one kind of attention of a model reads, layer by layer; it is kept for texts that come again."""
 
     def __init__(self, model: Transformer, stack: str, attention: str = "self", *, kept: int = KEPT):
-        """Of the attention of `stack`, within it or to its source (`cross`); `kept` bytes at most."""
+        """Read for the attention of `stack`; keep at most `kept` bytes."""
         self.model, self.stack, self.attention = model, stack, attention
         self.room, self._known = kept, dict[bytes, list[_Read]]()
 
@@ -129,23 +127,23 @@ class Streams:
         about = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
         if (known := self._known.get(about)) is not None:
             return known
-        found = [*self._read(batch, target)]
-        size = sum(each.x.nbytes + (0 if each.keys is each.x else each.keys.nbytes) for each in found)
+        layers = [*self._read(batch, target)]
+        size = sum(each.x.nbytes + (0 if each.keys is each.x else each.keys.nbytes) for each in layers)
         if size <= self.room:
             self.room -= size
-            self._known[about] = found
-        return found
+            self._known[about] = layers
+        return layers
 
     def _read(self, batch: TokenBatch, target: TokenBatch | None) -> Iterator[_Read]:
         within, stream = f"{self.stack}.*.resid_", "pre" if self.attention == "self" else "mid"
         read, final = within + stream, [] if self.attention == "self" else ["encoder.resid_final"]
-        seen = run(self.model, batch, target=target, capture=final, until=read)
-        own = batch if target is None or self.stack == "encoder" else target
-        sight = Sight.of(own, causal=self.model.config.stacks[self.stack].causal)
+        out = run(self.model, batch, target=target, capture=final, until=read)
+        queries = batch if target is None or self.stack == "encoder" else target
+        sight = Sight.of(queries, causal=self.model.config.stacks[self.stack].causal)
         for layer, sublayer in enumerate(sublayers(self.model, self.stack, self.attention)):
-            x = keys = sublayer.read(seen[f"{self.stack}.{layer}.resid_{stream}"])
+            x = keys = sublayer.read(out[f"{self.stack}.{layer}.resid_{stream}"])
             if final:
-                keys = seen[final[0]]
+                keys = out[final[0]]
                 sight = Source.of(keys, batch).seen_by(sight)
             attn = sublayer.layer
             assert isinstance(attn, Attention)
@@ -157,14 +155,14 @@ def _content(
     attn: Attention, weights: _QK, x: Tensor, keys: Tensor, sight: Sight
 ) -> Float[Tensor, "prompt copy head query key"]:
     """Scaled q·k of heads with such weights."""
-    made = []
+    projected = []
     for stream, weight, bias in ((x, *weights[:2]), (keys, *weights[2:])):
         flat = weight.to(stream).transpose(-1, -2).flatten(0, 2)
         heads = linear(stream, flat).unflatten(-1, (*weight.shape[:2], -1)).permute(2, 0, 1, 3, 4)
-        made.append(heads if bias is None else heads + bias[:, None, None].to(stream))
-    copies, prompts = made[0].shape[:2]
+        projected.append(heads if bias is None else heads + bias[:, None, None].to(stream))
+    copies, prompts = projected[0].shape[:2]
     positions = sight.positions.expand(prompts, -1).repeat(copies, 1)
-    q, k = (each.flatten(0, 1) for each in made)
+    q, k = (each.flatten(0, 1) for each in projected)
     q = attn.queries(q, positions)
     k = attn.keys(k, positions if not sight.across else positions.new_zeros(len(k), k.shape[1]))
     scores = q.transpose(1, 2) @ attn.shared(k.transpose(1, 2)).transpose(-1, -2) * attn.config.score_scale
@@ -186,18 +184,18 @@ def _weights(attn: Attention) -> _QK:
     """The trained ones, as one copy."""
     n_q, n_kv, d_head = attn.config.n_heads, attn.config.kv_heads, attn.config.d_head
     bias = None if attn.qkv.bias is None else attn.qkv.bias.unflatten(0, (-1, d_head))
-    own = attn.W_Q, None if bias is None else bias[:n_q], attn.W_K, None if bias is None else bias[n_q : n_q + n_kv]
-    found = [None if each is None else each.detach()[None] for each in own]
-    assert found[0] is not None
-    assert found[2] is not None
-    return found[0], found[1], found[2], found[3]
+    trained = attn.W_Q, None if bias is None else bias[:n_q], attn.W_K, None if bias is None else bias[n_q : n_q + n_kv]
+    parts = [None if each is None else each.detach()[None] for each in trained]
+    assert parts[0] is not None
+    assert parts[2] is not None
+    return parts[0], parts[1], parts[2], parts[3]
 
 
 def _counted(attn: Attention, sight: Sight) -> Bool[Tensor, "prompt 1 query key"]:
     """The keys over which a row's scores spread: those it sees, but the first."""
-    seen = sight.near(attn.reach).mask().clone()
-    seen[..., 0] = False
-    return seen
+    visible = sight.near(attn.reach).mask().clone()
+    visible[..., 0] = False
+    return visible
 
 
 def _spread(
@@ -208,5 +206,5 @@ def _spread(
     n = counted.sum(-1)
     mean = (scores * counted).sum(-1) / n.clamp(min=1)
     variance = ((scores - mean[..., None]) ** 2 * counted).sum(-1) / n.clamp(min=1)
-    several = (n > 1).expand_as(variance)
-    return ((variance * several).sum((0, -1)) / several.sum((0, -1)).clamp(min=1)).sqrt()
+    has_choice = (n > 1).expand_as(variance)
+    return ((variance * has_choice).sum((0, -1)) / has_choice.sum((0, -1)).clamp(min=1)).sqrt()

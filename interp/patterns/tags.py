@@ -1,8 +1,8 @@
-"""Do heads look from words of one tag to words of another, more than their distances alone would make them?
+"""Do heads attend from words of one tag to words of another more than distances alone predict?
 
-Lift x -> y is the mass that goes from words tagged x to words tagged y, over the mass that would go there if, within
-each bin of distances, attention fell on the visible pieces alike: sum over bins of (mass in the bin x share of y among
-the pieces in the bin). 1 means that the tag makes no difference; a uniform head has lift 1 exactly.
+Lift x -> y is the mass from words tagged x to words tagged y, over the mass that would go there if, within each bin of
+distances, attention fell on the visible pieces alike: sum over bins of (mass in the bin x share of y among the pieces
+in the bin). 1 means that the tag makes no difference; a uniform head has lift 1 exactly.
 """
 
 import math
@@ -20,33 +20,33 @@ from interp.patterns.nulls import Null
 from interp.patterns.rows import REAL, Pattern, parts, rows_at
 from interp.patterns.totals import N_GROUPS, Totals
 
-# Distances within a bin count alike; before and after are told apart, so that a head which looks at the next token,
-# whatever it is, shows no preference in a bidirectional stack. Bins begin at these distances.
+# Bins begin at these distances. Before and after are separate bins, so that a head which attends to the next token,
+# whatever it is, shows no preference in a bidirectional stack.
 _EDGES = (1, 2, 3, 4, 5, 7, 10, 16, 32)
 # Under permuted keys, bins are those of `nulls.distance_bin`; these finer ones add up to either.
 _FINE = (1, 2, 3, 4, 5, 7, 8, 10, 16, 32, 64, 128)
 
-# A uniform head gives each key of a row with few keys more than it gives those of a long one, so shares weigh a row's
-# keys as that head does; a head at a fixed offset weighs all rows alike. Only among rows that see equally many keys do
-# the two agree, and texts begin unlike they go on. So rows are compared with rows that see about as many keys.
+# A uniform head gives each key more in a row with few keys, so shares weight a row's keys as that head does; a head at
+# a fixed offset weights all rows alike. The two agree only among rows that see equally many keys. So rows are compared
+# with rows that see about as many.
 _COARSE = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 256)
 _COARSE_BOTH = (16, 32, 64, 128)  # in a bidirectional stack: all rows of a text see the same number
-_EDGE = 8  # rows this near to an end of their text are compared with those as near alone: heads look elsewhere there
+_EDGE = 8  # rows this near to an end of their text are compared with equally near ones: heads look elsewhere there
 
 
-def stratum_of(seen: Bool[Tensor, "prompt query key"], *, causal: bool) -> Int[Tensor, "prompt query"]:
-    """Which rows are compared with which: by how many keys they see, at either end of a text exactly.
+def stratum_of(visible: Bool[Tensor, "prompt query key"], *, causal: bool) -> Int[Tensor, "prompt query"]:
+    """The group of rows that each row is compared with: by how many keys they see, exactly at either end of a text.
 
     A bidirectional stack's first and last rows see as many keys as others, but have none on one side.
     """
-    n_seen = seen.sum(-1)
-    edges = torch.tensor(_COARSE if causal else _COARSE_BOTH, device=seen.device)
-    found = torch.bucketize(n_seen, edges) + (_EDGE if causal else 2 * _EDGE)
+    n_seen = visible.sum(-1)
+    edges = torch.tensor(_COARSE if causal else _COARSE_BOTH, device=visible.device)
+    stratum = torch.bucketize(n_seen, edges) + (_EDGE if causal else 2 * _EDGE)
     before = n_seen
     if not causal:
-        after, before = seen.triu().sum(-1), seen.tril().sum(-1)
-        found = torch.where(after <= _EDGE, after.clamp(min=1) + _EDGE - 1, found)
-    return torch.where(before <= _EDGE, before.clamp(min=1) - 1, found)
+        after, before = visible.triu().sum(-1), visible.tril().sum(-1)
+        stratum = torch.where(after <= _EDGE, after.clamp(min=1) + _EDGE - 1, stratum)
+    return torch.where(before <= _EDGE, before.clamp(min=1) - 1, stratum)
 
 
 def _n_strata(causal: bool) -> int:
@@ -58,7 +58,7 @@ _MOST_ODDS, _STEPS = 20.0, 40  # logarithms of odds are sought between these, ha
 
 
 class Bins:
-    """Distances as bins that keep the sides of the query apart; a causal stack has one side."""
+    """Bins of distances on either side of the query; a causal stack has one side."""
 
     def __init__(self, *, causal: bool):
         sides = (-1,) if causal else (-1, 1)
@@ -67,7 +67,7 @@ class Bins:
         self.null = _grouping([(side, int(nulls.distance_bin(torch.tensor(min(at, 128))))) for side, at in self.fine])
 
     def fine_of(self, n_queries: int, n_keys: int) -> Int[Tensor, "query key"]:
-        """The number of the fine bin that a key's distance from a query is in; -1 for the query itself."""
+        """The fine bin of each key's distance from each query; -1 for the query itself."""
         offset = torch.arange(n_keys) - torch.arange(n_queries)[:, None]
         nearest = torch.bucketize(offset.abs(), torch.tensor(_FINE), right=True) - 1
         return nearest + len(_FINE) * (offset > 0)
@@ -81,7 +81,7 @@ def _grouping(labels: Sequence[tuple[int, int]]) -> Float[Tensor, "fine bin"]:
 
 @dataclass(frozen=True)
 class Asking:
-    """The rows of a batch that ask: those of words of a tag from which lifts are wanted."""
+    """The rows of a batch whose words have one of the source tags."""
 
     prompt: Int[Tensor, " row"]
     query: Int[Tensor, " row"]
@@ -92,10 +92,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Sides:
-    """The two sides of lifts, row by row: what one reading of a batch adds to `TagTotals`.
-
-    Attention is counted on keys that are pieces of other words.
-    """
+    """The two sides of lifts, row by row, over keys that are pieces of other words."""
 
     to_tag: Float[Tensor, "row head tag"]
     in_bin: Float[Tensor, "row head fine"]
@@ -114,7 +111,7 @@ class Sides:
 
 
 class TagRows:
-    """What rows look at, by tag and by distance: worked out once for both readings."""
+    """What rows attend to, by tag and by distance, for both readings."""
 
     def __init__(
         self,
@@ -124,15 +121,7 @@ class TagRows:
         tags: Int[Tensor, "prompt key"],
         asking: Asking,
     ):
-        """Sum each row up.
-
-        Args:
-            bins: of distances.
-            pattern: attention, of which only that on allowed keys counts.
-            allowed: pieces of other words, seen from pieces of words.
-            tags: each piece's tag as an index, -1 for none.
-            asking: the rows.
-        """
+        """Sum up the attention on `allowed` keys, pieces of other words; `tags` are indices, -1 for none."""
         self.asking, self.allowed, self.tags = asking, allowed, tags
         self.fine, self.group = bins.fine_of(*allowed.shape[1:]).to(tags.device), bins.null.to(pattern)
         self.inside, self.of_tag = one_hot(self.fine, len(bins.fine), pattern), one_hot(tags, asking.n_tags, pattern)
@@ -143,19 +132,21 @@ class TagRows:
         rest, of_tag = self.inside.clone(), self.of_tag.clone()
         rest[:, 0], of_tag[:, 0] = 0, 0  # the first position is added where it is read, not taken off where it is not
         rest_null = rest @ self.group
-        found, (n_heads, n_queries) = [], pattern.shape[1:3]
-        for some in parts(pattern):
-            counted = pattern[some] * self.allowed[some, None]
-            begin, end = torch.searchsorted(self.asking.prompt, self.asking.prompt.new_tensor([some.start, some.stop]))
-            prompt, query = self.asking.prompt[begin:end] - some.start, self.asking.query[begin:end]
+        sums, (n_heads, n_queries) = [], pattern.shape[1:3]
+        for chunk in parts(pattern):
+            counted = pattern[chunk] * self.allowed[chunk, None]
+            begin, end = torch.searchsorted(
+                self.asking.prompt, self.asking.prompt.new_tensor([chunk.start, chunk.stop])
+            )
+            prompt, query = self.asking.prompt[begin:end] - chunk.start, self.asking.query[begin:end]
             by_query = counted.flatten(0, 1).transpose(0, 1)  # query prompt-and-head key
             in_bin, squares = (
                 torch.bmm(each, into).view(-1, n_heads, into.shape[-1]).index_select(0, query * len(counted) + prompt)
                 for each, into in ((by_query, rest), (by_query.square(), rest_null))
             )
-            to_tag = (counted.flatten(1, 2) @ of_tag[some]).unflatten(1, (n_heads, n_queries))
-            found.append((rows_at(to_tag, prompt, query), in_bin, squares, rows_at(counted[..., 0], prompt, query)))
-        return tuple(torch.cat(each) for each in zip(*found, strict=True))
+            to_tag = (counted.flatten(1, 2) @ of_tag[chunk]).unflatten(1, (n_heads, n_queries))
+            sums.append((rows_at(to_tag, prompt, query), in_bin, squares, rows_at(counted[..., 0], prompt, query)))
+        return tuple(torch.cat(each) for each in zip(*sums, strict=True))
 
     @cached_property
     def without_first(self) -> Sides:
@@ -172,9 +163,9 @@ class TagRows:
         tag = torch.where((self.tags < 0) | (self.tags >= n_tags), n_tags, self.tags)[:, 1:]
         place = (row * (n_tags + 1) + tag[prompt[row], key]) * n_fine + self.fine[:, 1:][query[row], key]
         shape = (len(prompt), n_tags + 1, n_fine)
-        found = torch.bincount(place, minlength=math.prod(shape)).view(shape)
-        found[:, -1] = found.sum(1)
-        return found
+        counts = torch.bincount(place, minlength=math.prod(shape)).view(shape)
+        counts[:, -1] = counts.sum(1)
+        return counts
 
     @cached_property
     def with_first(self) -> Sides:
@@ -225,12 +216,7 @@ class TagTotals:
         return values[:, :, [self.sources.index(x) for x, _ in self.pairs], [y for _, y in self.pairs]]
 
     def asking(self, tags: Int[Tensor, "prompt query"], n_pieces: Int[Tensor, "prompt query"]) -> Asking:
-        """The rows that ask.
-
-        Args:
-            tags: each query's tag as an index, -1 for none and for rows that are not scored.
-            n_pieces: of the query's word.
-        """
+        """The rows of the source tags; `tags` are indices, -1 for none and for rows that are not scored."""
         is_source = tags[..., None] == torch.tensor(self.sources, device=tags.device)
         prompt, query, source = is_source.nonzero(as_tuple=True)
         weight = 1 / n_pieces[prompt, query].to(REAL)
@@ -244,15 +230,7 @@ class TagTotals:
         seen: Bool[Tensor, "prompt query key"],
         scale: Float[Tensor, "prompt head query"] | None = None,
     ) -> None:
-        """Add one reading of a batch.
-
-        Args:
-            groups: the documents' groups.
-            sides: what the rows look at.
-            asking: the rows.
-            seen: the keys over which a uniform head spreads its attention.
-            scale: what each row's attention is multiplied by.
-        """
+        """Add one reading of a batch; `scale` multiplies each row's attention, a uniform head attends to all `seen`."""
         weight = asking.weight.to(sides.to_tag)[:, None]  # row head
         if scale is not None:
             weight = weight * rows_at(scale, asking.prompt, asking.query)
@@ -272,10 +250,10 @@ class TagTotals:
         total.index_add_(0, asking.prompt * len(self.sources) + asking.source, values * weight[..., None])
         return total.unflatten(0, (n_prompts, -1)).transpose(1, 2)
 
-    def _add_shares(self, groups: Tensor, sides: Sides, asking: Asking, weight: Tensor, seen: Tensor) -> None:
+    def _add_shares(self, groups: Tensor, sides: Sides, asking: Asking, weight: Tensor, visible: Tensor) -> None:
         """Add each row to those of its group and tag that see about as many keys."""
         stratum, n_seen = (
-            each[asking.prompt, asking.query] for each in (stratum_of(seen, causal=self.causal), seen.sum(-1))
+            each[asking.prompt, asking.query] for each in (stratum_of(visible, causal=self.causal), visible.sum(-1))
         )
         source = groups.to(stratum)[asking.prompt] * len(self.sources) + asking.source
         into, lift = (source * self.n_strata + stratum).cpu(), self.bins.lift.to(sides.in_bin)
@@ -285,20 +263,20 @@ class TagTotals:
         self.keys.index_add_(0, into, even.to("cpu", torch.float64))
 
     def of(self, groups: Bool[Tensor, " group"]) -> "TagTotals":
-        """The sums of some groups, whose shares are then counted over these groups alone."""
-        some = copy(self)
+        """The sums of some groups, with the shares of these groups."""
+        subset = copy(self)
         for name in ("given", "rows", "mass", "keys"):
             part = getattr(self, name)
             chosen = groups.repeat_interleave(len(part) // N_GROUPS)
-            setattr(some, name, part * chosen.reshape(-1, *[1] * (part.dim() - 1)))
-        some.null = self.null.of(groups)
-        return some
+            setattr(subset, name, part * chosen.reshape(-1, *[1] * (part.dim() - 1)))
+        subset.null = self.null.of(groups)
+        return subset
 
     def finish(self) -> Totals:
-        """Observed and expected mass, by group. Shares are the whole corpus's.
+        """Observed and expected mass by group, with the shares of the whole corpus.
 
-        A group's expected mass also holds, to first order, what the group's own keys did to the shares; over all
-        groups that adds up to nothing, and it makes intervals honest about the shares being measured too.
+        A group's expected mass includes, to first order, what its keys did to the shares. That adds up to nothing over
+        all groups, and makes intervals account for the shares being measured too.
         """
         expected = torch.stack([self._expected(x, y) for x, y in self.pairs], -1)
         # a head that never looks where such words are has rounding on both sides: no lift, rather than any
@@ -308,17 +286,17 @@ class TagTotals:
     def of_other_queries(self) -> Totals:
         """For each pair the two sides of the lift that words of the *other* sources would have in its place.
 
-        Lifts themselves do not compare: where a fifth of the keys are nouns, a head that looks at nothing else has lift
-        5, and where half are, 2. So the others' odds of looking at the second tag, the same at every distance, are
-        fitted to what they look at, and put to the keys that the pair's own rows have. A head that likes nouns whoever
-        asks has the same odds from verbs as from all others. Rows are the pair's own.
+        Lifts do not compare: a head that attends to nouns alone has lift 5 where a fifth of the keys are nouns, and 2
+        where half are. So the others' odds of attending to the second tag, the same at every distance, are fitted, and
+        applied to the keys of the pair's own rows. A head that prefers nouns from everywhere has the same odds from
+        verbs as from all others. Rows are the pair's own.
         """
         sides = [self._of_others(x, y) for x, y in self.pairs]
         observed, expected = (torch.stack(side, -1) for side in zip(*sides, strict=True))
         return Totals(observed, expected, self.rows.expand_as(expected))
 
     def _of_others(self, x: int, y: int) -> tuple[Float[Tensor, "group head"], Float[Tensor, "group head"]]:
-        """What others look at, and what they would if tags made no difference, in units of the pair's own lift."""
+        """What others attend to, and would if tags made no difference, in units of the pair's own lift."""
         others = [source for source in self.sources if source != x]
         observed = self.given[:, :, [self.sources.index(source) for source in others], y].sum(-1)
         expected = sum((self._expected(source, y) for source in others), torch.zeros_like(observed))
@@ -328,10 +306,10 @@ class TagTotals:
         low, high = (observed.new_full(observed.shape[1:], sign * _MOST_ODDS) for sign in (-1, 1))
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            more = sum(_at_odds(*each, middle) for each in of_others) < looked
-            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
-        own = self._even(x, y)
-        lift = _at_odds(*own, low) / _at_odds(*own, torch.zeros_like(low))
+            too_low = sum(_at_odds(*each, middle) for each in of_others) < looked
+            low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
+        pair = self._even(x, y)
+        lift = _at_odds(*pair, low) / _at_odds(*pair, torch.zeros_like(low))
         scale = looked / expected.sum(0) / lift
         return observed, expected * torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
@@ -355,8 +333,8 @@ class TagTotals:
         all_keys = keys.sum(0).clamp(min=1e-30)
         share = of_tag.sum(0) / all_keys
         drift = (of_tag - share * keys) / all_keys
-        own = torch.einsum("gshb,sb->gh", mass, share)
-        return own + torch.einsum("shb,gsb->gh", mass.sum(0), drift)
+        expected = torch.einsum("gshb,sb->gh", mass, share)
+        return expected + torch.einsum("shb,gsb->gh", mass.sum(0), drift)
 
 
 def _at_odds(

@@ -1,4 +1,4 @@
-"""Sums of measures over a corpus, a group of documents at a time: memory does not grow with the text."""
+"""Sums of measures over a corpus by group of documents, so that memory does not grow with the text."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,7 +18,7 @@ def group_of(document: str) -> int:
 
 @dataclass
 class Totals:
-    """What each head scored, by group of documents. Two totals of the same shape add up.
+    """Each head's scores by group of documents; totals of one shape add up.
 
     A measure's value is sum(scores) / sum(weights): for a mean over rows a row weighs 1; `rows` counts them.
     """

@@ -1,7 +1,4 @@
-"""Rows of attention over the keys that each sees, one row after the other: what models of attention are fitted to.
-
-Rows see unequal numbers of keys. Each pair of a row and a visible key is one entry, so that nothing is padded.
-"""
+"""Attention over visible keys, to which models of attention are fitted: an entry for each row and key, unpadded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +24,7 @@ class Stretch(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Which few of many each one names, in the form in which `embedding_bag` adds them up.
-
-    Of a hundred marks a key has four: a product with them all is thirty times the work.
-    """
+    """Sparse marks in the form that `embedding_bag` adds up: of a hundred marks a key has four."""
 
     which: Int[Tensor, " named"]
     begins: Int[Tensor, " one"]
@@ -84,9 +78,9 @@ class VisibleKeys:
 
     def half(self, which: int) -> "VisibleKeys":
         """The rows of even (0) or odd (1) groups."""
-        kept = (self.group % 2 == which)[self.row]
+        chosen = (self.group % 2 == which)[self.row]
         parts = (self.uniform, self.attention, self.marks)
-        return VisibleKeys.of(self.row[kept], self.group, *(part[kept] for part in parts))
+        return VisibleKeys.of(self.row[chosen], self.group, *(part[chosen] for part in parts))
 
     def having(self, marks: Sequence[int]) -> "VisibleKeys":
         """With some of the marks."""

@@ -1,7 +1,7 @@
-"""What can a linear classifier read from a vector, and how much of that is the classifier's own doing?
+"""Linear probes: what can a classifier read from a vector, and how much of that is its own doing?
 
-Many probes at once: one a site (each layer's residual stream, each head's output) and task. A probe is a softmax
-classifier, the exact minimum of a convex loss, so that it depends on nothing but vectors, labels and one penalty.
+There is one probe a site (each layer's residual stream, each head's output) and task. A probe is a softmax classifier,
+the exact minimum of a convex loss, so it depends on vectors, labels and one penalty alone.
 """
 
 from interp.probes.baselines import commonest_labels, control_labels

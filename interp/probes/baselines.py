@@ -28,10 +28,10 @@ def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0
 
 def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[str, int], int]:
     """Each type's most frequent class, and that of all items for types not seen; a tie goes to the lower class."""
-    seen: dict[str, Counter[int]] = {}
+    counts: dict[str, Counter[int]] = {}
     for name, label in zip(types, labels, strict=True):
-        seen.setdefault(name, Counter())[label] += 1
-    return {name: _commonest(count) for name, count in seen.items()}, _commonest(Counter(labels))
+        counts.setdefault(name, Counter())[label] += 1
+    return {name: _commonest(count) for name, count in counts.items()}, _commonest(Counter(labels))
 
 
 def _commonest(count: Counter[int]) -> int:

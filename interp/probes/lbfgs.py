@@ -33,7 +33,7 @@ def minimise(
         steps: at most.
         memory: past steps kept (Nocedal & Wright 2006, algorithm 7.4).
     """
-    at, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
+    point, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
     active = torch.ones_like(value, dtype=torch.bool)
     for _ in range(steps):
@@ -42,19 +42,19 @@ def minimise(
         active = active & (-slope > tolerance)  # for good: past steps of who rests are forgotten, and promise anything
         if not active.any():
             break
-        length, asked, new_value, new_gradient = active.to(value), active, value, gradient
+        length, pending, new_value, new_gradient = active.to(value), active, value, gradient
         while True:
-            trial = at + length[:, None] * direction
-            found, turned = objective(trial, asked)
-            new_value = torch.where(asked, found, new_value)
-            new_gradient = torch.where(asked[:, None], turned, new_gradient)
-            asked = new_value > value + 1e-4 * length * slope + _SLACK * value.abs()
-            if bool((~asked | (length < 1e-4)).all()):
+            trial = point + length[:, None] * direction
+            trial_value, trial_gradient = objective(trial, pending)
+            new_value = torch.where(pending, trial_value, new_value)
+            new_gradient = torch.where(pending[:, None], trial_gradient, new_gradient)
+            pending = new_value > value + 1e-4 * length * slope + _SLACK * value.abs()
+            if bool((~pending | (length < 1e-4)).all()):
                 break
-            length = torch.where(asked, length / 3, length)
-        past = [*past, (trial - at, new_gradient - gradient)][-memory:]
-        at, value, gradient = trial, new_value, new_gradient
-    return at
+            length = torch.where(pending, length / 3, length)
+        past = [*past, (trial - point, new_gradient - gradient)][-memory:]
+        point, value, gradient = trial, new_value, new_gradient
+    return point
 
 
 def _inverse_times(gradient: Tensor, past: list[tuple[Tensor, Tensor]], precondition: Linear) -> Tensor:
@@ -62,17 +62,17 @@ def _inverse_times(gradient: Tensor, past: list[tuple[Tensor, Tensor]], precondi
     result, shares = gradient, []
     for moved, turned in reversed(past):
         curvature = (moved * turned).sum(-1, keepdim=True)
-        told = curvature > 1e-12
-        share = torch.where(told, (moved * result).sum(-1, keepdim=True) / torch.where(told, curvature, 1.0), 0.0)
+        usable = curvature > 1e-12
+        share = torch.where(usable, (moved * result).sum(-1, keepdim=True) / torch.where(usable, curvature, 1.0), 0.0)
         result = result - share * turned
-        shares.append((share, curvature, told))
+        shares.append((share, curvature, usable))
     result = precondition(result)
     if past:
         moved, turned = past[-1]
         curvature = (moved * turned).sum(-1, keepdim=True)
         against = (turned * precondition(turned)).sum(-1, keepdim=True)
         result = torch.where((curvature > 1e-12) & (against > 0), curvature / against.clamp(min=1e-30), 1.0) * result
-    for (moved, turned), (share, curvature, told) in zip(past, reversed(shares), strict=True):
-        back = torch.where(told, (turned * result).sum(-1, keepdim=True) / torch.where(told, curvature, 1.0), 0.0)
+    for (moved, turned), (share, curvature, usable) in zip(past, reversed(shares), strict=True):
+        back = torch.where(usable, (turned * result).sum(-1, keepdim=True) / torch.where(usable, curvature, 1.0), 0.0)
         result = result + (share - back) * moved
     return result

@@ -46,11 +46,11 @@ class Probes:
 
     def predict(self, vectors: Float[Tensor, "site item feature"]) -> Int[Tensor, "site task item"]:
         """The most probable class of each item."""
-        found = [
+        logits = [
             _logits(self.weight[[site]], Scaling(self.scaling.centre[[site]], self.scaling.size[[site]])(rows[None]))
             for site, rows in enumerate(vectors)
         ]
-        return torch.cat(found).argmax(2)
+        return torch.cat(logits).argmax(2)
 
 
 def fit(
@@ -75,10 +75,10 @@ def fit(
     n_tasks, n_items = labels.shape
     together = max(1, _LOGITS // (n_tasks * n_items * n_classes))
     weights, losses = [], []
-    for at in range(0, len(vectors), together):
-        some = slice(at, at + together)
+    for begin in range(0, len(vectors), together):
+        chunk = slice(begin, begin + together)
         weight, loss = _fit(
-            Scaling(scaling.centre[some], scaling.size[some])(vectors[some]), labels, n_classes, penalty
+            Scaling(scaling.centre[chunk], scaling.size[chunk])(vectors[chunk]), labels, n_classes, penalty
         )
         weights.append(weight)
         losses.append(loss)
@@ -90,7 +90,7 @@ def _fit(scaled: Tensor, labels: Tensor, n_classes: int, penalty: float) -> tupl
     shape = (n_sites, len(labels), n_features + 1, n_classes)
     wanted = labels.expand(n_sites, -1, -1)
 
-    def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         weight = point.view(shape)
         loss, push = cross_entropy(_logits(weight, scaled), wanted)
         back = torch.bmm(push.flatten(1, 2), scaled).view(n_sites, -1, n_classes, n_features)
@@ -113,19 +113,19 @@ def _logits(weight: Tensor, scaled: Tensor) -> Float[Tensor, "site task cls item
     """Items lie last: what is done to every class of an item then runs along memory, twice as fast."""
     n_sites, n_tasks, size, n_classes = weight.shape
     stacked = weight.transpose(2, 3).reshape(n_sites, n_tasks * n_classes, size)  # one product for all tasks
-    found = torch.baddbmm(stacked[..., -1:], stacked[..., :-1], scaled.transpose(1, 2))
-    return found.view(n_sites, n_tasks, n_classes, -1)
+    logits = torch.baddbmm(stacked[..., -1:], stacked[..., :-1], scaled.transpose(1, 2))
+    return logits.view(n_sites, n_tasks, n_classes, -1)
 
 
 def cross_entropy(
     logits: Float[Tensor, "*more cls item"], wanted: Int[Tensor, "*more item"]
 ) -> tuple[Float[Tensor, "*more item"], Float[Tensor, "*more cls item"]]:
     """Each item's cross-entropy in nats, and its gradient by the logits: probability less 1 where wanted."""
-    at = wanted.unsqueeze(-2)
-    found = logits.log_softmax(-2)
-    loss = -found.gather(-2, at).squeeze(-2)
-    push = found.exp_()
-    return loss, push.scatter_add_(-2, at, -torch.ones_like(loss).unsqueeze(-2))
+    index = wanted.unsqueeze(-2)
+    logs = logits.log_softmax(-2)
+    loss = -logs.gather(-2, index).squeeze(-2)
+    push = logs.exp_()
+    return loss, push.scatter_add_(-2, index, -torch.ones_like(loss).unsqueeze(-2))
 
 
 def curvature_inverse(

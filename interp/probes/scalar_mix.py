@@ -51,7 +51,7 @@ def fit_mix(
         weight, sought = point[0, :-n_layers].view(n_features + 1, n_classes), point[0, -n_layers:]
         return weight, sought.softmax(0)
 
-    def objective(point: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         weight, shares = parts(point)
         mixed = _mixed(shares, scaled)
         loss, push = cross_entropy(torch.addmm(weight[-1:].T, weight[:-1].T, mixed.T), labels)

@@ -21,11 +21,7 @@ Save = Callable[[Transformer, Path], None]
 
 
 class Directory:
-    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory.
-
-    Raises:
-        InputError: a folder in `out` that the run writes to is a link, or another user's.
-    """
+    """What is in `out` of a run that is `made_of` these facts; `save` writes a model to a directory."""
 
     def __init__(self, out: Path, save: Save, made_of: Mapping[str, Any]):
         for folder in ("steps", "tensorboard"):
@@ -35,24 +31,16 @@ class Directory:
         self._saved: int | None = None  # the step after which the last good state was written
 
     def check_new(self) -> None:
-        """No run has begun here.
-
-        Raises:
-            InputError: one has.
-        """
+        """No run has begun here."""
         if self._state.exists() or (self.out / "config.json").exists():
             raise InputError(f"{self.out} holds a run or a model already: resume it, or choose another directory")
 
     def read(self) -> state.State:
-        """Where the run stopped.
-
-        Raises:
-            InputError: there is no such run, it is of another plan, model or data, or the state is damaged.
-        """
-        found = state.read(self._state)
-        _check_same(found.facts["made_of"], self._made_of)
-        self._saved = int(found.facts["step"])
-        return found
+        """Where the run stopped."""
+        kept_state = state.read(self._state)
+        _check_same(kept_state.facts["made_of"], self._made_of)
+        self._saved = int(kept_state.facts["step"])
+        return kept_state
 
     def sweep(self) -> None:
         """Remove what a run that was killed had not finished writing."""
@@ -60,32 +48,20 @@ class Directory:
         sweep(self._steps, str.isdecimal)
 
     def write(self, tensors: Mapping[str, Any], step: int, facts: Mapping[str, Any]) -> None:
-        """Keep where the run stands after `step` steps, to go on from there.
-
-        Raises:
-            InputError: it cannot be written; the last good state is named, and stays.
-        """
+        """Keep where the run stands after `step` steps, to go on from there."""
         with self.writing(self._state):
             state.write(self._state, state.State(tensors, {"step": step, "made_of": self._made_of, **facts}))
         self._saved = step
 
     def snapshot(self, model: Transformer, step: int) -> None:
-        """Keep the model as it is after `step` steps.
-
-        Raises:
-            InputError: it cannot be written; the last good state is named, and stays.
-        """
+        """Keep the model as it is after `step` steps."""
         place = self._steps / f"{step:06d}"
         with self.writing(place), replacing(place) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
 
     def finish(self, model: Transformer) -> None:
-        """Put the trained model into the directory itself.
-
-        Raises:
-            InputError: it cannot be written; the last good state is named, and stays.
-        """
+        """Put the trained model into the directory itself."""
         with self.writing(self.out), beside(self.out / MODEL) as part:
             part.mkdir(exist_ok=True)
             self._save(model, part)
@@ -95,11 +71,7 @@ class Directory:
 
     @contextmanager
     def writing(self, place: Path) -> Iterator[None]:
-        """Say, where `place` cannot be written, from where the run can go on.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Say, where `place` cannot be written, from where the run can go on."""
         try:
             yield
         except InputError as error:

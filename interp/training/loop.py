@@ -1,9 +1,9 @@
-"""The loop: step after step, and at chosen ones a look at what has formed."""
+"""The training loop: step after step, and at chosen ones measurements of what has formed."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,23 @@ from interp.training.parallel import Parallel, Processes, joined, shared_as, who
 from interp.training.plan import Plan
 from interp.training.record import METRICS, Record
 from interp.training.steps import Learner, Step, held_out_losses, summed_loss
-from interp.training.stops import stoppable
+from interp.training.stops import unstopped
 from interp.transformer import Transformer
 
 Measure = Callable[[Transformer], Mapping[str, float]]
-_TOLD_EVERY = 20  # steps
+_REPORT_EVERY = 20  # steps
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told of a run as it goes."""
+    """What a run reports as it goes."""
 
     step: int
     steps: int
-    loss: float  # of the steps since it was last told, a target
+    loss: float  # a target, of the steps since the last report
     rate: float
     tokens_per_second: float
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what a look at the model saw
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what was measured of the model
     sample: str | None = None
 
 
@@ -55,31 +55,31 @@ def train(
 ) -> None:
     """Train `model` in place, and leave it in the directory `out`.
 
-    Under torchrun every process calls this with the same arguments, and all share the work. The weights are then those
-    of one process up to rounding, but for dropout, whose draws are each process's own; so are those of a run that is
-    resumed with another number of processes. The first process alone writes, measures and tells.
+    Under torchrun every process calls this with the same arguments, and all share the work. The weights are those of
+    one process up to rounding, except under dropout, where each process draws its own; the same holds for a run that is
+    resumed with another number of processes. Only the first process writes, measures and reports.
 
-    Ctrl-C, SIGTERM or SIGHUP ends a run of one process after the step that it is at, and keeps its state and the model
-    as it is then (`steps/`); a second one ends it at once. Several processes end at once, and keep the last state.
+    Ctrl-C, SIGTERM or SIGHUP ends a run of one process after the current step and keeps its state and the model at that
+    step (`steps/`); a second signal ends it at once. Several processes end at once, and keep the last state.
 
     Args:
         model: freshly initialised weights; where a run is resumed, a model of the same shape.
-        sources: where rows come from, by the names that the plan's mixes use.
+        sources: of rows, by the names that the plan's mixes use.
         plan: everything else that decides the weights.
         out: gets the model, `metrics.jsonl`, TensorBoard files, `steps/` (snapshots) and the state to resume from.
         save: writes a model to a directory (`models.save`).
-        held_out: examples to be measured on at every look, by name.
-        measures: called with the model at every look and snapshot; what it finds is recorded beside the loss.
+        held_out: examples to measure the loss on, by name.
+        measures: is called with the model at every measurement and snapshot; its numbers are recorded beside the loss.
         made_of: facts about model and data; a run that is resumed must have the same.
-        resume: go on from the state in `out`, to weights that are bit for bit those of a run that never stopped (on
-            a processor, on the same machine, with the same number of processes).
+        resume: continue from the state in `out`, to weights that are bit for bit those of a run that never stopped (on
+            a CPU, on the same machine, with the same number of processes).
         parallel: how the processes that torchrun started share the work: "ddp" or "fsdp" (`Processes`).
-        tell: called as the run goes.
+        tell: is called with each report.
 
     Raises:
-        InputError: a directory that holds another run, a loss that is not finite, a full disk. The last good state
-            is named, and stays.
-        KeyboardInterrupt: Ctrl-C, when all is kept.
+        InputError: a directory that holds another run, a loss that is not finite, a full disk; the message names the
+            last good state, which stays.
+        KeyboardInterrupt: Ctrl-C, once everything is saved.
     """
     directory = Directory(Path(out), save, {"plan": asdict(plan), **(made_of or {})})
     devices = [model.device] if model.device.type == "cuda" else []
@@ -87,12 +87,12 @@ def train(
     plain = torch.autocast(model.device.type, enabled=False, cache_enabled=False)
     with joined(parallel, model) as processes, torch.random.fork_rng(devices), plain, torch.inference_mode(False):
         processes.check(plan)
-        found = directory.read() if resume else directory.check_new()
+        last_state = directory.read() if resume else directory.check_new()
         model.files = ()  # it is about to leave the weights that were read
         learner = Learner(model, Mixed(sources), plan, processes)
         losses = summed_loss(model, plan, learning=False)
 
-        def look() -> tuple[dict[str, float], str | None]:
+        def observe() -> tuple[dict[str, float], str | None]:
             model.eval()
             numbers = held_out_losses(losses, held_out or {}, model.device)
             numbers |= {} if measures is None else measures(model)
@@ -100,37 +100,38 @@ def train(
             model.train()
             return numbers, sample
 
-        _Run(model, learner, directory, look, tell).go(found)
+        _Run(model, learner, directory, observe, tell).go(last_state)
 
 
 class _Run:
-    """A run from where it stands to its end."""
+    """A run from its last state to its end."""
 
     def __init__(
         self,
         model: Transformer,
         learner: Learner,
         directory: Directory,
-        look: Callable[[], tuple[dict[str, float], str | None]],
+        observe: Callable[[], tuple[dict[str, float], str | None]],
         tell: Callable[[Progress], None],
     ):
-        self.model, self.learner, self.directory, self.look, self.tell = model, learner, directory, look, tell
+        self.model, self.learner, self.directory, self.observe, self.tell = model, learner, directory, observe, tell
         self.plan, self.processes = learner.plan, learner.processes
-        self.tally = Tally(self.processes)
 
-    def go(self, found: state.State | None) -> None:
-        """Take all steps that are left after `found`, and keep what comes out."""
-        begun = 0
-        if found is not None:
-            state.restore(self.learner.learning, self.learner.optimizer, found.tensors, shared_as)
-            begun = int(found.facts["step"])
+    def go(self, last_state: state.State | None) -> None:
+        """Take all steps that are left after the state that was kept, and keep what comes out."""
+        begun, facts = 0, {}
+        if last_state is not None:
+            state.restore(self.learner.learning, self.learner.optimizer, last_state.tensors, shared_as)
+            begun, facts = int(last_state.facts["step"]), last_state.facts.get("tally") or {}
             if not 0 <= begun <= self.plan.steps:
                 raise InputError(
                     f"the state is after step {begun:,} of a plan of {self.plan.steps:,} steps: start again in another "
                     "directory"
                 )
-            self.tally.restore(found.facts.get("tally"))
-        with self._record(begun) as record, _interruptible(self.processes) as interrupted:
+        self.tally = Tally(self.processes, **facts)
+        # several processes would not all stop after the same step
+        waiting = unstopped() if self.processes.kind is None else nullcontext([])
+        with self._record(begun) as record, waiting as interrupted:
             for step in range(begun, self.plan.steps):
                 self.tally.add(step, self.learner.step(step))
                 stops = bool(interrupted) and step + 1 < self.plan.steps
@@ -150,19 +151,22 @@ class _Run:
             return closing(Record(self.directory.out, begun))
 
     def _pause(self, done: int, record: Record | None, *, stops: bool) -> None:
-        """Tell, look and keep what is due after so many steps; all is kept where it `stops` here."""
+        """Report, measure and keep what is due after so many steps; all is kept if the run `stops` here."""
         plan, last = self.plan, done == self.plan.steps
         snapshot = done in plan.snapshot_at
-        looks = last or snapshot or bool(plan.evaluate_every and done % plan.evaluate_every == 0)
+        observes = last or snapshot or bool(plan.evaluate_every and done % plan.evaluate_every == 0)
         keeps = last or stops or bool(plan.save_every and done % plan.save_every == 0)
-        tells = looks or done % _TOLD_EVERY == 0
-        if tells or keeps:
-            self._settle()  # nothing is kept of a model that is broken
-        if looks:
+        reports = observes or done % _REPORT_EVERY == 0
+        if (reports or keeps) and (bad := self.tally.settle()) is not None:  # nothing is kept of a model that is broken
+            step, loss = bad
+            raise InputError(
+                f"the loss of step {step + 1} is {loss}; {self.directory.last_good}. Lower the learning rate, or clip"
+            )
+        if observes:
             self.processes.publish(self.learner.learning, self.model)
-        if tells:
+        if reports:
             if record is not None:
-                self._tell(done, looks, record)
+                self._report(done, observes, record)
             self.tally.clear()
         if (snapshot or stops) and record is not None:
             self.directory.snapshot(self.model, done)
@@ -170,71 +174,54 @@ class _Run:
             tensors = state.gather(self.learner.learning, self.learner.optimizer, whole)
             if record is not None:
                 self.directory.write(tensors, done, {"tally": self.tally.facts})
-        if tells:
-            self.tally.restart()
+        if reports:
+            self.tally.since = time.perf_counter()
 
-    def _settle(self) -> None:
-        if (bad := self.tally.settle()) is not None:
-            step, loss = bad
-            raise InputError(
-                f"the loss of step {step + 1} is {loss}; {self.directory.last_good}. Lower the learning rate, or clip"
-            )
-
-    def _tell(self, done: int, looks: bool, record: Record) -> None:
+    def _report(self, done: int, observes: bool, record: Record) -> None:
         rate, speed = self.plan.rate(done - 1), self.tally.tokens_per_second
         numbers, sample = {"loss": self.tally.mean, "rate": rate, "tokens_per_second": speed}, None
-        if looks:
-            seen, sample = self.look()
-            numbers |= seen
+        if observes:
+            measured, sample = self.observe()
+            numbers |= measured
         with self.directory.writing(record.path):
             record(done, numbers, sample)
         self.tell(Progress(done, self.plan.steps, numbers["loss"], rate, speed, numbers, sample))
 
 
-@contextmanager
-def _interruptible(processes: Processes) -> Iterator[list[int]]:
-    """Within, the first Ctrl-C, SIGTERM or SIGHUP waits in the list, so that the step that is being taken ends.
-
-    The next is as ever; so is the first of several processes, which would not all stop after the same step.
-    """
-    caught: list[int] = []
-    with stoppable(caught.append) if processes.kind is None else nullcontext():
-        yield caught
-
-
 class Tally:
-    """Losses since they were last told.
+    """Losses since the last report.
 
     They stay on the device until `settle` reads them all at once, so that no step waits for the one before.
     """
 
-    def __init__(self, processes: Processes):
+    def __init__(self, processes: Processes, total: float = 0.0, n_targets: int = 0):
         self.processes = processes
         self.waiting: list[tuple[int, Step]] = []
         self.clear()
-        self.restart()
+        self.total, self.n_targets = float(total), int(n_targets)
 
-    def add(self, step: int, taken: Step) -> None:
-        """Count what `step` saw."""
-        self.waiting.append((step, taken))
+    def clear(self) -> None:
+        """All that was counted has been reported."""
+        self.total, self.n_targets, self.n_tokens, self.since = 0.0, 0, 0, time.perf_counter()
+
+    def add(self, number: int, step: Step) -> None:
+        """Count a step."""
+        self.waiting.append((number, step))
 
     def settle(self) -> tuple[int, float] | None:
         """Read what is waiting; the first step whose loss or gradient is not finite, and what that is."""
         if not self.waiting:
             return None
-        losses = torch.stack([loss for _, taken in self.waiting for loss in taken.losses]).double()
-        norms = torch.stack([taken.norm for _, taken in self.waiting]).double()
-        each = iter(self.processes.summed(losses).tolist())
-        bad = None
-        for (step, taken), norm in zip(self.waiting, norms.tolist(), strict=True):
-            loss = 0.0
-            for _ in taken.losses:
-                loss += next(each) * taken.n_targets
+        losses = torch.stack([loss for _, step in self.waiting for loss in step.losses]).double()
+        norms = torch.stack([step.norm for _, step in self.waiting]).double()
+        values, bad = iter(self.processes.summed(losses).tolist()), None
+        for (number, step), norm in zip(self.waiting, norms.tolist(), strict=True):
+            loss = sum(next(values) * step.n_targets for _ in step.losses)
             if bad is None and not (math.isfinite(loss) and math.isfinite(norm)):
-                bad = step, loss if math.isfinite(norm) else math.nan
+                bad = number, loss if math.isfinite(norm) else math.nan
             self.total += loss
-            self.n_targets += taken.n_targets
-            self.n_tokens += taken.n_tokens
+            self.n_targets += step.n_targets
+            self.n_tokens += step.n_tokens
         self.waiting.clear()
         return bad
 
@@ -245,26 +232,13 @@ class Tally:
 
     @property
     def tokens_per_second(self) -> float:
-        """How fast it went."""
+        """Speed since the last report."""
         return self.n_tokens / (time.perf_counter() - self.since)
-
-    def clear(self) -> None:
-        """All that was counted has been told."""
-        self.total, self.n_targets, self.n_tokens = 0.0, 0, 0
-
-    def restart(self) -> None:
-        """The time starts now."""
-        self.since = time.perf_counter()
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `restore` takes, so that a run that is resumed tells the losses that it would have told."""
+        """What a run that is resumed needs to report the losses that it would have reported."""
         return {"total": self.total, "n_targets": self.n_targets}
-
-    def restore(self, facts: Mapping[str, Any] | None) -> None:
-        """Put back what was counted but not told."""
-        if facts is not None:
-            self.total, self.n_targets = float(facts["total"]), int(facts["n_targets"])
 
 
 def _sample(model: Transformer, plan: Plan) -> str | None:

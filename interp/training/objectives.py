@@ -1,7 +1,7 @@
-"""What a model learns from: rows of token ids, and for each position what is to be foretold there.
+"""What a model learns from: rows of token ids, and the target of each position.
 
-A source is asked for rows with a generator that is made anew for every step, from the seed and the step alone. So the
-step is the data's position: a run that is resumed reads on where it stopped, whatever happened in between.
+Every step draws its rows with a generator made from the seed and the step alone. So the step is the data's position: a
+run that is resumed reads on where it stopped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,14 @@ from torch import Generator, Tensor
 from interp.errors import InputError
 from interp.tokens import TokenBatch, Tokenizer
 
-IGNORED = -100  # nothing is foretold here
+IGNORED = -100  # the target of a position at which nothing is predicted
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to read, and what is to be foretold at each position: `IGNORED` where nothing is.
+    """Rows to read, and the target of each position, `IGNORED` where there is none.
 
-    Where there is an encoder and a decoder, `tokens` are the encoder's and `decoded` what the decoder reads; targets
-    are the decoder's.
+    Where there is an encoder, it reads `tokens`, and the decoder reads `decoded`; targets are the decoder's.
     """
 
     tokens: TokenBatch
@@ -36,7 +35,7 @@ class Examples:
 
     @property
     def n_targets(self) -> int:
-        """Positions at which something is to be foretold."""
+        """Positions that have a target."""
         return int((self.targets != IGNORED).sum())
 
     def part(self, rows: slice) -> "Examples":
@@ -53,18 +52,15 @@ class Source(Protocol):
     """Where rows come from."""
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """So many rows of (at most) `row` tokens, drawn with `generator` and nothing else.
-
-        Raises:
-            InputError: there are no such rows.
-        """
+        """So many rows of (at most) `row` tokens, drawn with `generator` and nothing else."""
         ...
 
 
 class Windows:
-    """Rows of a running text: the tokenizer's prefix, then a stretch from anywhere; the next token is foretold.
+    """Rows of a running text: the tokenizer's prefix, then a stretch from anywhere; targets are the next tokens.
 
-    `stream` holds the tokens of all documents, one after the other, each after the tokenizer's prefix.
+    `stream` holds the tokens of all documents, one after the other, each after the tokenizer's prefix. Rows must be
+    shorter than the text, else an `InputError` says so.
     """
 
     def __init__(self, stream: Sequence[int] | Integer[Tensor, " token"], prefix: Sequence[int] = ()):
@@ -75,42 +71,30 @@ class Windows:
         return len(self.stream)
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """Stretches from anywhere.
-
-        Raises:
-            InputError: the text is shorter than a row.
-        """
+        """Stretches from anywhere."""
         places = len(self.stream) - self._own(row)
         return self._at(torch.randint(places, (rows,), generator=generator), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
-        """The whole text once, a row after the other, in batches of 16 rows; what is left over is not read.
-
-        Of more rows than `limit` so many are read, spread over the text.
-
-        Raises:
-            InputError: the text is shorter than a row.
-        """
-        own = self._own(row)
-        starts = torch.arange(0, len(self.stream) - own, own)
-        if limit is not None and len(starts) > limit:
-            starts = starts[torch.arange(limit) * len(starts) // limit]
-        return [self._at(some, row) for some in starts.split(16)]
+        """The whole text once, in batches of 16 rows, without the remainder; at most `limit` rows, spread evenly."""
+        width = self._own(row)
+        starts = _spread(torch.arange(0, len(self.stream) - width, width), limit)
+        return [self._at(batch, row) for batch in starts.split(16)]
 
     def _own(self, row: int) -> int:
         """Tokens of the text in a row, which the prefix leaves room for."""
-        own = row - len(self.prefix)
-        if own < 1:
+        width = row - len(self.prefix)
+        if width < 1:
             raise InputError(f"a row of {row} has no room beside the {len(self.prefix)} tokens that begin a text")
-        if len(self.stream) <= own:
+        if len(self.stream) <= width:
             raise InputError(
                 f"the text has {len(self.stream)} tokens, fewer than a row of {row}: give more, or shorten the row"
             )
-        return own
+        return width
 
     def _at(self, starts: Int[Tensor, " row"], row: int) -> Examples:
-        own = row - len(self.prefix)
-        read = self.stream[starts[:, None] + torch.arange(own + 1)].long()
+        width = row - len(self.prefix)
+        read = self.stream[starts[:, None] + torch.arange(width + 1)].long()
         whole = torch.cat([self.prefix.expand(len(starts), -1), read], 1)
         targets = whole[:, 1:].clone()
         targets[:, : max(len(self.prefix) - 1, 0)] = IGNORED
@@ -118,18 +102,13 @@ class Windows:
 
 
 class Repeats:
-    """Random segments, each twice in a row, until the row is full; only what the first copy tells is foretold.
+    """Random segments of `shortest` to `longest` tokens, each twice in a row, until the row is full.
 
-    Nothing but the earlier copy tells what comes next: rows that only previous-token and induction heads can foretell
-    (Olsson 2022).
+    Targets are the tokens that the first copy gives away, which only previous-token and induction heads can predict
+    (Olsson 2022). No token is in a segment twice, so segments cannot be longer than the vocabulary (`InputError`).
     """
 
     def __init__(self, tokenizer: Tokenizer, shortest: int = 6, longest: int = 40):
-        """Segments of `shortest` to `longest` tokens.
-
-        Raises:
-            InputError: no token may be in a segment twice, so it cannot be longer than the vocabulary.
-        """
         ordinary = [id for id in range(tokenizer.d_vocab) if id not in tokenizer.special_ids]
         if not 2 <= shortest <= longest <= len(ordinary):
             raise InputError(
@@ -141,34 +120,30 @@ class Repeats:
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
         """<s> R R S S ...: no token of a segment is there twice."""
-        made = [self._row(row, generator) for _ in range(rows)]
-        ids, targets = (torch.stack(each) for each in zip(*made, strict=True))
+        drawn = [self._row(row, generator) for _ in range(rows)]
+        ids, targets = (torch.stack(each) for each in zip(*drawn, strict=True))
         return Examples(TokenBatch.from_ids(ids), targets)
 
     def _row(self, row: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        ids, known = [self.prefix], [torch.zeros(len(self.prefix), dtype=torch.bool)]
+        ids, predictable = [self.prefix], [torch.zeros(len(self.prefix), dtype=torch.bool)]
         while sum(map(len, ids)) < row:
             length = int(torch.randint(self.shortest, self.longest + 1, (), generator=generator))
             segment = self.ordinary[torch.randperm(len(self.ordinary), generator=generator)[:length]]
             ids += [segment, segment]
             # the second copy's first token comes as a surprise too
-            known += [torch.zeros(length + 1, dtype=torch.bool), torch.ones(length - 1, dtype=torch.bool)]
-        flat, told = torch.cat(ids)[:row], torch.cat(known)[:row]
-        return flat, F.pad(torch.where(told, flat, IGNORED)[1:], (0, 1), value=IGNORED)
+            predictable += [torch.zeros(length + 1, dtype=torch.bool), torch.ones(length - 1, dtype=torch.bool)]
+        flat, has_target = torch.cat(ids)[:row], torch.cat(predictable)[:row]
+        return flat, F.pad(torch.where(has_target, flat, IGNORED)[1:], (0, 1), value=IGNORED)
 
 
 class Masked:
-    """Rows of another source with some tokens hidden, which are foretold where they stand (Devlin 2019, section 3.1).
+    """Rows of `source` in which a `share` of the tokens is hidden, which are the targets (Devlin 2019, section 3.1).
 
-    Of the tokens that are chosen, 80% become the mask token, 10% a random one, and 10% stay.
+    Of the tokens that are chosen, 80% become the mask token, 10% a random one, and 10% stay. A vocabulary without a
+    mask token is refused (`InputError`).
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, share: float = 0.15):
-        """Hide a `share` of the tokens of `source`.
-
-        Raises:
-            InputError: the vocabulary has no mask token, or the share is none.
-        """
         if tokenizer.mask_id is None:
             raise InputError('a masked-word model hides words behind a token: expected "[MASK]" in the vocabulary')
         if not 0 < share < 1:
@@ -194,17 +169,13 @@ class Masked:
 
 
 class Pairs:
-    """A source text and a target text: the encoder reads the first, the decoder foretells the second.
+    """Pairs of a source text, which the encoder reads, and a target text, which the decoder predicts, as ids.
 
-    The decoder reads `start` and then the target, which ends in the target tokenizer's suffix.
+    The decoder reads `start` and then the target, which ends in the target tokenizer's suffix. Empty texts, and texts
+    that are longer than a row, are refused (`InputError`).
     """
 
     def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int):
-        """Pairs of ids; `start` is the id that every decoder's text begins with.
-
-        Raises:
-            InputError: there are none, or one has an empty side.
-        """
         if not pairs:
             raise InputError("expected pairs to learn from, got none")
         if empty := next((at for at, pair in enumerate(pairs, 1) if not all(map(len, pair))), None):
@@ -215,23 +186,12 @@ class Pairs:
         return len(self.pairs)
 
     def examples(self, rows: int, row: int, generator: Generator) -> Examples:
-        """Pairs drawn at random, padded to the longest.
-
-        Raises:
-            InputError: one is longer than a row.
-        """
+        """Pairs drawn at random, padded to the longest."""
         return self._at(torch.randint(len(self.pairs), (rows,), generator=generator).tolist(), row)
 
     def every(self, row: int, limit: int | None = None) -> list[Examples]:
-        """Each pair once, in batches of 64; of more than `limit` so many, spread over all.
-
-        Raises:
-            InputError: one is longer than a row.
-        """
-        chosen = range(len(self.pairs))
-        if limit is not None and len(chosen) > limit:
-            chosen = [at * len(self.pairs) // limit for at in range(limit)]
-        return [self._at(list(chosen[at : at + 64]), row) for at in range(0, len(chosen), 64)]
+        """Each pair once, in batches of 64; at most `limit` pairs, spread evenly."""
+        return [self._at(batch.tolist(), row) for batch in _spread(torch.arange(len(self.pairs)), limit).split(64)]
 
     def _at(self, chosen: Sequence[int], row: int) -> Examples:
         sources, targets = zip(*(self.pairs[at] for at in chosen), strict=True)
@@ -245,26 +205,21 @@ class Pairs:
         return Examples(TokenBatch.from_rows(sources), wanted, TokenBatch.from_rows(read))
 
 
+def _spread(items: Int[Tensor, " item"], limit: int | None) -> Int[Tensor, " some"]:
+    """At most `limit` of the items, spread evenly."""
+    return items if limit is None or len(items) <= limit else items[torch.arange(limit) * len(items) // limit]
+
+
 class Mixed:
-    """Rows of several sources in chance proportions."""
+    """Rows of several sources in chance proportions, by the names that mixes use."""
 
     def __init__(self, sources: Mapping[str, Source]):
-        """Sources by the names that mixes use.
-
-        Raises:
-            InputError: there are none.
-        """
         if not sources:
             raise InputError("expected something to learn from: no source of rows was given")
         self.sources = dict(sources)
 
     def examples(self, rows: int, row: int, mix: Mapping[str, float], generator: Generator) -> Examples:
-        """Rows whose sources are drawn by `mix`; of all sources alike where it is empty.
-
-        Raises:
-            InputError: a source that does not exist, rows of several sources that do not fit together, or what
-                the sources raise.
-        """
+        """Rows whose sources are drawn by `mix`; of all sources alike where it is empty."""
         if unknown := [name for name in mix if name not in self.sources]:
             raise InputError(f"no source {unknown[0]!r} to mix: there are {', '.join(self.sources)}")
         if len(self.sources) == 1 and not mix:

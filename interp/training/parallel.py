@@ -1,7 +1,7 @@
 """Several processes that train one model: each reads its share of a step's rows, and all take the same step.
 
-Which rows a step reads is a function of seed and step alone, so every process draws them all and takes its own; no data
-is sent. The gradient is of the mean over all processes' targets, however unequally these are spread.
+Seed and step alone decide the rows of a step, so every process draws them all and keeps its share; no data is sent. The
+gradient is of the mean over all processes' targets, however unequally these are spread.
 """
 
 import copy
@@ -29,10 +29,10 @@ _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_P
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train together, this one among them; by default it is alone.
+    """The processes that train together; by default this one alone.
 
     "ddp": each has the whole model, and gradients are averaged. "fsdp": gradients and the optimizer's moments are
-    shared out (FSDP2, a block at a time); each keeps the whole weights beside, to be looked at and saved.
+    sharded (FSDP2, a block at a time); each process also keeps the whole weights, to be measured and saved.
     """
 
     kind: Parallel | None = None
@@ -45,11 +45,7 @@ class Processes:
         return self.rank == 0
 
     def check(self, plan: Plan) -> None:
-        """Every process has as many rows of each micro-batch as the others.
-
-        Raises:
-            InputError: they cannot be shared out evenly.
-        """
+        """Every process has as many rows of each micro-batch as the others."""
         for phase in plan.phases:
             if phase.rows % (plan.accumulate * self.size):
                 raise InputError(
@@ -133,9 +129,6 @@ def joined(parallel: Parallel | None, model: Transformer) -> Iterator[Processes]
 
     Where the processes know of each other already (`torch.distributed.init_process_group`), that is taken as it is. A
     model on a GPU is moved to the one of its process.
-
-    Raises:
-        InputError: processes without a way to share the work, or a way without processes.
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if parallel is None:

@@ -1,9 +1,9 @@
-"""What a training run is told: phases, optimizer, schedule, and how often it looks up from its work."""
+"""The plan of a training run: phases, optimizer, schedule, and how often it measures and saves."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from interp.errors import InputError, one_of, whole_number
 
@@ -13,13 +13,10 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Phase:
-    """Some steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several.
+    """Steps on batches of one shape; heads form by steps, reading by tokens, so a run may want several phases.
 
-    A phase with a `learning_rate` of its own begins the plan's schedule anew from there (a warm restart: Loshchilov
-    2017, SGDR): a model that has read can so be taught a little more, from rows of another mix.
-
-    Raises:
-        InputError: numbers that cannot be.
+    A phase with a `learning_rate` restarts the plan's schedule there (SGDR: Loshchilov 2017), to teach a trained model
+    a little more from rows of another mix. Impossible numbers are an `InputError`.
     """
 
     steps: int
@@ -42,16 +39,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the weights, but for the model and its data.
+    """Everything that decides the weights, except the model and its data.
 
-    The learning rate rises in a line for `warmup` steps, stays for `hold` steps, and then follows `schedule` until the
-    last step, where it is `final` times the peak (cosine, linear); `inverse-square-root` falls as
-    (step / (warmup + hold))^-1/2 (Vaswani 2017, section 5.3). Where a later phase has a learning rate of its own, the
-    schedule ends before it, and runs again from there without warm-up: from the phase's rate to `final` times that, or
-    as (step / steps before)^-1/2.
-
-    Raises:
-        InputError: numbers that cannot be, or a schedule that ends before its warm-up does.
+    The learning rate rises linearly for `warmup` steps, stays for `hold` steps, and then follows `schedule` to `final`
+    times the peak at the last step (cosine, linear); `inverse-square-root` falls as (step / (warmup + hold))^-1/2
+    (Vaswani 2017, section 5.3). A later phase with a learning rate of its own ends the schedule and restarts it without
+    warm-up: from the phase's rate to `final` times that, or as (step / steps before)^-1/2. Impossible numbers, and a
+    schedule that ends before its warm-up, are an `InputError`.
     """
 
     phases: tuple[Phase, ...]
@@ -70,11 +64,11 @@ class Plan:
     dropout: float = 0.0  # of embeddings and of what each layer adds to the stream (Vaswani 2017, section 5.4)
     precision: Precision = "float32"  # of matrix products; weights and sums are float32
     compile: bool = False  # through torch.compile
-    evaluate_every: int = 500  # steps between looks at held-out text; 0 for never
-    evaluate_rows: int = 64  # the most rows of each held-out source that a look reads
+    evaluate_every: int = 500  # steps between measurements; 0 for never
+    evaluate_rows: int = 64  # rows of each held-out source that are measured, at most
     save_every: int = 500  # steps between states that a run can be resumed from
     snapshot_at: tuple[int, ...] = ()  # steps after which the model is kept as well
-    sample: str | None = None  # what is continued, so that one sees how it writes, at every look
+    sample: str | None = None  # a prompt that is continued at every measurement
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -82,7 +76,7 @@ class Plan:
         one_of("schedule", self.schedule, Schedule)
         one_of("precision", self.precision, Precision)
         whole_number("seed", self.seed)
-        for name in ("learning_rate", "weight_decay", "clip"):
+        for name in ("learning_rate", "weight_decay", "clip", "warmup", "hold", "evaluate_every", "save_every"):
             _check_size(name, getattr(self, name))
         for name in ("label_smoothing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
@@ -91,12 +85,6 @@ class Plan:
             raise InputError(f"final is a share of the peak: expected 0 to 1, got {self.final:g}")
         if not all(0 <= beta < 1 for beta in self.betas) or not 0 < self.eps < math.inf:
             raise InputError(f"betas must be from 0 to less than 1 and eps above 0, got {self.betas} and {self.eps:g}")
-        self._check_steps()
-
-    def _check_steps(self) -> None:
-        for name in ("warmup", "hold", "evaluate_every", "save_every"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.accumulate < 1 or any(phase.rows % self.accumulate for phase in self.phases):
             rows = ", ".join(str(phase.rows) for phase in self.phases)
             raise InputError(f"accumulate must divide the rows of every phase ({rows}), got {self.accumulate}")
@@ -118,11 +106,7 @@ class Plan:
         return sum(phase.steps for phase in self.phases)
 
     def phase(self, step: int) -> Phase:
-        """The phase to which `step`, counted from 0, belongs.
-
-        Raises:
-            InputError: there is no such step.
-        """
+        """The phase of `step`, counted from 0."""
         for phase in self.phases:
             if step < phase.steps:
                 return phase
@@ -148,13 +132,12 @@ class Plan:
         legs = [_Leg(0, 0, self.learning_rate, self.warmup, self.hold)]
         for phase in self.phases:
             if phase.learning_rate is not None:
-                legs.append(_Leg(legs[-1].end, 0, phase.learning_rate))
-            legs[-1] = replace(legs[-1], steps=legs[-1].steps + phase.steps)
+                legs.append(_Leg(legs[-1].begin + legs[-1].steps, 0, phase.learning_rate))
+            legs[-1] = legs[-1]._replace(steps=legs[-1].steps + phase.steps)
         return legs
 
 
-@dataclass(frozen=True)
-class _Leg:
+class _Leg(NamedTuple):
     """Steps over which the schedule runs once."""
 
     begin: int
@@ -163,11 +146,7 @@ class _Leg:
     warmup: int = 0
     hold: int = 0
 
-    @property
-    def end(self) -> int:
-        return self.begin + self.steps
 
-
-def _check_size(name: str, value: float) -> None:
+def _check_size(name: str, value: float | int) -> None:
     if not 0 <= value < math.inf:
         raise InputError(f"{name} must be at least 0 and finite, got {value:g}")

@@ -31,23 +31,15 @@ class State:
 
 
 def write(path: Path, state: State) -> None:
-    """Put `state` at `path` in place of the one before.
-
-    Raises:
-        OSError, SafetensorError: the disk is full or cannot be written; the state before stays.
-    """
+    """Put `state` at `path` in place of the one before."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    facts = json.dumps(dict(state.facts))
     with replacing(path) as part:  # in a draft, where safetensors' own file beside is swept too
-        facts = json.dumps(dict(state.facts))
-        save_file(tensors, part, {"facts": facts, "sums": json.dumps({**_sums(tensors), "": _sum(facts.encode())})})
+        save_file(tensors, part, {"facts": facts, "sums": json.dumps(_sums(tensors, facts))})
 
 
 def read(path: Path) -> State:
-    """The state at `path`.
-
-    Raises:
-        InputError: there is none, or it is damaged: what is not as it was written is named, and what is good still.
-    """
+    """The state at `path`."""
     if not path.is_file():
         raise InputError(f"nothing to resume: there is no {path}; start without --resume")
     try:
@@ -56,7 +48,7 @@ def read(path: Path) -> State:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if "sums" not in about:
             raise ValueError("it has no checksums")
-        sums, now = json.loads(about["sums"]), {**_sums(tensors), "": _sum(about["facts"].encode())}
+        sums, now = json.loads(about["sums"]), _sums(tensors, about["facts"])
         if differing := [name for name in {**sums, **now} if sums.get(name) != now.get(name)]:
             name = differing[0]
             how = "is missing" if name not in now else "is not as it was written"
@@ -66,23 +58,17 @@ def read(path: Path) -> State:
         raise InputError(f"{path} is damaged ({error}): it cannot be resumed from; {_good(path.parent)}") from error
 
 
-def _sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """A hash of each tensor: its numbers, shape and type."""
-    return {
-        name: _sum(f"{tuple(each.shape)} {each.dtype} ".encode(), each.reshape(-1).view(torch.uint8).numpy())
-        for name, each in tensors.items()
-    }
-
-
-def _sum(*parts: Any) -> str:
-    found = blake2b(digest_size=16)
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+def _sums(tensors: Mapping[str, Tensor], facts: str) -> dict[str, str]:
+    """A hash of each tensor (its shape, type and numbers), and of the facts by the name ""."""
+    sums: dict[str, Any] = {"": blake2b(facts.encode(), digest_size=16)}
+    for name, tensor in tensors.items():
+        sums[name] = blake2b(f"{tuple(tensor.shape)} {tensor.dtype} ".encode(), digest_size=16)
+        sums[name].update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return {name: each.hexdigest() for name, each in sums.items()}
 
 
 def _good(out: Path) -> str:
-    """What is good still of a run whose state is not."""
+    """What is still good of a run whose state is damaged."""
     models = sorted(each.parent for each in (out / "steps").glob("[0-9]*/config.json"))
     if not models:
         return "no model of an earlier step was kept (snapshot_at): start again in another directory"
@@ -95,12 +81,10 @@ def gather(
     whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> dict[str, Tensor]:
     """Weights and the optimizer's moments by parameter name; `whole` puts together what lies in several processes."""
-    names = {id(weight): name for name, weight in model.named_parameters()}
     tensors = {f"weights/{name}": whole(weight.detach()) for name, weight in model.named_parameters()}
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            for key, moment in optimizer.state[weight].items():
-                tensors[f"moments/{names[id(weight)]}/{key}"] = whole(moment)
+    for name, weight in model.named_parameters():
+        moments = optimizer.state.get(weight, {})
+        tensors |= {f"moments/{name}/{key}": whole(moment) for key, moment in moments.items()}
     return tensors
 
 
@@ -110,45 +94,33 @@ def restore(
     tensors: Mapping[str, Tensor],
     shared_as: Callable[[Tensor, Tensor], Tensor] = lambda value, weight: value,
 ) -> None:
-    """Put back what `gather` took; `shared_as` shares a whole tensor out among processes as a weight is.
-
-    Raises:
-        InputError: the state is of another model.
-    """
-    parameters = dict(model.named_parameters())
-    stored = {name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")}
-    _check_shapes(stored, parameters)
-    with torch.no_grad():
-        for name, weight in parameters.items():
-            weight.copy_(shared_as(stored[name], weight))
-    for name, weight in parameters.items():
-        start = f"moments/{name}/"
-        if found := {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}:
-            if wrong := [key for key, value in found.items() if value.ndim and not _alike(value, weight)]:
-                moment = found[wrong[0]]
-                raise InputError(
-                    f"the state is of another model: {start}{wrong[0]} is {tuple(moment.shape)} of {moment.dtype}, "
-                    f"expected {tuple(weight.shape)} of {weight.dtype}: start again in another directory"
-                )
-            optimizer.state[weight] = {
-                # a count of steps lies where the optimizer would have made it
-                key: value.to(weight.device, copy=True)
-                if value.ndim == 0
-                else torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
-                for key, value in found.items()
-            }
-
-
-def _alike(value: Tensor, weight: Tensor) -> bool:
-    return value.shape == weight.shape and value.dtype == weight.dtype
-
-
-def _check_shapes(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(value.shape) for name, value in stored.items()}
-    here = {name: tuple(weight.shape) for name, weight in parameters.items()}
-    if differing := [name for name in [*here, *shapes] if here.get(name) != shapes.get(name)]:
+    """Put back what `gather` took; `shared_as` shares a whole tensor out among processes as a weight is."""
+    weights = {f"weights/{name}": weight for name, weight in model.named_parameters()}
+    names = [*weights, *(name for name in tensors if name.startswith("weights/"))]
+    if differing := [name for name in names if _shape(weights.get(name)) != _shape(tensors.get(name))]:
         name = differing[0]
         raise InputError(
-            f"the state is of another architecture: {name} is {here.get(name, 'absent')} here and "
-            f"{shapes.get(name, 'absent')} there; resume with the configuration that it was begun with"
+            f"the state is of another architecture: {name.removeprefix('weights/')} is {_shape(weights.get(name))} "
+            f"here and {_shape(tensors.get(name))} there; resume with the configuration that it was begun with"
         )
+    for name, weight in model.named_parameters():
+        with torch.no_grad():
+            weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
+        start = f"moments/{name}/"
+        for key, value in tensors.items():
+            if not key.startswith(start):
+                continue
+            if value.ndim and (value.shape, value.dtype) != (weight.shape, weight.dtype):
+                raise InputError(
+                    f"the state is of another model: {key} is {_shape(value)} of {value.dtype}, expected "
+                    f"{_shape(weight)} of {weight.dtype}: start again in another directory"
+                )
+            optimizer.state[weight][key.removeprefix(start)] = (
+                torch.empty_like(weight, requires_grad=False).copy_(shared_as(value, weight))
+                if value.ndim
+                else value.to(weight.device, copy=True)  # a count of steps lies where the optimizer would have made it
+            )
+
+
+def _shape(tensor: Tensor | None) -> tuple[int, ...] | str:
+    return "absent" if tensor is None else tuple(tensor.shape)

@@ -41,11 +41,11 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
     """The cross-entropy of all targets of some examples, summed, in nats.
 
     Args:
-        model: what foretells.
-        plan: precision, and what only learning wants: dropout and label smoothing, which is of Szegedy 2016,
-            section 7: of the target's probability a share is spread evenly over the whole vocabulary.
-        learning: whether these are wanted.
-        calling: what is called in place of the model, if not itself.
+        model: predicts the targets.
+        plan: precision; and for learning dropout and label smoothing, which spreads a share of the target's probability
+            evenly over the whole vocabulary (Szegedy 2016, section 7).
+        learning: whether to apply these two.
+        calling: is called in place of the model.
     """
     smoothing = plan.label_smoothing if learning else 0.0
     tap = _dropout(model, plan.dropout) if learning and plan.dropout else UNTAPPED
@@ -67,7 +67,7 @@ def summed_loss(model: Transformer, plan: Plan, *, learning: bool, calling: Call
 
 
 def _dropout(model: Transformer, share: float) -> Tap:
-    """Dropout as an edit of the places where Vaswani 2017 has it: embeddings, and what each layer adds."""
+    """Dropout as an edit, where Vaswani 2017 has it: of embeddings, and of what each layer adds."""
     places = matching(model, ["*.embed", "*attn_out", "*.mlp_out"])
     return Tap(edit={name: lambda value: F.dropout(value, share) for name in places})
 
@@ -89,11 +89,7 @@ def kernels(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Say what to do where torch.compile fails.
-
-    Raises:
-        InputError: there is no compiler, or its cache is damaged: one that was killed leaves files there half-written.
-    """
+    """Say what to do where torch.compile fails."""
     try:
         yield
     except RuntimeError as error:
@@ -108,23 +104,23 @@ def _compiling() -> Iterator[None]:
 def held_out_losses(
     losses: Losses, held_out: Mapping[str, Sequence[Examples]], device: torch.device
 ) -> dict[str, float]:
-    """Cross-entropy a target, in nats, of examples that are never learnt from."""
-    found = {}
+    """Cross-entropy a target, in nats, of held-out examples."""
+    losses_by_name = {}
     with torch.no_grad(), kernels(device):
         for name, batches in held_out.items():
             total = sum(torch.stack([losses(batch.to(device)) for batch in batches]).tolist()) if batches else 0.0
-            found[f"held_out/{name}"] = total / max(sum(batch.n_targets for batch in batches), 1)
-    return found
+            losses_by_name[f"held_out/{name}"] = total / max(sum(batch.n_targets for batch in batches), 1)
+    return losses_by_name
 
 
 def seed_of(*parts: int) -> int:
-    """A seed that tells these numbers from all others."""
+    """A seed that is unique to these numbers."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step saw. Losses and norm lie on the device still: to read them is to wait for it."""
+    """The numbers of a step. Losses and norm are still on the device: reading them waits for it."""
 
     losses: Sequence[Tensor]  # of each micro-batch of this process; together a target's of the step
     norm: Tensor  # of the gradient, before it was clipped
@@ -133,10 +129,7 @@ class Step:
 
 
 class Learner:
-    """What learns, what it learns from, and the steps that it takes.
-
-    `learning` is the model itself, or stands for it where weights are shared out among processes.
-    """
+    """A model, its data and its optimizer; `learning` is the model, or its copy that is sharded over processes."""
 
     def __init__(self, model: Transformer, data: Mixed, plan: Plan, processes: Processes):
         self.data, self.plan, self.processes = data, plan, processes
@@ -168,7 +161,7 @@ class Learner:
     def _gradients(self, examples: Examples, n_targets: int) -> list[Tensor]:
         """Add up the gradient of the mean over all targets; the share of it that each micro-batch is."""
         size, rank, device = self.processes.size, self.processes.rank, self.learning.device
-        rows, found = len(examples) // (self.plan.accumulate * size), []
+        rows, losses = len(examples) // (self.plan.accumulate * size), []
         for number in range(self.plan.accumulate):
             first = (number * size + rank) * rows
             part = examples.part(slice(first, first + rows)).to(device)
@@ -177,5 +170,5 @@ class Learner:
             with alone, kernels(device), _compiling():
                 loss = self._losses(part) / n_targets
                 (loss * size if size > 1 else loss).backward()  # the mean is taken over processes
-            found.append(loss.detach())
-        return found
+            losses.append(loss.detach())
+        return losses

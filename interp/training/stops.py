@@ -1,4 +1,4 @@
-"""How is a program stopped that has something to keep? By Ctrl-C, SIGTERM and SIGHUP alike, when it is ready."""
+"""Ctrl-C, SIGTERM and SIGHUP alike stop a program when it is ready to stop."""
 
 import signal
 import threading
@@ -42,7 +42,7 @@ def stoppable(stop: Callable[[int], object]) -> Iterator[None]:
 
 @contextmanager
 def unstopped() -> Iterator[list[int]]:
-    """Within, what would stop the program waits in the list; it ends what is short, and then stops."""
+    """Within, the first signal waits in the list, so that a short piece of work ends; the next one is as ever."""
     waiting: list[int] = []
     with stoppable(waiting.append):
         yield waiting

@@ -1,7 +1,7 @@
-"""Text to train on: read from files, directories and gzip, tokenized once, kept as an array that is mapped into memory.
+"""Text to train on: read from files, directories and gzip, tokenized once, and kept as a memory-mapped array.
 
 An array is a file of whole numbers, two bytes each where the vocabulary allows, with a note beside it that says what it
-was made of. It is used again as long as the note holds, so that a second run starts at once.
+was made of. As long as the note holds, a later run uses the array again.
 """
 
 import hashlib
@@ -34,53 +34,42 @@ _TOGETHER = 4_000_000  # characters that are tokenized in one go
 
 @dataclass(frozen=True)
 class Document:
-    """A text and what it is called: of a file, its name without folder and ending."""
+    """A text and its name: of a file, without folder and ending."""
 
     name: str
     text: str
 
 
 def find(path: Path) -> list[Path]:
-    """The text files that `path` names: itself, or all *.txt and *.txt.gz below it, in the order of their names.
-
-    Raises:
-        InputError: there is no such file, or no text in the directory.
-    """
+    """The text files that `path` names: itself, or all *.txt and *.txt.gz below it, in the order of their names."""
     if path.is_file():
         return [path]
-    found = sorted(each for each in path.rglob("*") if each.name.endswith(_SUFFIXES) and each.is_file())
-    if not found:
-        raise InputError(
-            f"no text at {path}: expected a text file, or a directory with "
-            f"{' or '.join('*' + end for end in _SUFFIXES)}"
-        )
-    return found
+    files = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file())
+    if not files:
+        raise InputError(f"no text at {path}: expected a text file, or a directory with *.txt or *.txt.gz")
+    return files
 
 
 def read(paths: Iterable[Path], *, unwrap: bool = False) -> Iterator[Document]:
-    """The files' texts; `unwrap` joins the lines of a paragraph, which a blank line ends.
-
-    Raises:
-        InputError: a file that cannot be read, or is no UTF-8 text.
-    """
+    """The files' texts; `unwrap` joins the lines of a paragraph, which a blank line ends."""
     for path in paths:
         text = whole(path, _LARGEST).replace("\r\n", "\n")
         yield Document(name_of(path), unwrapped(text) if unwrap else text)
 
 
 def name_of(path: Path) -> str:
-    """What the document in a file is called."""
+    """The name of the document in a file."""
     return path.name.removesuffix(".gz").removesuffix(".txt")
 
 
 def unwrapped(text: str) -> str:
-    """One line a paragraph, as texts are read that no one has wrapped for a page."""
+    """The text with one line a paragraph."""
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return "\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def held_out(name: str, share: float) -> bool:
-    """Whether the document called `name` is left out of training: by its name alone, so that it always is or never."""
+    """Whether training leaves out the document called `name`, which depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") < share * (1 << 48)
 
 
@@ -88,9 +77,6 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
     """Byte-level BPE of the texts: any text can be read (Sennrich 2016; Radford 2019).
 
     Every text starts with `<s>`; `mask` adds a token to hide words behind.
-
-    Raises:
-        InputError: there is too little text for such a vocabulary.
     """
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -121,7 +107,7 @@ def train_tokenizer(texts: Iterable[str], d_vocab: int, *, mask: bool = False) -
 
 @dataclass(frozen=True)
 class Stream:
-    """The tokens of some documents, one after the other, each after the tokenizer's prefix."""
+    """The tokens of several documents in a row, each after the tokenizer's prefix."""
 
     tokens: Integer[Tensor, " token"]  # mapped into memory; two bytes each where the vocabulary allows
     names: Sequence[str]  # of the documents
@@ -138,14 +124,11 @@ def tokenize(
     """The documents' tokens, from the array at `path` if it was `made_of` the same, else written there.
 
     Args:
-        documents: read only where the array has to be written.
-        tokenizer: what cuts them.
+        documents: read only if the array has to be written.
+        tokenizer: of the documents.
         path: the array; a note beside it, `path`.json, says what it is made of.
         made_of: anything that tells these documents from others, such as file names with sizes.
-        say: told how many documents were read.
-
-    Raises:
-        InputError: there are no documents, or none has a token, or the disk is full.
+        say: is called with the number of documents that were read.
     """
     largest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
     kind = np.dtype(np.uint16 if largest < 1 << 16 else np.int32)
@@ -186,11 +169,11 @@ def _write(
     sweep_beside(path)
     with replacing(path) as part:
         with part.open("wb") as file:
-            for some in _together(documents):
-                texts = [document.text for document in some]
+            for group in _together(documents):
+                texts = [document.text for document in group]
                 for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
                     file.write(np.array([*tokenizer.prefix, *encoding.ids], kind).tobytes())
-                names += [document.name for document in some]
+                names += [document.name for document in group]
                 n_characters += sum(map(len, texts))
                 say("tokenizing", len(names))
             n_bytes = file.tell()
@@ -204,11 +187,9 @@ def _write(
 
 def _sum(path: Path, names: Sequence[str], n_characters: int) -> str:
     """A hash of an array and of what its note says."""
-    found = hashlib.sha256(json.dumps([names, n_characters]).encode())
+    note = json.dumps([names, n_characters]).encode()
     with path.open("rb") as file:
-        while piece := file.read(_TOGETHER):
-            found.update(piece)
-    return found.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.sha256(note)).hexdigest()
 
 
 def _together(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -1,8 +1,8 @@
-"""Files that are whole or not there: written beside and renamed, or added to by whole pieces.
+"""Files that are whole or absent: written to a draft and renamed, or appended to in whole pieces.
 
-What is being written lies in a draft: a hidden folder beside its place, which its process holds a lock on. The system
-lets go of the lock when the process ends, however it ends, so a draft that nobody holds was left by a kill. A draft
-that is a link, or another user's, is never opened, emptied or removed.
+A draft is a hidden folder beside its target, locked by the process that writes it. The system releases the lock when
+that process ends, however it ends, so a draft without a lock was left by a kill. A draft that is a link, or another
+user's, is never opened, emptied or removed.
 """
 
 import os
@@ -16,22 +16,17 @@ from pathlib import Path
 
 from interp.errors import InputError
 
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: nothing is known to be left by a kill
-    fcntl = None
-
 _DRAFT, _REPLACED = ".interp-draft", ".old"
 _KINDS = {stat.S_IFREG: "a file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}
 
 
 def file_above(path: Path) -> Path | None:
-    """The nearest of what is above a path that is there and no directory, so that nothing can be written below it."""
+    """The nearest parent of a path that exists and is no directory, so that nothing can be written below it."""
     return next((above for above in path.parents if above.exists() and not above.is_dir()), None)
 
 
 def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
-    """Only a file takes the place of a file, and a directory (`stat.S_IFDIR`) that of one: not of links or devices.
+    """Refuse to replace anything but a file by a file, or a directory (`stat.S_IFDIR`) by a directory.
 
     Raises:
         InputError: something else is at `path`.
@@ -43,7 +38,7 @@ def check_kind(path: Path, kind: int = stat.S_IFREG) -> None:
 
 
 def check_owner(path: Path) -> None:
-    """What interp keeps under a name that others can guess is no link, and this user's own.
+    """Refuse a link, or another user's file, under a name that others can guess.
 
     On some disks all files belong to one user, so the owner of the folder above will do.
 
@@ -55,13 +50,13 @@ def check_owner(path: Path) -> None:
     there = path.lstat()
     if stat.S_ISLNK(there.st_mode):
         raise InputError(f"{path} is a link, where interp keeps files of its own: remove it, or choose another place")
-    if fcntl is not None and there.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
+    if hasattr(os, "geteuid") and there.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
         raise InputError(f"{path} belongs to another user: remove it, or choose another place")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path for a file or directory to be written to; it takes the place of `path` once all went well.
+    """A draft of a file or directory, which takes the place of `path` when the block ends without an error.
 
     Raises:
         InputError: `path` is of another kind (`check_kind`).
@@ -73,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
             with suppress(PermissionError), file.open("rb") as written:
                 os.fsync(written.fileno())  # what is renamed is on the disk
         check_kind(path, stat.S_IFMT(part.stat().st_mode))
-        if path.is_dir():  # which a rename puts nothing in place of
+        if path.is_dir():  # a rename cannot replace it
             shutil.copymode(path, part)
             os.replace(path, part.with_name(f"{part.name}{_REPLACED}"))
         os.replace(part, path)
@@ -81,7 +76,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path of the same name in a draft of its own beside `path`; the draft is removed at the end, with what is in it.
+    """A path of the same name in a new draft beside `path`; the draft is removed at the end.
 
     Raises:
         OSError: what the system says.
@@ -90,14 +85,12 @@ def beside(path: Path) -> Iterator[Path]:
     while True:
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_DRAFT, dir=path.parent))
         try:
-            held = _held(draft)
-        except BlockingIOError:  # one that sweeps took it for a dead process's
+            lock = _lock(draft)
+            break
+        except (InputError, FileNotFoundError):  # a sweep took it for a dead process's
             continue
-        break
-    try:
+    with _removing(draft, path.name, lock):
         yield draft / path.name
-    finally:
-        _give_up(draft, path.name, held)
 
 
 @contextmanager
@@ -108,26 +101,21 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
         InputError: another process is writing `path`.
         OSError: what the system says.
     """
-    draft = path.with_name(f".{path.name}{_DRAFT}")
-    while True:
-        new = True
+    draft, is_new = path.with_name(f".{path.name}{_DRAFT}"), False
+    while not is_new:
         try:
             draft.mkdir(mode=0o700)
+            is_new = True
         except FileExistsError:
-            new = False
+            check_owner(draft)
         try:
-            if not new:
-                check_owner(draft)
-            held = _held(draft)
-        except BlockingIOError as error:
-            raise InputError(
-                f"another process is writing {path}: wait until it has ended, or choose another directory"
-            ) from error
-        except FileNotFoundError:  # it was taken away in between
+            lock = _lock(draft, f"is writing {path}")
+        except FileNotFoundError:  # removed in between
+            is_new = False
             continue
-        if new:
+        if is_new:
             break
-        if held is None:
+        if lock is None:
             raise InputError(
                 f"{draft} is there, of a process that is writing {path} or was killed: remove it if none is at work"
             )
@@ -135,122 +123,122 @@ def alone(path: Path, put_right: Callable[[Path], None] = lambda left: None) -> 
             put_right(draft / path.name)
             shutil.rmtree(draft)
         finally:
-            os.close(held)
-    try:
+            os.close(lock)
+    with _removing(draft, path.name, lock):
         yield draft / path.name
-    finally:
-        _give_up(draft, path.name, held)
 
 
 @contextmanager
 def holding(directory: Path, what: str) -> Iterator[None]:
-    """Hold `directory`, which is made where there is none, so that one process at a time does this.
+    """Let one process at a time do `what` in `directory`, which is created if need be.
 
-    Where it was made and is left empty, it is removed, with the folders that were made above it.
+    If it was created and is left empty, it is removed again, with the folders that were created above it.
 
     Raises:
         InputError: another process does `what` there.
         OSError: what the system says.
     """
-    made = [each for each in (directory, *directory.parents) if not each.exists()]
+    created = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        held = _held(directory.resolve())
-    except BlockingIOError as error:
-        raise InputError(
-            f"another process {what} {directory}: wait until it has ended, or choose another directory"
-        ) from error
+    lock = _lock(directory.resolve(), f"{what} {directory}")
     try:
         yield
     finally:
-        for folder in made:
+        for folder in created:
             with suppress(OSError):  # not empty: all went well
                 folder.rmdir()
-        if held is not None:
-            os.close(held)
+        if lock is not None:
+            os.close(lock)
 
 
 def sweep_beside(path: Path) -> None:
-    """Remove the drafts of `path` whose processes are no more; others may be at work on theirs."""
+    """Remove the drafts of `path` whose processes have ended."""
     sweep(path.parent, lambda name: name == path.name)
 
 
-def sweep(directory: Path, ours: Callable[[str], bool]) -> None:
-    """Remove the drafts of what is called so in `directory`, where their processes are no more."""
+def sweep(directory: Path, is_ours: Callable[[str], bool]) -> None:
+    """Remove the drafts in `directory` whose processes have ended, of targets whose name `is_ours`."""
     for draft, name in _drafts(directory):
-        if ours(name):
-            with suppress(OSError, InputError):  # at work, just taken away, or of others
+        if is_ours(name):
+            with suppress(OSError, InputError):  # in use, just removed, or another user's
                 check_owner(draft)
-                if (held := _held(draft)) is not None:
-                    _give_up(draft, name, held)
+                if (lock := _lock(draft)) is not None:
+                    with _removing(draft, name, lock):
+                        pass
 
 
 def is_being_made(path: Path) -> bool:
-    """Whether a process is writing something that will take the place of `path`, or others hold its draft's name."""
-    for draft, name in _drafts(path.parent):
-        if name == path.name:
-            try:
-                check_owner(draft)
-                held = _held(draft)
-            except (BlockingIOError, InputError):
-                return True
-            except OSError:
-                continue
-            if held is not None:
-                os.close(held)
+    """Whether a process is writing what will replace `path`, or its draft's name is another user's."""
+    for draft in (draft for draft, name in _drafts(path.parent) if name == path.name):
+        try:
+            check_owner(draft)
+            if (lock := _lock(draft)) is not None:
+                os.close(lock)
+        except InputError:
+            return True
+        except OSError:
+            continue
     return False
 
 
 def is_draft(path: Path) -> bool:
-    """Whether it is what a process is writing or was, to be put elsewhere."""
+    """Whether a process writes or wrote this to be moved elsewhere."""
     return path.name.endswith(_DRAFT)
 
 
 def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
-    """Drafts in `directory`, and what each is of."""
+    """Drafts in `directory`, each with the name of its target."""
     for draft in directory.glob(f".*{_DRAFT}"):
-        found = re.fullmatch(rf"\.(.+?)(\.[a-z0-9_]{{8}})?{re.escape(_DRAFT)}", draft.name)
-        if found:
-            yield draft, found[1]
+        if match := re.fullmatch(rf"\.(.+?)(\.[a-z0-9_]{{8}})?{re.escape(_DRAFT)}", draft.name):
+            yield draft, match[1]
 
 
-def _held(folder: Path) -> int | None:
-    """A lock on a folder, as a descriptor to be closed; None where the system has no locks there.
+def _lock(folder: Path, doing: str = "is at work") -> int | None:
+    """A lock on a folder, as a descriptor to be closed; None where the file system has no locks.
 
     Raises:
-        BlockingIOError: another process holds it.
-        FileNotFoundError: it is gone.
+        InputError: another process holds it.
+        FileNotFoundError: the folder is gone.
     """
-    if fcntl is None:
+    from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
+
+    if not hasattr(os, "O_DIRECTORY"):
         return None
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(held), os.lstat(folder)):
-            raise FileNotFoundError(folder)
-    except (BlockingIOError, FileNotFoundError):
-        os.close(held)
+        is_free = lock_descriptor(lock, blocking=False)
+        if is_free and os.path.samestat(os.fstat(lock), os.lstat(folder)):
+            return lock
+    except FileNotFoundError:
+        os.close(lock)
         raise
     except OSError:  # a file system without locks
-        os.close(held)
+        os.close(lock)
         return None
-    return held
+    os.close(lock)
+    if is_free:
+        raise FileNotFoundError(folder)
+    raise InputError(f"another process {doing}: wait until it has ended, or choose another directory")
 
 
-def _give_up(draft: Path, name: str, held: int | None) -> None:
-    """Remove a draft, once the directory that it was to replace is back where a stop left nothing in its place."""
+@contextmanager
+def _removing(draft: Path, name: str, lock: int | None) -> Iterator[None]:
+    """In the end remove a draft, and put back a directory that it replaced if a stop left nothing in its place."""
     try:
-        replaced, place = draft / f"{name}{_REPLACED}", draft.with_name(name)
-        if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
-            os.replace(replaced, place)
-        shutil.rmtree(draft, ignore_errors=True)
+        yield
     finally:
-        if held is not None:
-            os.close(held)
+        try:
+            replaced, place = draft / f"{name}{_REPLACED}", draft.with_name(name)
+            if replaced.is_dir() and not replaced.is_symlink() and not os.path.lexists(place):
+                os.replace(replaced, place)
+            shutil.rmtree(draft, ignore_errors=True)
+        finally:
+            if lock is not None:
+                os.close(lock)
 
 
 class Growing:
-    """A file that grows by whole pieces: one that does not fit on the disk is taken back."""
+    """A file that grows by whole pieces: a piece that does not fit on the disk is taken back."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +246,7 @@ class Growing:
         self._file = os.fdopen(os.open(path, flags, 0o666), "ab", 0)
 
     def add(self, piece: bytes) -> None:
-        """Put `piece` at the end.
+        """Append `piece`.
 
         Raises:
             OSError: what the system says; the file is then as it was.

@@ -31,8 +31,8 @@ from models.families.family import Family, Theirs, by_head, columns, one_row, ro
 __all__ = ["FAMILIES", "Family", "Theirs", "by_head", "columns", "one_row", "rows"]
 
 FAMILIES: dict[str, Family] = {
-    each.name: each
-    for each in (
+    family.name: family
+    for family in (
         *(bart.FAMILY, bert.FAMILY, bloom.FAMILY, distilbert.FAMILY, electra.FAMILY, gemma.GEMMA, gemma.GEMMA2),
         *(gemma.GEMMA3, gpt2.FAMILY, gpt_neo.FAMILY, gpt_neox.FAMILY, gptj.FAMILY, llama.FAMILY, marian.FAMILY),
         *(mistral.MISTRAL, mistral.MIXTRAL, modernbert.FAMILY, olmo2.FAMILY, opt.FAMILY, phi.FAMILY, phi3.FAMILY),

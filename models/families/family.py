@@ -1,4 +1,4 @@
-"""How a family of models writes its configuration and names its weights: what one file of a family has to say."""
+"""How a family writes its configuration and names its weights: its module says the one, `names.toml` the other."""
 
 import json
 import math
@@ -22,6 +22,7 @@ from interp.config import (
 )
 from interp.errors import InputError, one_of
 from interp.transformer import Transformer
+from models.families import names
 
 # theirs to ours; the other names of these functions are approximations of them
 ACTIVATIONS: dict[str, Activation] = {
@@ -33,23 +34,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-
-
-# fields that any config.json may have and that change nothing that a single pass computes
-BOOKKEEPING = """
-    _attn_implementation _name_or_path architectures attention_dropout attention_probs_dropout_prob
-    attn_implementation attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-    classifier_dropout cls_token_id decoder_start_token_id diversity_penalty do_sample dropout dtype early_stopping
-    embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id eos_token_ids
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
-    hidden_dropout hidden_dropout_prob id2label initializer_factor initializer_range is_encoder_decoder label2id
-    length_penalty mask_token_id max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams
-    num_labels num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id
-    prefix problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p
-    torch_dtype torchscript transformers.js_config transformers_version typical_p unk_token_id use_bfloat16
-    use_cache xla_device
-"""
 
 
 @dataclass(frozen=True)
@@ -81,17 +65,16 @@ class Fields:
 
     def names(self, key: str, default: Sequence[str] | None = None) -> list[str]:
         """A list of words, one a layer or the like."""
-        found = self._read(key, default, (list, tuple), "a list")
-        return [str(each) for each in found]
+        return [str(word) for word in self._read(key, default, (list, tuple), "a list")]
 
     def rest(self, harmless: Iterable[str]) -> None:
         """Refuse fields that nothing has read, but for null and those known to change nothing that is computed."""
-        known = self.seen | {*BOOKKEEPING.split(), *harmless}
+        known = self.seen | names.BOOKKEEPING | {*harmless}
         unknown = {key: value for key, value in self.raw.items() if key not in known and value is not None}
         if unknown:
-            told = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
+            fields = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
             raise InputError(
-                f"config.json: nothing here reads {told}, which may change what the model computes; "
+                f"config.json: nothing here reads {fields}, which may change what the model computes; "
                 "take it out of config.json if it does not"
             )
 
@@ -137,9 +120,9 @@ class Fields:
     def only(self, **supported: Any) -> None:
         """Refuse fields that change the computation, unless they are absent or have the one value that is supported."""
         for key, value in supported.items():
-            given = self.get(key)
-            if given is not None and given != value:
-                raise InputError(f"config.json: {key} {given!r} is not supported, only {json.dumps(value)}")
+            setting = self.get(key)
+            if setting is not None and setting != value:
+                raise InputError(f"config.json: {key} {setting!r} is not supported, only {json.dumps(value)}")
 
 
 def activation_name(activation: Activation) -> str:
@@ -155,10 +138,10 @@ def parts_of(stack: StackConfig) -> tuple[str | None, float | None]:
     return activation and activation_name(activation), eps
 
 
-def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **own: Any) -> TransformerConfig:
+def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **parts: Any) -> TransformerConfig:
     """The decoder with its output layer, which is the embedding if they say so, or by default."""
     output = "tied" if fields.flag("tie_word_embeddings", tied) else "untied"
-    return TransformerConfig(decoder=decoder, output=output, **own)
+    return TransformerConfig(decoder=decoder, output=output, **parts)
 
 
 Form = Literal["rows", "columns", "by_head", "one_row"]
@@ -203,33 +186,38 @@ def one_row(name: str) -> Theirs:
 class Family:
     """One family: its configuration to ours and back, and its weights beside ours, by module or parameter.
 
-    `name` is their `model_type`, `architecture` their class with the output layer, where config.json is to name one.
-    `reads` makes our configuration of their fields; what it does not ask for, must be `harmless` (see `Fields.rest`).
-    `writes` makes their fields of ours.
-    Names of weights are theirs without `prefix`, which a file may have or not, and which the output layer's never have.
-    `ignored` is a pattern of stored tensors that are no weights of the stacks (masks, frequencies, heads for other
-    tasks); `renamed` maps old endings to new; `also` says under which further names a file may hold a tensor once more.
+    `name` is their `model_type`. `reads` makes our configuration of their fields; what it does not ask for, must be
+    `harmless` (see `Fields.rest`). `writes` makes their fields of ours. Names of weights are theirs without `prefix`,
+    which a file may have or not. The head of `names.toml` explains the other fields that come from there.
     """
 
     name: str
-    architecture: str
     reads: Callable[[Fields], TransformerConfig]
     writes: Callable[[TransformerConfig], dict[str, Any]]
-    weights: Mapping[str, Theirs]
-    prefix: str
-    ignored: str
+    weights: Mapping[str, Theirs] = field(default_factory=dict)
+    architecture: str = ""
+    prefix: str = ""
+    ignored: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    harmless: str = ""  # fields of config.json, separated by spaces
-    zero: frozenset[str] = frozenset()  # tensors that a file may lack, which are zero then
+    also: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    zero: frozenset[str] = frozenset()
+    masked: str | None = None
+    other_task: str | None = None
+    harmless: frozenset[str] = frozenset()
     # the same for one configuration, where names of weights depend on it
     suit: Callable[["Family", TransformerConfig], "Family"] = lambda family, _: family
     # their fields with what the names of stored tensors tell, where that is not just whether there is an output layer
     settle: Callable[[Mapping[str, Any], Collection[str]], dict[str, Any]] | None = None
     # tables that a file may hold though they are computed here, by name: what they must be, of so many rows and columns
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(default_factory=dict)
-    masked: str | None = None  # the tensor that a file has where it has an output layer for masked words
-    other_task: str | None = None  # the tensor beside which that belongs to the output layer of another task
+
+    @classmethod
+    def named(cls, name: str, reads: Any, writes: Any, **behaviour: Any) -> "Family":
+        """The family of that name in `names.toml`."""
+        table = names.table(name)
+        weights = {ours: Theirs(*theirs) for ours, theirs in table.pop("weights").items()}
+        entries = {key: entry for key, entry in table.items() if key not in ("like", "sizes")}
+        return cls(name, reads, writes, weights, **entries, **behaviour)
 
     def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
         """Ours for their config.json.
@@ -239,7 +227,7 @@ class Family:
         """
         fields = Fields(raw)
         config = self.reads(fields)
-        fields.rest(self.harmless.split())
+        fields.rest(self.harmless)
         return config
 
     def raw(self, config: TransformerConfig) -> dict[str, Any]:

@@ -4,64 +4,48 @@ Gemma 2 has norms before and after each layer, caps on scores and logits, and a 
 normalises queries and keys instead of capping, and turns them by other angles where layers see a window.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from interp.config import Gated, Local, RMSNorm, Rotary, StackConfig, TransformerConfig
-from models.families.family import Fields, Theirs, rows, with_output
-from models.families.llama import WEIGHTS, common, family, layer_types, near, stack, window, without
-from models.families.rotation import one_rotary, stated
+from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
+from models.families.family import Family, Fields, with_output
+from models.families.llama import common, stack, without
+from models.families.local_attention import FULL, NEAR, layer_types, near, window
+from models.families.rotation import stated, two_rotaries
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for a Gemma 1's config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     fields.only(hidden_activation="gelu_pytorch_tanh")
     name = fields.activation("hidden_act", "gelu_pytorch_tanh")
     # the first files say gelu and mean its approximation
-    own = _stack(fields, mlp=Gated("gelu_tanh" if name == "gelu" else name), kv_heads=16)
-    return with_output(fields, own, tied=True)
+    mlp = Gated("gelu_tanh" if name == "gelu" else name)
+    return with_output(fields, _stack(fields, mlp=mlp, kv_heads=16), tied=True)
 
 
-def gemma2_config(fields: Fields) -> TransformerConfig:
-    """Ours for a Gemma 2's config.json."""
+def _gemma2_config(fields: Fields) -> TransformerConfig:
     n_layers, size = fields.size("num_hidden_layers"), fields.size("sliding_window", 4096)
     layers = near(fields, [layer % 2 == 0 for layer in range(n_layers)])
     return _later(fields, caps=(50.0, 30.0), local=Local(layers, size - 1))
 
 
-def gemma3_config(fields: Fields) -> TransformerConfig:
-    """Ours for a Gemma 3's config.json, where it reads text alone."""
+def _gemma3_config(fields: Fields) -> TransformerConfig:
     n_layers, size = fields.size("num_hidden_layers"), fields.size("sliding_window", 4096)
     every = fields.size("sliding_window_pattern", 6)
     layers = near(fields, [(layer + 1) % every > 0 for layer in range(n_layers)])
-    everywhere, nearby = _two_rotations(fields)
-    local = Local(layers, size - 1, nearby)
+    scaling, d_head = fields.inner("rope_scaling"), fields.size("head_dim", 256)
+    bases = fields.number("rope_theta", 1e6), fields.number("rope_local_base_freq", 1e4)
+    everywhere, nearby = two_rotaries(fields, d_head, bases, scaling.raw)
     fields.only(attn_logit_softcapping=None)  # which they read and never apply
+    local = Local(layers, size - 1, nearby)
     return _later(fields, caps=(None, None), local=local, positions=everywhere, qk_norm="head")
 
 
-def _two_rotations(fields: Fields) -> tuple[Rotary, Rotary]:
-    """Of layers that see everything, and of those that see a window."""
-    parameters = fields.inner("rope_parameters")
-    full, near = parameters.inner("full_attention"), parameters.inner("sliding_attention")
-    parameters.rest(())
-    full = Fields({**full.raw, **fields.inner("rope_scaling").raw})
-    d_head, n_ctx = fields.size("head_dim", 256), fields.size("max_position_embeddings")
-    for rope in (full, near):
-        rope.only(partial_rotary_factor=1.0, truncate=True)
-    return (
-        one_rotary(full, d_head, fields.number("rope_theta", 1e6), n_ctx),
-        one_rotary(near, d_head, fields.number("rope_local_base_freq", 1e4), n_ctx),
-    )
-
-
-def _later(fields: Fields, caps: tuple[float | None, float | None], **own: Any) -> TransformerConfig:
+def _later(fields: Fields, caps: tuple[float | None, float | None], **parts: Any) -> TransformerConfig:
     """What Gemma 2 and 3 share; `caps` of scores and logits are those of files that say nothing of them."""
     fields.only(hidden_act="gelu_pytorch_tanh")
     mlp = Gated(fields.activation("hidden_activation", "gelu_pytorch_tanh"))
     scale = fields.number("query_pre_attn_scalar", 256.0) ** -0.5
     cap = _cap(fields, "attn_logit_softcapping", caps[0])
-    decoder = _stack(fields, kv_heads=4, mlp=mlp, scale=scale, score_cap=cap, wiring="sandwich", **own)
+    decoder = _stack(fields, kv_heads=4, mlp=mlp, scale=scale, score_cap=cap, wiring="sandwich", **parts)
     return with_output(fields, decoder, tied=True, logit_cap=_cap(fields, "final_logit_softcapping", caps[1]))
 
 
@@ -70,15 +54,14 @@ def _cap(fields: Fields, key: str, default: float | None) -> float | None:
     return None if fields.raw.get(key, default) is None else fields.number(key, default)
 
 
-def _stack(fields: Fields, **own: Any) -> StackConfig:
+def _stack(fields: Fields, **parts: Any) -> StackConfig:
     fields.only(use_bidirectional_attention=False)
     bias, norm = fields.flag("attention_bias", False), RMSNorm(fields.number("rms_norm_eps", 1e-6), offset=1.0)
     scale = fields.size("hidden_size") ** 0.5
-    return stack(fields, head_dim=256, attention_bias=bias, norm=norm, embedding_scale=scale, **own)
+    return stack(fields, head_dim=256, attention_bias=bias, norm=norm, embedding_scale=scale, **parts)
 
 
-def gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Gemma 2's fields for ours."""
+def _gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
     stack, usual = config.last, common(config)
     scalar = stack.score_scale**-2
     return without(usual, "hidden_act") | {
@@ -91,33 +74,17 @@ def gemma2_raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def gemma3_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Gemma 3's fields for ours."""
+def _gemma3_raw(config: TransformerConfig) -> dict[str, Any]:
     stack = config.last
     nearby = stack.local.positions if stack.local else None
-    return gemma2_raw(config) | {
+    return _gemma2_raw(config) | {
         "rope_parameters": {
-            "full_attention": stated(stack.positions, stack.d_head),
-            "sliding_attention": stated(nearby or stack.positions, stack.d_head),
+            FULL: stated(stack.positions, stack.d_head),
+            NEAR: stated(nearby or stack.positions, stack.d_head),
         },
     }
 
 
-SANDWICH: Mapping[str, Theirs] = {
-    **without(WEIGHTS, "stacks.decoder.blocks.*.norm_attn", "stacks.decoder.blocks.*.norm_mlp"),
-    "stacks.decoder.blocks.*.norm_attn.before": rows("layers.*.input_layernorm"),
-    "stacks.decoder.blocks.*.norm_attn.after": rows("layers.*.post_attention_layernorm"),
-    "stacks.decoder.blocks.*.norm_mlp.before": rows("layers.*.pre_feedforward_layernorm"),
-    "stacks.decoder.blocks.*.norm_mlp.after": rows("layers.*.post_feedforward_layernorm"),
-}
-
-GEMMA = family("gemma", "GemmaForCausalLM", config, common)
-GEMMA2 = family("gemma2", "Gemma2ForCausalLM", gemma2_config, gemma2_raw, SANDWICH, "cache_implementation")
-GEMMA3 = family(
-    "gemma3_text",
-    "Gemma3ForCausalLM",
-    gemma3_config,
-    gemma3_raw,
-    SANDWICH,
-    "_sliding_window_pattern cache_implementation",
-)
+GEMMA = Family.named("gemma", _config, common)
+GEMMA2 = Family.named("gemma2", _gemma2_config, _gemma2_raw)
+GEMMA3 = Family.named("gemma3_text", _gemma3_config, _gemma3_raw)

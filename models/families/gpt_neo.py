@@ -2,48 +2,28 @@
 
 from typing import Any
 
-from interp.config import LayerNorm, Local, Plain, StackConfig, TransformerConfig
-from interp.errors import InputError
-from models.families.family import Family, Fields, rows, with_output
-from models.families.gpt2 import SUMMARY, WEIGHTS
+from interp.config import Local, TransformerConfig
+from models.families.family import Family, Fields, with_output
+from models.families.local_attention import layers_called
 from models.families.sizes import Sizes
 
-SIZES = Sizes("num_layers", n_heads="num_heads", activation="activation_function", eps="layer_norm_epsilon")
+SIZES = Sizes.named("gpt_neo")
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for their config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     sizes = SIZES.read(fields, d_mlp=4 * fields.size("hidden_size"))
-    local, window = local_layers(fields.get("attention_types"), sizes["n_layers"]), fields.size("window_size", 256)
-    decoder = StackConfig(
-        **sizes,
-        causal=True,
-        norm=LayerNorm(fields.number("layer_norm_epsilon", 1e-5)),
-        mlp=Plain(fields.activation("activation_function", "gelu_new")),
-        attention_bias=False,
-        out_bias=True,
-        scale=1.0,
-        local=Local(local, window - 1) if local else None,
-    )
-    return with_output(fields, decoder, tied=True)
-
-
-def local_layers(stated: Any, n_layers: int) -> tuple[int, ...]:
-    """The layers that `attention_types` calls local: `[[["global", "local"], 12]]` is those two, 12 times."""
-    stated = [[["global", "local"], 12]] if stated is None else stated
+    stated, reach = fields.get("attention_types"), fields.size("window_size", 256) - 1
+    stated = [[["global", "local"], 12]] if stated is None else stated  # those two, 12 times
     try:
         kinds = [kind for pattern, times in stated for _ in range(times) for kind in pattern]
     except (TypeError, ValueError):
         kinds = []
-    if len(kinds) != n_layers or not {*kinds} <= {"global", "local"}:
-        raise InputError(
-            f'config.json: attention_types must call each of {n_layers} layers "global" or "local", got {stated!r}'
-        )
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == "local")
+    layers = layers_called("attention_types", kinds, sizes["n_layers"], ("global", "local"), stated)
+    parts = {"attention_bias": False, "out_bias": True, "scale": 1.0, "local": Local(layers, reach) if layers else None}
+    return with_output(fields, SIZES.stack(fields, sizes, activation="gelu_new", eps=1e-5, **parts), tied=True)
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their fields for ours."""
+def _raw(config: TransformerConfig) -> dict[str, Any]:
     stack = config.last
     local, reach = (stack.local.layers, stack.local.reach) if stack.local else ((), None)
     return SIZES.decoder(
@@ -53,19 +33,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-FAMILY = Family(
-    "gpt_neo",
-    "GPTNeoForCausalLM",
-    config,
-    raw,
-    prefix="transformer.",
-    ignored=r"h\.\d+\.attn\.attention\.(masked_)?bias",
-    harmless=f"attention_layers embed_dropout resid_dropout {SUMMARY}",
-    weights={
-        **WEIGHTS,
-        "stacks.decoder.blocks.*.attn.qkv": rows(*(f"h.*.attn.attention.{part}_proj" for part in "qkv")),
-        "stacks.decoder.blocks.*.attn.out": rows("h.*.attn.attention.out_proj"),
-        "stacks.decoder.blocks.*.mlp.up": rows("h.*.mlp.c_fc"),
-        "stacks.decoder.blocks.*.mlp.down": rows("h.*.mlp.c_proj"),
-    },
-)
+FAMILY = Family.named("gpt_neo", _config, _raw)

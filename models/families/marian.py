@@ -15,13 +15,12 @@ from interp.errors import InputError
 from interp.positions import sinusoids
 from models.families import bart
 from models.families.family import Family, Fields, rows
-from models.families.target_ids import start_of, writing_of
+from models.families.target_ids import target_ids
 
 _POSITIONS = Sinusoidal(layout="halves")
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for their config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     fields.only(normalize_before=False, add_final_layer_norm=False, normalize_embedding=False)
     fields.only(static_position_embeddings=True, add_bias_logits=False)
     shared = fields.flag("share_encoder_decoder_embeddings", True)
@@ -37,13 +36,11 @@ def config(fields: Fields) -> TransformerConfig:
         output="tied" if tied else "untied",
         output_bias=True,
         shared_embedding=shared,
-        target_start=start_of(fields),
-        writing=writing_of(fields),
+        **target_ids(fields),
     )
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their fields for ours."""
+def _raw(config: TransformerConfig) -> dict[str, Any]:
     return {
         **bart.raw(config),
         "decoder_vocab_size": config.d_vocab,
@@ -52,7 +49,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def suited(family: Family, config: TransformerConfig) -> Family:
+def _suited(family: Family, config: TransformerConfig) -> Family:
     """Embeddings under one name where they are one."""
     if not config.shared_embedding:
         return family
@@ -65,21 +62,5 @@ def _sines(rows: int, columns: int) -> Float[Tensor, "rows columns"]:
     return sinusoids(torch.arange(rows), columns, _POSITIONS)
 
 
-FAMILY = Family(
-    "marian",
-    "MarianMTModel",
-    config,
-    raw,
-    prefix="model.",
-    ignored="",
-    computed={f"{stack}.embed_positions.weight": _sines for stack in ("encoder", "decoder")},  # in files of old
-    zero=frozenset({"final_logits_bias"}),
-    suit=suited,
-    harmless=f"extra_pos_embeddings {bart.HARMLESS}",
-    weights={
-        "stacks.encoder.embed.token": rows("encoder.embed_tokens"),
-        "stacks.decoder.embed.token": rows("decoder.embed_tokens"),
-        **bart.BLOCKS,
-        **bart.OUTPUT,
-    },
-)
+COMPUTED = {f"{stack}.embed_positions.weight": _sines for stack in ("encoder", "decoder")}  # in old files
+FAMILY = Family.named("marian", _config, _raw, computed=COMPUTED, suit=_suited)

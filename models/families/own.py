@@ -21,10 +21,10 @@ READER = Reader("config.json", KINDS)
 
 def config(fields: Fields) -> TransformerConfig:
     """The configuration that a config.json spells out."""
-    found = READER.part(fields.get(FIELD), FIELD)
-    if not isinstance(found, TransformerConfig):
+    spelled = READER.part(fields.get(FIELD), FIELD)
+    if not isinstance(spelled, TransformerConfig):
         raise InputError(f'config.json: {FIELD} must be an object of kind "TransformerConfig"')
-    return found
+    return spelled
 
 
 def raw(config: TransformerConfig) -> dict[str, Any]:
@@ -52,4 +52,4 @@ class Own(Family):
         return [parameter], "rows"
 
 
-FAMILY = Own("interp", "", config, raw, weights={}, prefix="", ignored="", harmless="tie_word_embeddings")
+FAMILY = Own("interp", config, raw, harmless=frozenset({"tie_word_embeddings"}))

@@ -4,21 +4,19 @@ from typing import Any
 
 from interp.config import Local, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Fields, with_output
-from models.families.llama import common, family, layer_types, near, stack, window, without
+from models.families.family import Family, Fields, with_output
+from models.families.llama import common, stack, without
+from models.families.local_attention import layer_types, near, window
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for a Qwen 2's config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     fields.only(use_mrope=False)
     return with_output(fields, stack(fields, attention_bias=True, out_bias=False, local=_late_window(fields)))
 
 
-def qwen3_config(fields: Fields) -> TransformerConfig:
-    """Ours for a Qwen 3's config.json."""
-    bias = fields.flag("attention_bias", False)
-    own = stack(fields, head_dim=128, attention_bias=bias, qk_norm="head", local=_late_window(fields))
-    return with_output(fields, own)
+def _qwen3_config(fields: Fields) -> TransformerConfig:
+    bias, local = fields.flag("attention_bias", False), _late_window(fields)
+    return with_output(fields, stack(fields, head_dim=128, attention_bias=bias, qk_norm="head", local=local))
 
 
 def _late_window(fields: Fields) -> Local | None:
@@ -34,16 +32,14 @@ def _late_window(fields: Fields) -> Local | None:
     return Local(layers, size - 1) if layers else None
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Qwen 2's fields for ours."""
-    return without(qwen3_raw(config), "attention_bias")
+def _raw(config: TransformerConfig) -> dict[str, Any]:
+    return without(_qwen3_raw(config), "attention_bias")
 
 
-def qwen3_raw(config: TransformerConfig) -> dict[str, Any]:
-    """A Qwen 3's fields for ours."""
+def _qwen3_raw(config: TransformerConfig) -> dict[str, Any]:
     slides = {"use_sliding_window": config.last.local is not None, "sliding_window": window(config.last)}
     return common(config) | slides | {"layer_types": layer_types(config.last)}
 
 
-QWEN2 = family("qwen2", "Qwen2ForCausalLM", config, raw)
-QWEN3 = family("qwen3", "Qwen3ForCausalLM", qwen3_config, qwen3_raw)
+QWEN2 = Family.named("qwen2", _config, _raw)
+QWEN3 = Family.named("qwen3", _qwen3_config, _qwen3_raw)

@@ -1,11 +1,13 @@
 """How a config.json states the rotation of queries and keys, in new files and old, and how we state it."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from interp.config import Interpolated, Positions, Rotary, Stretched, Yarn
 from interp.errors import InputError
 from models.families.family import Fields
+from models.families.local_attention import FULL, NEAR
 
 
 def rotary(fields: Fields, d_head: int, *, base: float = 10_000.0, share: float | None = None) -> Rotary:
@@ -32,9 +34,22 @@ def one_rotary(rope: Fields, d_head: int, base: float, n_ctx: int, share: float 
             f"config.json: rotary positions turn pairs of dimensions, so {share} of a head's {d_head} are not possible"
         )
     base = rope.number("rope_theta", base)
-    found = Rotary(base, None if dims == d_head else dims, scaling=_scaling(rope, n_ctx))
+    positions = Rotary(base, None if dims == d_head else dims, scaling=_scaling(rope, n_ctx))
     rope.rest(["partial_rotary_factor", "finetuned"])
-    return found
+    return positions
+
+
+def two_rotaries(
+    fields: Fields, d_head: int, bases: tuple[float, float], scaling: Mapping[str, Any]
+) -> tuple[Rotary, Rotary]:
+    """The rotations of layers that see everything and of those that see a window; `bases` are those of older files."""
+    parameters, n_ctx = fields.inner("rope_parameters"), fields.size("max_position_embeddings")
+    everywhere, nearby = parameters.inner(FULL), parameters.inner(NEAR)
+    parameters.rest(())
+    everywhere = Fields({**everywhere.raw, **scaling})
+    for rope in (everywhere, nearby):
+        rope.only(partial_rotary_factor=1.0, truncate=True)  # theirs would not find these here
+    return one_rotary(everywhere, d_head, bases[0], n_ctx), one_rotary(nearby, d_head, bases[1], n_ctx)
 
 
 def _scaling(rope: Fields, n_ctx: int) -> Interpolated | Stretched | Yarn | None:
@@ -79,14 +94,14 @@ def stated(positions: Positions | None, d_head: int) -> dict[str, Any]:
     dims = positions.dims or d_head
     share = dims / d_head
     share = share if int(d_head * share) == dims else math.nextafter(share, 1)  # what they read is rounded down
-    found = {"rope_theta": positions.base, "rope_type": "default", "partial_rotary_factor": share}
+    fields = {"rope_theta": positions.base, "rope_type": "default", "partial_rotary_factor": share}
     match positions.scaling:
         case Interpolated(factor):
-            found |= {"rope_type": "linear", "factor": factor}
+            fields |= {"rope_type": "linear", "factor": factor}
         case Stretched(factor, slow, fast, n_ctx):
-            found |= {"rope_type": "llama3", "factor": factor, "low_freq_factor": slow, "high_freq_factor": fast}
-            found["original_max_position_embeddings"] = n_ctx
+            fields |= {"rope_type": "llama3", "factor": factor, "low_freq_factor": slow, "high_freq_factor": fast}
+            fields["original_max_position_embeddings"] = n_ctx
         case Yarn(factor, slow, fast, n_ctx, length, whole):
-            found |= {"rope_type": "yarn", "factor": factor, "beta_slow": slow, "beta_fast": fast}
-            found |= {"original_max_position_embeddings": n_ctx, "attention_factor": length, "truncate": whole}
-    return found
+            fields |= {"rope_type": "yarn", "factor": factor, "beta_slow": slow, "beta_fast": fast}
+            fields |= {"original_max_position_embeddings": n_ctx, "attention_factor": length, "truncate": whole}
+    return fields

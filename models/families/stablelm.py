@@ -3,21 +3,19 @@
 from typing import Any
 
 from interp.config import LayerNorm, TransformerConfig
-from models.families.family import Fields, with_output
-from models.families.llama import common, family, stack, without
+from models.families.family import Family, Fields, with_output
+from models.families.llama import common, stack, without
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for their config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     fields.only(qk_layernorm=False)  # each head would have a norm of its own
     norm, bias = LayerNorm(fields.number("layer_norm_eps", 1e-5)), fields.flag("use_qkv_bias", False)
     wiring = "parallel_one_norm" if fields.flag("use_parallel_residual", False) else "pre"
-    own = stack(fields, share=0.25, kv_heads=32, norm=norm, wiring=wiring, attention_bias=bias, out_bias=False)
-    return with_output(fields, own)
+    parts = {"norm": norm, "wiring": wiring, "attention_bias": bias, "out_bias": False}
+    return with_output(fields, stack(fields, share=0.25, kv_heads=32, **parts))
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their fields for ours."""
+def _raw(config: TransformerConfig) -> dict[str, Any]:
     usual = common(config)
     return without(usual, "attention_bias", "rms_norm_eps", "head_dim") | {
         "layer_norm_eps": usual["rms_norm_eps"],
@@ -26,4 +24,4 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-FAMILY = family("stablelm", "StableLmForCausalLM", config, raw)
+FAMILY = Family.named("stablelm", _config, _raw)

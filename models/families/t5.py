@@ -10,19 +10,11 @@ from typing import Any
 
 from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, parts_of, rows
+from models.families.family import Family, Fields, Theirs, parts_of
 from models.families.sizes import Sizes
-from models.families.target_ids import STRATEGY, ids_of, start_of, writing_of
+from models.families.target_ids import ids_of, target_ids
 
-SIZES = Sizes(
-    n_layers="num_layers",
-    d_model="d_model",
-    n_heads="num_heads",
-    d_mlp="d_ff",
-    n_ctx="n_positions",
-    activation=None,
-    eps="layer_norm_epsilon",
-)
+SIZES = Sizes.named("t5")
 TRAINED = 512  # the length that it was trained with: distances are known at any
 # their names of feed-forwards, the activation in their words and in ours; "gated-gelu" is an approximation of GELU
 SHAPES: dict[str, tuple[str, Activation]] = {
@@ -36,8 +28,7 @@ SHAPES: dict[str, tuple[str, Activation]] = {
 }
 
 
-def config(fields: Fields) -> TransformerConfig:
-    """Ours for their config.json."""
+def _config(fields: Fields) -> TransformerConfig:
     sizes = SIZES.read(fields, d_head=fields.size("d_kv"), n_ctx=TRAINED)
     encoder = StackConfig(
         **sizes,
@@ -58,8 +49,7 @@ def config(fields: Fields) -> TransformerConfig:
         output="tied" if tied else "untied",
         output_scale=sizes["d_model"] ** -0.5 if fields.flag("scale_decoder_outputs", tied) else 1.0,
         shared_embedding=True,
-        target_start=start_of(fields),
-        writing=writing_of(fields),
+        **target_ids(fields),
     )
 
 
@@ -75,7 +65,7 @@ def _feed_forward(fields: Fields) -> Plain | Gated:
     return Gated(activation) if gated else Plain(activation, bias=False)
 
 
-def settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
+def _settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
     """Their fields with what is known of the output layer.
 
     `tie_word_embeddings` says in old files whether the stream is scaled too; new ones say that of its own, and then
@@ -83,12 +73,11 @@ def settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
     """
     tied = raw.get("tie_word_embeddings") is not False
     scaled = raw.get("scale_decoder_outputs", tied)
-    own = "lm_head.weight" in stored and not (tied and scaled)
-    return {**raw, "tie_word_embeddings": not own, "scale_decoder_outputs": scaled}
+    untied = "lm_head.weight" in stored and not (tied and scaled)
+    return {**raw, "tie_word_embeddings": not untied, "scale_decoder_outputs": scaled}
 
 
-def raw(config: TransformerConfig) -> dict[str, Any]:
-    """Their fields for ours."""
+def _raw(config: TransformerConfig) -> dict[str, Any]:
     encoder, decoder = config.encoder or config.last, config.last
     activation, _ = parts_of(encoder)
     buckets = encoder.positions if isinstance(encoder.positions, Buckets) else None
@@ -110,57 +99,16 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def suited(family: Family, config: TransformerConfig) -> Family:
+def _suited(family: Family, config: TransformerConfig) -> Family:
     """The gate under its own name where there is one."""
     if not isinstance(config.last.mlp, Gated):
         return family
-    gates = {ours: rows(f"{theirs}.wi_0", f"{theirs}.wi_1") for ours, theirs in _UP.items()}
+    gates = {
+        ours: Theirs((f"{names.names[0]}_0", f"{names.names[0]}_1"))
+        for ours, names in family.weights.items()
+        if ours.endswith("mlp.up")
+    }
     return replace(family, weights={**family.weights, **gates})
 
 
-def _stack(name: str) -> dict[str, Any]:
-    ours, theirs = f"stacks.{name}.blocks.*", f"{name}.block.*.layer"
-    last = 2 if name == "decoder" else 1
-    table = {
-        f"stacks.{name}.norm": rows(f"{name}.final_layer_norm"),
-        f"{ours}.attn.qkv": rows(*(f"{theirs}.0.SelfAttention.{part}" for part in "qkv")),
-        f"{ours}.attn.out": rows(f"{theirs}.0.SelfAttention.o"),
-        f"{ours}.attn.bias.table": rows(f"{theirs}.0.SelfAttention.relative_attention_bias"),
-        f"{ours}.norm_attn": rows(f"{theirs}.0.layer_norm"),
-        f"{ours}.mlp.up": rows(f"{theirs}.{last}.DenseReluDense.wi"),
-        f"{ours}.mlp.down": rows(f"{theirs}.{last}.DenseReluDense.wo"),
-        f"{ours}.norm_mlp": rows(f"{theirs}.{last}.layer_norm"),
-    }
-    if name == "decoder":
-        table |= {
-            f"{ours}.cross_attn.qkv": rows(*(f"{theirs}.1.EncDecAttention.{part}" for part in "qkv")),
-            f"{ours}.cross_attn.out": rows(f"{theirs}.1.EncDecAttention.o"),
-            f"{ours}.norm_cross": rows(f"{theirs}.1.layer_norm"),
-        }
-    return table
-
-
-_UP = {
-    "stacks.encoder.blocks.*.mlp.up": "encoder.block.*.layer.1.DenseReluDense",
-    "stacks.decoder.blocks.*.mlp.up": "decoder.block.*.layer.2.DenseReluDense",
-}
-
-FAMILY = Family(
-    "t5",
-    "T5ForConditionalGeneration",
-    config,
-    raw,
-    prefix="",
-    # of files of old, in which the decoder's attention to the encoder has distances that nothing reads
-    ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-    also={"shared.weight": ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")},
-    suit=suited,
-    settle=settled,
-    harmless=f"classifier_dropout dropout_rate initializer_factor is_decoder output_past {STRATEGY}",
-    weights={
-        "stacks.encoder.embed.token": rows("shared"),
-        **_stack("encoder"),
-        **_stack("decoder"),
-        "output": rows("lm_head"),
-    },
-)
+FAMILY = Family.named("t5", _config, _raw, suit=_suited, settle=_settled)

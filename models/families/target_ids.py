@@ -12,31 +12,24 @@ from models.families.family import Fields
 
 START, ENDS, FIRST, LAST = "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id"
 NEVER = "bad_words_ids"
-# fields of a config.json that say how to search for a text
-STRATEGY = """
-    begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
-    exponential_decay_length_penalty force_bos_token_to_be_generated length_penalty max_length min_length
-    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
-    repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
-"""
 
 
-def start_of(fields: Fields) -> int | None:
-    """The id that the decoder's input begins with."""
-    return _id(fields, START)
+def target_ids(fields: Fields) -> dict[str, Any]:
+    """The ids, as arguments of TransformerConfig.
 
-
-def writing_of(fields: Fields) -> Writing:
-    """The other ids. Where no file names an end there is none: a text then goes on until it is long enough."""
+    Where no file names an end there is none: a text then goes on until it is long enough.
+    """
     ends, never = fields.get(ENDS), fields.get(NEVER) or []
     if not isinstance(never, list | tuple) or not all(isinstance(word, list | tuple) and word for word in never):
         raise InputError(f"config.json: {NEVER} must be a list of lists of token ids, got {never!r}")
-    return Writing(
-        ends=tuple(_checked(ENDS, id) for id in (ends if isinstance(ends, list | tuple) else [ends]) if id is not None),
+    ends = [id for id in (ends if isinstance(ends, list | tuple) else [ends]) if id is not None]
+    writing = Writing(
+        ends=tuple(_checked(ENDS, id) for id in ends),
         first=_id(fields, FIRST),
         last=_id(fields, LAST),
         never=tuple(_checked(NEVER, word[0]) for word in never if len(word) == 1),  # longer ones belong to a search
     )
+    return {"target_start": _id(fields, START), "writing": writing}
 
 
 def ids_of(config: TransformerConfig) -> dict[str, Any]:

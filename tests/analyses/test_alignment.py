@@ -74,16 +74,17 @@ def test_every_head_has_a_row_for_every_part(reader):
     assert table["value"].between(0, 1).all()
 
 
-def test_what_stands_at_one_place_is_found_there_by_the_baseline(reader):
-    starting = [pair for pair in dates(200) if pair.source[0].isdigit() and pair.source[3].isdigit()]
-    assert len(starting) > 10
-    year = alignment.measure(reader, starting).query("measure == 'year'")
+@pytest.mark.parametrize(
+    ("digits", "places"),
+    [((0, 3), range(4)), ((-4, -3, -2, -1), range(-2, -6, -1))],  # after the year its end
+    ids=["first", "last"],
+)
+def test_what_stands_at_one_place_is_found_there_by_the_baseline(reader, digits, places):
+    pairs = [pair for pair in dates(200) if all(pair.source[at].isdigit() for at in digits)]
+    assert len(pairs) > 10
+    year = alignment.measure(reader, pairs).query("measure == 'year'")
     assert set(year["baseline"]) == {1.0}
-    assert set(year["baseline_name"]) <= {f"place {at}" for at in range(4)}
-    ending = [pair for pair in dates(200) if pair.source[-4:].isdigit()]
-    year = alignment.measure(reader, ending).query("measure == 'year'")
-    assert set(year["baseline"]) == {1.0}
-    assert set(year["baseline_name"]) <= {f"place {-1 - at}" for at in range(1, 5)}  # after the year its end
+    assert set(year["baseline_name"]) <= {f"place {at}" for at in places}
 
 
 def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):

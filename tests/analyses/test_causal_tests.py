@@ -28,24 +28,25 @@ def right(*shares: float, each: int = 100) -> torch.Tensor:
     return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in shares])
 
 
-def test_each_answer_must_be_given_more_often_than_by_guessing():
-    assert guessed(right(0.84, 0.84), WAS) is None
-    assert guessed(right(0.52, 0.84)) is None  # 136 of 200: more than a coin gets, by saying "were"
-    assert guessed(right(0.52, 0.84), WAS) == (
-        "the model puts the right answer first in 52 of 100 prompts where that is “was”, which a coin would do as well"
-    )
-    assert guessed(right(0.84, 0.58), WAS) is not None  # its interval holds one half
+NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
 
 
-def test_prompts_that_share_a_noun_are_not_as_many_draws():
-    clean, nouns = right(*[1.0] * 6, *[0.0] * 4, each=20), [str(noun) for noun in range(10) for _ in range(20)]
-    assert guessed(clean) is None
-    assert "120 of 200" in (guessed(clean, clusters=[nouns]) or "")
-
-
-def test_too_few_prompts_to_tell_are_refused():
-    assert guessed(right(1.0, each=4)) is not None
-    assert guessed(right(1.0, each=8)) is None
+@pytest.mark.parametrize(
+    ("shares", "prompts", "answers", "clusters", "said"),
+    [
+        ((0.84, 0.84), 100, WAS, [], None),
+        ((0.52, 0.84), 100, [], [], None),  # 136 of 200: more than a coin gets, by saying "were"
+        ((0.52, 0.84), 100, WAS, [], "in 52 of 100 prompts where that is “was”, which a coin would do as well"),
+        ((0.84, 0.58), 100, WAS, [], "“were”"),  # its interval holds one half
+        ((*[1.0] * 6, *[0.0] * 4), 20, [], [], None),
+        ((*[1.0] * 6, *[0.0] * 4), 20, [], [NOUNS], "120 of 200"),  # prompts that share a noun are not as many draws
+        ((1.0,), 4, [], [], "4 of 4"),  # too few to tell
+        ((1.0,), 8, [], [], None),
+    ],
+)
+def test_each_answer_must_be_given_more_often_than_by_guessing(shares, prompts, answers, clusters, said):
+    reason = guessed(right(*shares, each=prompts), answers, clusters)
+    assert reason is None if said is None else said in reason
 
 
 def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):

@@ -71,8 +71,8 @@ def changed(directory: Path, alter: Callable[[Transformer], object]) -> Model:
     return loaded
 
 
-def tokenized(loaded: Transformer) -> None:
-    loaded.tokenizer = Tokenizer(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
+def words(kind: type[Tokenizer] = Tokenizer) -> Tokenizer:
+    return kind(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
 
 
 def rounded(directory: Path) -> Model:
@@ -95,7 +95,7 @@ CHANGES: dict[str, Callable[[Path], Model]] = {
     "smallest change": lambda at: changed(at, lambda loaded: loaded.W_E[3, 4].mul_(1 + 1e-6)),
     "setting of a part": lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "eps", 0.1)),
     "buffer": lambda at: changed(at, lambda loaded: loaded.last.register_buffer("more", torch.ones(2))),
-    "tokenizer": lambda at: changed(at, tokenized),
+    "tokenizer": lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", words())),
     "dtype": lambda at: load(at, dtype=torch.bfloat16),
     "int8": rounded,
     "edit": lambda at: edited(load(at), {Z: zero(head=2)}),
@@ -189,28 +189,13 @@ class Mine(nn.Identity):
     """A part of the user's own."""
 
 
-def hooked(loaded: Transformer) -> Model:
-    loaded.last.norm.register_forward_hook(lambda module, inputs, out: out)
-    return loaded
-
-
-def with_part(loaded: Transformer) -> Model:
-    loaded.last.norm = Mine()
-    return loaded
-
-
 class Words(Tokenizer):
     """A tokenizer of the user's own."""
 
 
-def with_tokenizer(loaded: Transformer) -> Model:
-    loaded.tokenizer = Words(Backend(WordLevel({"a": 0, "b": 1}, unk_token="a")))
-    return loaded
-
-
-def with_forward(loaded: Transformer) -> Model:
-    loaded.last.norm.forward = lambda input: input
-    return loaded
+def with_code(change: Callable[[Transformer], object]) -> Callable[[Transformer], Model]:
+    """The model after a change, such as a hook."""
+    return lambda loaded: (change(loaded), loaded)[1]
 
 
 @pytest.mark.parametrize(
@@ -220,10 +205,16 @@ def with_forward(loaded: Transformer) -> Model:
         (lambda loaded: edited(loaded, {Z: change(lambda z: z * 0)}), f"the edit of {Z} is a function of your own"),
         (lambda loaded: edited(loaded, {Z: SelectiveEdit(lambda z: z, {})}), "is a function of your own"),
         (lambda loaded: edited(edited(loaded, {Z: lambda z: z}), {Z: zero()}), "is a function of your own"),
-        (hooked, "stacks.decoder.norm runs hooked"),
-        (with_part, "stacks.decoder.norm runs Mine"),
-        (with_forward, "stacks.decoder.norm runs with_forward"),
-        (with_tokenizer, "Words is a tokenizer of your own"),
+        (
+            with_code(lambda loaded: loaded.last.norm.register_forward_hook(lambda *_: None)),
+            "stacks.decoder.norm runs <lambda>",
+        ),
+        (with_code(lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
+        (
+            with_code(lambda loaded: setattr(loaded.last.norm, "forward", lambda x: x)),
+            "stacks.decoder.norm runs <lambda>",
+        ),
+        (with_code(lambda loaded: setattr(loaded, "tokenizer", words(Words))), "Words is a tokenizer of your own"),
         (Whole, "Whole is a class of your own"),
     ],
 )
@@ -240,9 +231,8 @@ def test_what_runs_code_of_the_users_own_has_no_fingerprint_and_keeps_nothing(bu
 
 
 def test_an_edit_of_what_has_no_hash_is_said():
-    unhashed = put(torch.eye(2).to_sparse())
     with pytest.raises(InputError, match="holds a value that has no hash"):
-        fingerprint(edited(model("gpt2"), {Z: unhashed}))
+        fingerprint(edited(model("gpt2"), {Z: put(torch.eye(2).to_sparse())}))
 
 
 def test_a_hash_tells_values_and_types_apart():

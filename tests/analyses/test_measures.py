@@ -73,8 +73,8 @@ def test_positional_scorers_add_up_what_is_claimed(read_text):
         for measure in MASSES:
             mass, rows = mass_on_claims(batch, measure)
             expected[measure.name] = expected[measure.name][0] + mass, expected[measure.name][1] + rows
-    totals, n_heads = collector.totals["kept"], collector.heads.count
-    asked = [m for m in OURS["position"].asked(causal=collector.causal) if m in MASSES]
+    totals, n_heads = collector.sums.totals["kept"], collector.heads.count
+    asked = [m for m in OURS["position"].asked(causal=collector.heads.causal) if m in MASSES]
     assert {m.name for m in asked} == {*collector.names} - {"distance", "entropy"}
     for measure in asked:
         at, (mass, rows) = collector.names.index(measure.name), expected[measure.name]
@@ -157,7 +157,7 @@ def test_antecedents_are_chosen_among_what_is_claimed():
                     right[measure.name] += (claimed.amax(-1) >= own[:, candidates].amax(-1)).double()
                     n[measure.name] += 1
     for reader in collector.readers:
-        totals = reader.totals["kept"]
+        totals = reader.sums.totals["kept"]
         for at, measure in enumerate(reader.measures):
             assert totals.rows[:, 0, at].sum() == n[measure.name] > 0
             expected = share if measure.name.startswith("antecedent-mass") else right
@@ -176,7 +176,7 @@ def test_where_the_pronoun_is_not_read_yet_no_rule_knows_it():
 def test_a_users_claims_are_scored_as_ours(read_text):
     model, corpus = read_text
     ours = OURS["position"]["duplicate-token"]
-    mine = own_behaviour([Measure("mine", claims=ours.claims, rivals=ours.rivals)])
+    mine = own_behaviour([Measure("mine", mask=ours.mask, rivals=ours.rivals)])
     theirs = position.Collector(model, n_untrained=0)
     own = mine.collector(model)
     for batch in batches(model, corpus):
@@ -184,11 +184,13 @@ def test_a_users_claims_are_scored_as_ours(read_text):
         theirs.add(batch)
     at = theirs.names.index("duplicate-token")
     for sink in ("kept", "removed"):
-        totals, null = own.totals[0][sink].finish()
-        torch.testing.assert_close(totals.scores[..., 0], theirs.totals[sink].scores[..., at], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(totals.rows[..., 0], theirs.totals[sink].rows[..., at])
+        (mine,) = (part for part in own.scored() if part.sink == sink)
+        ours = theirs.sums.totals[sink]
+        torch.testing.assert_close(mine.totals.scores[..., 0], ours.scores[..., at], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine.totals.rows[..., 0], ours.rows[..., at])
         if sink == "removed":  # our null has no special token among the keys
-            torch.testing.assert_close(null.mean[..., 0], theirs.nulls[sink].mean[..., at], rtol=1e-3, atol=1e-3)
+            theirs_null = theirs.sums.nulls[sink].mean[..., at]
+            torch.testing.assert_close(mine.null.mean[..., 0], theirs_null, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("behaviour", [*OURS.values(), *ACROSS.values()], ids=lambda each: each.name + each.attention)

@@ -20,7 +20,7 @@ from analyses.labels import label
 from analyses.measures import Measure, Rival
 from analyses.own_measures import OF_WORDS, measure_pairs, own_behaviour, read_file
 from analyses.reading.collectors import measured
-from analyses.report.behaviour_sentences import attention
+from analyses.report.behaviour_sections import attention
 from analyses.sections import plain
 from interp import AnnotatedText, InputError, run
 from interp.patching import knock_out_by_forward
@@ -119,11 +119,8 @@ def test_a_users_head_is_labelled(tmp_path):
         (first,) = sentences(tables, facts(tables, {mine.name: mine}), {mine.name: mine})
         bars = dict(zip(found.evidence["measure"], found.evidence["bar"], strict=True))
         page = " ".join(map(plain, attention(mine, heads, bars)))
-        return (
-            found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]].to_numpy().tolist(),
-            first.text,
-            page,
-        )
+        labelled = found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]]
+        return labelled.to_numpy().tolist(), first.text, page
 
     heads, first, page = labelled(of_words=False)
     assert heads == [[0, 0]]
@@ -147,19 +144,8 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch)
     )
     monkeypatch.setattr("analyses.cli.command_frame.opened", lambda *_: model)
     out = tmp_path / "out"
-    wanted = [
-        "--corpus",
-        str(treebank),
-        "--corpus",
-        "tales:4",  # for what the treebank does not annotate
-        "--no-labels",
-        "--no-probes",
-        "--no-experiments",
-        "--pairs",
-        "2",
-        "--out",
-        str(out),
-    ]
+    corpora = f"--corpus {treebank} --corpus tales:4".split()  # for what the treebank does not annotate
+    wanted = [*corpora, *["--no-labels", "--no-probes", "--no-experiments", "--pairs", "2", "--out"], str(out)]
     with pytest.raises(SystemExit) as ended:
         cli.main(["report", "--measures", str(own), *wanted])
     assert not ended.value.code

@@ -69,12 +69,13 @@ def test_joined_tables_say_which_run_each_row_is_of(leave):
     joined = runs.join([one, runs.read(two)])
     table = joined.table("heads")
     assert list(table.columns) == ["run", "model", "seed", "layer", "gain"]
-    assert table[["run", "model", "seed", "layer"]].to_numpy().tolist() == [
+    rows = [
         ["report", "tiny", 0, 0],
         ["report", "tiny", 0, 1],
         ["report-2", "other", 1, 0],
         ["report-2", "other", 1, 1],
     ]
+    assert table[["run", "model", "seed", "layer"]].to_numpy().tolist() == rows
     pd.testing.assert_frame_equal(table.loc[table["run"] == "report-2", HEADS.columns].reset_index(drop=True), HEADS)
     about = joined.about()
     assert about[["run", "model", "seed", "command"]].to_numpy().tolist() == [
@@ -118,26 +119,27 @@ def test_a_table_of_some_runs_is_joined_with_a_warning(leave):
 
 
 def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
-    def refused(out: Path) -> str:
-        with pytest.raises(InputError) as found:
-            runs.join([out])
-        assert "\n" not in str(found.value)
-        return str(found.value).removeprefix(f"{out}: ")
-
-    earlier = facts_of(leave("earlier"), schema=None)
-    read = f"and schema {SCHEMA} is read"
-    assert refused(earlier) == f"written by an earlier interp, schema 0, {read}: make it again, interp report"
-    later = facts_of(leave("later"), schema=SCHEMA + 1)
-    assert refused(later) == f"written by a later interp, schema {SCHEMA + 1}, {read}: update interp"
-    assert refused(tmp_path / "nowhere").startswith(
-        "no such directory; expected a directory that a command of interp left"
-    )
-    assert refused(facts_of(leave("foreign"), made_by="someone")).startswith("its run.json is not one of interp's")
-    assert refused(tmp_path).startswith("no run.json is in it; expected a directory that a command of interp left")
     (damaged := leave("damaged")).joinpath("run.json").write_text("{")
-    assert refused(damaged).startswith("expected run.json, as every command leaves it, got")
+    (nested := leave("nested")).joinpath("run.json").write_text('{"a":' * 100_000)
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
-    assert refused(trained).startswith("a training run, which has no tables: interp report --over-training")
+    read, again = f"and schema {SCHEMA} is read", "make it again, interp report"
+    left, as_left = (
+        "expected a directory that a command of interp left",
+        "expected run.json, as every command leaves it",
+    )
+    for out, said in (
+        (facts_of(leave("earlier"), schema=None), f"written by an earlier interp, schema 0, {read}: {again}"),
+        (facts_of(leave("later"), schema=SCHEMA + 1), f"by a later interp, schema {SCHEMA + 1}, {read}: update interp"),
+        (facts_of(leave("foreign"), made_by="someone"), "its run.json is not one of interp's"),
+        (tmp_path / "nowhere", f"no such directory; {left}"),
+        (tmp_path, f"no run.json is in it; {left}"),
+        (damaged, f"{as_left}, got"),
+        (nested, f"{as_left}, got"),
+        (trained, "a training run, which has no tables: interp over-training"),
+    ):
+        with pytest.raises(InputError, match=re.escape(said)) as refusal:
+            runs.join([out])
+        assert "\n" not in str(refusal.value)
 
 
 def test_an_unfinished_run_is_read_with_a_warning(leave):
@@ -163,13 +165,6 @@ def test_an_unfinished_run_is_read_with_a_warning(leave):
 def test_a_record_that_says_something_else_is_refused(leave, changed, said):
     with pytest.raises(InputError, match=said):
         runs.read(facts_of(leave("run"), **changed))
-
-
-def test_a_record_that_is_nested_without_end_is_refused(leave):
-    out = leave("run")
-    (out / "run.json").write_text('{"a":' * 100_000)
-    with pytest.raises(InputError, match=r"expected run\.json, as every command leaves it"):
-        runs.read(out)
 
 
 def test_a_table_that_is_not_as_it_was_written_is_refused(leave):

@@ -59,13 +59,12 @@ def test_work_that_depends_on_something_else_is_made_anew(tmp_path, other):
 
 
 def test_another_model_text_or_version_of_our_code_finds_nothing(tmp_path, monkeypatch):
-    of = Shards.of(tmp_path / "out", ["a model"])
-    kept(of, 1)
-    assert kept(Shards.of(tmp_path / "out", ["another"]), 1)[1] == 1
-    assert kept(of.within("a text"), 1)[1] == 1
-    assert kept(Shards.of(tmp_path / "out", ["a model"]), 1)[1] == 0
+    def of(about: str = "a model") -> Shards:
+        return Shards.of(tmp_path / "out", [about])
+
+    assert [kept(each, 1)[1] for each in (of(), of("another"), of().within("a text"), of())] == [1, 1, 1, 0]
     monkeypatch.setattr(shards, "_code", lambda: "changed")
-    assert kept(Shards.of(tmp_path / "out", ["a model"]), 1)[1] == 1
+    assert kept(of(), 1)[1] == 1
 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:-3], lambda old: b"", lambda old: old[:-1] + bytes([old[-1] ^ 1])])

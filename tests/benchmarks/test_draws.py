@@ -1,6 +1,4 @@
-"""Draws of pairs: how far they agree, and that the benchmark runs to its end."""
-
-import sys
+"""Draws of pairs: how far they agree."""
 
 import pandas as pd
 import pytest
@@ -33,12 +31,3 @@ def test_a_draw_says_its_headline_and_whom_its_answers_need():
     line, heads = draws.said(hand_made())
     assert line == "Position is found, syntax in part"
     assert heads == ["L1.H0 for copying", "L0.H1 for the choice of was or were"]
-
-
-@pytest.mark.slow
-def test_the_smallest_form_runs_to_its_end(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["draws", "--quick"])
-    draws.main()
-    said = capsys.readouterr().out
-    assert "| `name-gender` | 0 of 2 |" in said
-    assert "- 2 of 2: Position is found in part" in said

@@ -4,8 +4,9 @@ from typing import Literal
 
 import pytest
 
+from analyses.headlines.head_cards import Atlas, Bar, Card, Cell, Known, Overview
 from analyses.report.renderer import render
-from analyses.sections import Atlas, Bar, Card, Cell, Known, Overview, Section, Table
+from analyses.sections import Section, Table
 
 FACTS: list[tuple[str, Literal["needed", "looks", "quiet"], str, str]] = [
     ("position", "needed", "token before", "was/\u200bwere"),
@@ -106,21 +107,15 @@ def test_both_facts_are_seen_whole_at_the_focus(browse, page_of, n_layers, n_hea
     assert shown.overflow() <= 0
 
 
-@pytest.mark.parametrize(("n_layers", "n_heads"), [(4, 8), (12, 12), (13, 16)])
-def test_on_a_narrow_page_a_cell_has_a_glyph_and_a_touch_shows_its_words(browse, page_of, n_layers, n_heads):
-    shown = browse(page_of(n_layers, n_heads), width=390)
+@pytest.mark.parametrize(("n_layers", "n_heads", "width"), [(4, 8, 390), (12, 12, 390), (13, 16, 1280)])
+def test_without_room_a_cell_has_a_glyph_and_a_touch_shows_its_words(browse, page_of, n_layers, n_heads, width):
+    shown = browse(page_of(n_layers, n_heads), width=width)
     cell = shown.page.locator('[data-head="L0.H1"]')
     assert facts(shown, "L0.H1") == ("", "")
     assert cell.locator(".glyph").is_visible()
     cell.evaluate("each => each.click()")  # a touch: not every browser gives a link the focus
     assert facts(shown, "L0.H1") == ("last verb or auxiliary", "noun to adjective")
     assert shown.small() == []
-
-
-def test_beyond_twelve_a_cell_has_a_glyph(browse, page_of):
-    shown = browse(page_of(13, 16))
-    assert facts(shown, "L0.H0") == ("", "")
-    assert shown.page.locator('[data-head="L0.H0"] .glyph').is_visible()
 
 
 def test_marks_of_layers_stand_beside_a_few_heads_too(browse, page_of):

@@ -1,4 +1,4 @@
-"""Edits of texts of unequal length: each is edited as if it stood alone, whichever side it is padded on."""
+"""What an edit may return, and what becomes of what is captured: other precisions, nothing, no numbers."""
 
 import pickle
 from collections.abc import Callable
@@ -6,62 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tiny import model, pairs_of_two, token_ids, two_stacks
+from tiny import model, token_ids
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, TokenBatch, add, change, edited, patch, put, run, scale, zero
-
-LENGTHS = (4, 7, 5)
-ROWS = [row[:length].tolist() for row, length in zip(token_ids(3, 7), LENGTHS, strict=True)]
-EDITS = {
-    "end": ("decoder.0.resid_pre", zero(position=-1)),
-    "several": ("decoder.0.resid_pre", scale(2.0, position=[0, -2])),
-    "head": ("decoder.0.attn.z", zero(position=-1, head=1)),
-    "heads crossed": ("decoder.1.attn.z", scale(3.0, position=[-1, 1], head=[0, 2], d_head=slice(1, 3))),
-    "slice": ("decoder.1.resid_mid", zero(position=slice(-2, None))),
-    "slice of a list": ("decoder.1.attn.z", zero(position=slice(1, -1), head=[2, 0])),
-    "query and key": ("decoder.1.attn.pattern", put(0.25, head=2, query=-1, key=[0, -2])),
-    "query, all heads": ("decoder.1.attn.pattern", scale(0.5, query=-1)),
-    "key": ("decoder.0.attn.scores", put(-9.0, key=-2, query=slice(-1, None))),
-}
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", EDITS)
-def test_a_text_among_others_is_edited_as_alone(name, side):
-    built, (site, edit) = model("gpt2"), EDITS[name]
-    batch = TokenBatch.from_rows(ROWS, side=side)
-    together = run(built, batch, edit={site: edit})
-    for at, row in enumerate(ROWS):
-        alone = run(built, torch.tensor([row]), edit={site: edit})
-        assert_close(together.logits[at][batch.mask[at]], alone.logits[0], atol=1e-10, rtol=0)
-    assert not torch.equal(together.logits, run(built, batch).logits)
-
-
-def test_one_position_a_text_and_what_another_run_had_there():
-    built, batch, site = model("gpt2"), TokenBatch.from_rows(ROWS), "decoder.1.resid_pre"
-    other = run(built, batch.reading((batch.ids + 1) % 29), site)[site]
-    at = torch.tensor([1, 6, -2])
-    found = run(built, batch, site, {site: patch(other, position=at)})[site]
-    changed = (found != run(built, batch, site)[site]).any(-1)
-    assert changed.nonzero().tolist() == [[0, 1], [1, 6], [2, 3]]
-    assert torch.equal(found[changed], other[changed])
-
-
-def test_keys_of_cross_attention_are_counted_in_the_source():
-    built, pairs = two_stacks("original"), pairs_of_two("source")
-    site = "decoder.0.cross_attn.k"
-    found = run(built, pairs.clean, site, {site: zero(position=-1)}, target=pairs.target)[site]
-    assert (found == 0).all((2, 3)).nonzero().tolist() == [[0, 3], [1, 3], [2, 2]]
-
-
-def test_a_text_without_such_a_position_is_named():
-    with pytest.raises(InputError, match=r"decoder\.0\.resid_pre: no position 5 in prompt 0: it has position 0-3"):
-        run(model("gpt2"), TokenBatch.from_rows(ROWS), edit={"decoder.0.resid_pre": zero(position=5)})
-
-
-# --- what an edit may return
+from interp import InputError, add, change, edited, patch, put, run, scale, zero
 
 
 def half(value: Tensor) -> Tensor:
@@ -71,18 +20,32 @@ def half(value: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_numbers_of_another_precision_are_converted(dtype):
     built, ids, site = model("gpt2", dtype=torch.float32), token_ids(2, 5), "decoder.0.resid_pre"
-    value = torch.linspace(-1, 1, 19, dtype=dtype)
-    for edit in (
-        lambda x: half(x).to(dtype),
-        change(lambda x: half(x).to(dtype), position=[0, 2]),
-        put(value, position=1),
-    ):
+    value, whole = torch.linspace(-1, 1, 19, dtype=dtype), torch.ones(2, 5, 19, dtype=dtype)
+    edits = [lambda x: half(x).to(dtype), change(lambda x: half(x).to(dtype), position=[0, 2]), put(value, position=1)]
+    for edit in (*edits, add(value), scale(value), patch(whole, position=[0])):
         out = run(built, ids, site, {site: edit})
         assert (out[site].dtype, out.logits.dtype) == (torch.float32, torch.float32)
-    for edit in (add(value), scale(value), patch(torch.ones(2, 5, 19, dtype=dtype), position=[0])):
-        assert run(built, ids, site, {site: edit})[site].dtype == torch.float32
     found = run(built, ids, site, {site: put(value, position=-1)})[site][:, -1]
     assert_close(found, value.float().expand_as(found))
+
+
+def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
+    built, ids, site, shapes = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre", []
+    plain, vector = run(built, ids, "*.resid_*"), torch.arange(19.0).double()
+    out = run(built, ids, edit={"decoder.*.attn.z": lambda z: shapes.append(z.shape)})
+    assert torch.equal(out.logits, plain.logits)
+    assert shapes == [(2, 5, 3, 5)] * 2
+    found = run(built, ids, "*.resid_*", {site: lambda stream: stream.mul_(0.5)})
+    assert torch.equal(found["decoder.0.resid_post"], plain["decoder.0.resid_post"])  # which is the same stream
+    assert torch.equal(found[site], plain[site] / 2)
+    for edit, position, expected in (
+        (add(vector, position=[1, -1]), [1, 4], plain[site] + vector),
+        (change(lambda part: part.clamp(min=0), position=3), [3], plain[site].clamp(min=0)),
+        (change(lambda part: None, position=3), [3], plain[site]),
+    ):
+        changed = plain[site].clone()
+        changed[:, position] = expected[:, position]
+        assert torch.equal(run(built, ids, site, {site: edit})[site], changed)
 
 
 OTHERS: dict[str, tuple[Callable, str]] = {
@@ -116,13 +79,8 @@ def test_other_values_to_put_are_one_line(value):
 
 def test_edits_work_in_inference_mode():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.0.resid_pre"
-    for edit in (
-        half,
-        lambda x: x.mul_(0.5),
-        lambda x: None,
-        zero(position=[1, -1]),
-        change(half, position=slice(1, 3)),
-    ):
+    edits = [half, lambda x: x.mul_(0.5), lambda x: None, zero(position=[1, -1]), change(half, position=slice(1, 3))]
+    for edit in edits:
         expected = run(built, ids, edit={site: edit}).logits
         with torch.inference_mode():
             assert torch.equal(run(built, ids, edit={site: edit}).logits, expected)

@@ -1,6 +1,7 @@
 """What is no number is found where it arises, and named, before anything is measured."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tiny import model, token_ids, two_stacks
 from analyses.head_tables import Heads
 from analyses.reading.inputs import given, patterns
 from analyses.report.scaffold import write
-from interp import InputError, generate
+from interp import InputError, Transformer, generate
 from interp.finite import check_finite
 
 
@@ -18,51 +19,51 @@ from interp.finite import check_finite
 def test_sound_models_pass(name: str) -> None:
     check_finite(model(name))
     check_finite(model(name), token_ids(2, 5))
-
-
-def test_sound_encoder_decoders_pass() -> None:
     check_finite(two_stacks("modern"))
 
 
-def test_an_overflow_is_named_by_site_and_dtype() -> None:
-    large = model("gpt2", dtype=torch.float32)
+def changed(part: str, change: Callable[[torch.Tensor], object]) -> Transformer:
+    built = model("gpt2", dtype=torch.float32)
     with torch.no_grad():
-        large.get_parameter("stacks.decoder.blocks.1.mlp.down.weight").mul_(1e38)
-    with pytest.raises(
-        InputError, match=r"^decoder\.1\.mlp_out holds (NaN|infinite numbers), computed in torch.float32"
-    ):
-        check_finite(large)
+        change(built.get_parameter(f"stacks.decoder.blocks.{part}.weight"))
+    return built
 
 
-def test_scores_beyond_the_dtype_are_named_before_their_pattern() -> None:
-    saturated = model("gpt2", dtype=torch.float32)
-    with torch.no_grad():
-        saturated.last.blocks[1].attn.qkv.weight.mul_(1e30)
-    with pytest.raises(InputError, match=r"^decoder\.1\.attn\.scores holds"):
-        check_finite(saturated)
+def overflowing() -> Transformer:
+    return changed("1.mlp.down", lambda weight: weight.mul_(1e38))
 
 
-def damaged():
-    found = model("gpt2", dtype=torch.float32)
-    with torch.no_grad():
-        found.last.blocks[0].attn.qkv.weight[0, 0] = math.nan
-    return found
+def damaged() -> Transformer:
+    return changed("0.attn.qkv", lambda weight: weight[0, 0].fill_(math.nan))
 
 
-def test_a_weight_that_is_none_is_named_with_the_first_site_that_reads_it() -> None:
-    said = r"the weight .*blocks\.0\.attn\.qkv\.weight is not finite, so decoder\.0\.attn\.q holds NaN"
-    with pytest.raises(InputError, match=said):
-        check_finite(damaged())
-    with pytest.raises(InputError, match=said):  # in a pattern that a corpus is read with
-        patterns(damaged(), Heads("decoder", 2, 3), given(damaged(), [[1, 2, 3], [4, 5]]))
+NOT_FINITE = r"the weight .*blocks\.0\.attn\.qkv\.weight is not finite, so decoder\.0\.attn\.q holds NaN"
+REFUSED = {
+    "an overflow, by site and dtype": (
+        lambda: check_finite(overflowing()),
+        r"^decoder\.1\.mlp_out holds (NaN|infinite numbers), computed in torch.float32",
+    ),
+    "scores beyond the dtype, before their pattern": (
+        lambda: check_finite(changed("1.attn.qkv", lambda weight: weight.mul_(1e30))),
+        r"^decoder\.1\.attn\.scores holds",
+    ),
+    "a weight, with the first site that reads it": (lambda: check_finite(damaged()), NOT_FINITE),
+    "the same in a pattern that a corpus is read with": (
+        lambda: patterns(damaged(), Heads("decoder", 2, 3), given(damaged(), [[1, 2, 3], [4, 5]])),
+        NOT_FINITE,
+    ),
+    "what a text would go on by": (
+        lambda: generate(overflowing(), token_ids(1, 4), 3, temperature=1.0),
+        r"decoder\.1\.mlp_out holds",
+    ),
+}
 
 
-def test_a_text_goes_on_by_numbers_alone() -> None:
-    overflowing = model("gpt2", dtype=torch.float32)
-    with torch.no_grad():
-        overflowing.get_parameter("stacks.decoder.blocks.1.mlp.down.weight").mul_(1e38)
-    with pytest.raises(InputError, match=r"decoder\.1\.mlp_out holds"):
-        generate(overflowing, token_ids(1, 4), 3, temperature=1.0)
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_number_is_named(what: str) -> None:
+    ask, message = REFUSED[what]
+    with pytest.raises(InputError, match=message):
+        ask()
 
 
 def test_no_command_measures_such_a_model(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from interp import (
     zero,
 )
 from interp import patch as patched
-from interp.attribution import direct_logit_attribution, head_results, logit_lens
-from interp.composition import composition_scores
+from interp.attribution import composition_scores, direct_logit_attribution, head_results, logit_lens
 from interp.initialisation import untrained
 from interp.patching import (
     Receiver,

@@ -13,7 +13,6 @@ from interp import (
     Transformer,
     TransformerConfig,
     add,
-    change,
     edited,
     put,
     run,
@@ -130,10 +129,6 @@ def test_logits_of_ids_are_those_of_a_run_and_keep_gradients():
     source, target = token_ids(2, 4, d_vocab=19), token_ids(2, 3)
     assert torch.equal(both(source, target=target), run(both, source, target=target).logits)
     assert torch.equal(both(TokenBatch.from_ids(source), target=target), run(both, source, target=target).logits)
-    with pytest.raises(InputError, match="longer than the model's context"):
-        built(token_ids(1, 14))
-    with pytest.raises(InputError, match="give target="):
-        both(source)
 
 
 # --- sites
@@ -178,60 +173,16 @@ def test_layers_that_do_not_turn_have_no_rotated_queries_and_a_sweep_says_so():
         sweep(built, ragged_pairs(), logit_difference(), "rot_q")
 
 
-@pytest.mark.parametrize(
-    ("site", "by"),
-    [
-        ("normalized", ("layer", "position")),
-        ("mlp.normalized", ("layer", "position")),
-        ("rot_q", ("layer", "head")),
-        ("rot_k", ("layer", "head", "position")),
-    ],
-)
-def test_they_are_swept_as_one_forward_a_cell_has_it(site, by):
+@pytest.mark.parametrize("site", ["normalized", "mlp.normalized", "rot_q", "rot_k"])
+def test_they_are_swept_as_one_forward_a_cell_has_it(site):
+    by = ("layer", "head" if "rot" in site else "position")
     arguments = (model("llama"), ragged_pairs(), kl_divergence(), site, by)
     fast, plain = sweep(*arguments), sweep_by_forward(*arguments)
     assert_close(fast.values, plain.values, rtol=1e-10, atol=1e-10, equal_nan=True)
     assert fast.effect().nan_to_num().abs().max() > 1e-6
 
 
-# --- edits
-
-
-def test_an_edit_that_returns_nothing_leaves_the_value_as_it_is():
-    built, ids, seen = model("gpt2"), token_ids(2, 5), []
-    out = run(built, ids, edit={"decoder.*.attn.z": lambda z: seen.append(z.shape)})
-    assert torch.equal(out.logits, run(built, ids).logits)
-    assert seen == [(2, 5, 3, 5)] * 2
-
-
-def test_to_write_over_the_value_is_to_change_that_site_alone():
-    built, ids = model("gpt2"), token_ids(2, 5)
-
-    def halve(stream: torch.Tensor) -> torch.Tensor:
-        stream *= 0.5
-        return stream
-
-    plain = run(built, ids, "*.resid_*")
-    out = run(built, ids, "*.resid_*", {"decoder.1.resid_pre": halve})
-    assert torch.equal(out["decoder.0.resid_post"], plain["decoder.0.resid_post"])
-    assert torch.equal(out["decoder.1.resid_pre"], plain["decoder.1.resid_pre"] / 2)
-
-    def forget(stream: torch.Tensor) -> None:
-        stream.zero_()
-
-    with pytest.raises(InputError, match="writes over its value and returns nothing"):
-        run(built, ids, edit={"decoder.1.resid_pre": forget})
-
-
-def test_add_and_change():
-    built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre"
-    plain, vector = run(built, ids, site)[site], torch.arange(19.0)
-    added = run(built, ids, site, {site: add(vector, position=[1, -1])})[site]
-    assert_close(added - plain, torch.tensor([0.0, 1, 0, 0, 1]).double()[:, None] * vector.expand(2, 5, 19))
-    clamped = run(built, ids, site, {site: change(lambda part: part.clamp(min=0), position=3)})[site]
-    assert_close(clamped[:, 3], plain[:, 3].clamp(min=0))
-    assert torch.equal(clamped[:, :3], plain[:, :3])
-    assert torch.equal(run(built, ids, site, {site: change(lambda part: None, position=3)})[site], plain)
+# --- edits bound to a model
 
 
 def test_a_bound_model_edits_every_call_and_leaves_the_model_alone():
@@ -256,9 +207,7 @@ def test_a_calls_own_edit_comes_after_the_bound_one():
     assert torch.equal(run(bound, ids, site)[site], torch.full((2, 5, 19), 2.0).double())
     with pytest.raises(InputError, match=r"no site 'decoder\.7\.attn\.z'"):
         edited(built, {"decoder.7.attn.z": zero()})
-    with pytest.raises(
-        InputError, match=r"the logit lens calls a model's parts .* pass by the edits bound to this one"
-    ):
+    with pytest.raises(InputError, match=r"the logit lens calls a model's parts .* edits bound to this one"):
         logit_lens(bound, ids)
     found = sweep(bound, ragged_pairs(), kl_divergence())
     assert_close(found.values, sweep_by_forward(bound, ragged_pairs(), kl_divergence()).values)

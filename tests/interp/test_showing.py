@@ -109,7 +109,7 @@ def test_every_result_says_what_it_is(model, pairs, found):
         "Top 2 cells of decoder z, denoise: logit_difference, over 3 prompts": top_cells(
             model, pairs, logit_difference(), k=2
         ),
-        "Scores of 75 edges, denoise: logit_difference, over 3 prompts": edge_attribution(
+        "Edges, denoise: 9 senders x 21 receivers, over 3 prompts": edge_attribution(
             model, pairs, logit_difference()
         ),
         "Magnitudes of decoder z, denoise: 2 layers x 3 heads, over 3 prompts": atp_star(
@@ -128,7 +128,7 @@ def test_every_result_says_what_it_is(model, pairs, found):
         lines = repr(result).splitlines()
         assert lines[0] == title
         assert 1 < len(lines) < 20
-        more = {"svg", "text", "rect", "title"} if isinstance(result, Sweep) else set()  # its map
+        more = {"svg", "text", "rect", "title"} if isinstance(result, Sweep) and result.corrupt else set()  # its map
         assert Tags(result._repr_html_()).names == {"div", "strong", "table", "tr", "th", "td"} | more
 
 
@@ -232,7 +232,7 @@ def test_an_ablation_gives_its_drops_also_of_lists_and_orders(model, pairs):
     cells = [(1, 2), (0, 1)]
     grid = ablate(model, pairs, logit_difference(), kind="mean")
     row = grid.table().set_index(["layer", "head"]).loc[(1, 2)]
-    assert row["effect"] == pytest.approx(float(grid.drop()[1, 2].mean()))
+    assert row["effect"] == pytest.approx(float(grid.effect()[1, 2].mean()))
     assert row["kind"] == "mean"
     listed = ablate_cells(model, pairs, logit_difference(), cells, kind="mean").table()
     assert [*zip(listed["layer"], listed["head"], strict=True)] == cells
@@ -241,20 +241,20 @@ def test_an_ablation_gives_its_drops_also_of_lists_and_orders(model, pairs):
     steps = order.table()
     assert [*steps["step"]] == [0, 1]
     assert [*steps["layer"]] == [1, 0]
-    np.testing.assert_allclose(steps["effect"], order.drop().mean(-1))
+    np.testing.assert_allclose(steps["effect"], order.effect().mean(-1))
     assert "up to L" in repr(order)
 
 
 def test_top_cells_and_edges_are_listed_with_their_numbers(model, pairs):
     top = top_cells(model, pairs, logit_difference(), k=2, by=("layer", "head", "position"))
     table = top.table()
-    assert [*zip(table["layer"], table["head"], table["position"], strict=True)] == top.cells
-    np.testing.assert_allclose(table["effect"], top.mean)
+    assert [*zip(table["layer"], table["head"], table["position"], strict=True)] == [*top.cells]
+    np.testing.assert_allclose(table["effect"], top.mean())
     edges = edge_attribution(model, pairs, logit_difference())
     table, best = edges.table(), edges.top(1)[0]
-    assert len(table) == int((~edges.scores[..., 0].isnan()).sum())
+    assert len(table) == int((~edges.effect()[..., 0].isnan()).sum())
     row = table.loc[(table["sender"] == best.sender) & (table["receiver"] == best.receiver)].iloc[0]
-    assert row["effect"] == pytest.approx(best.score)
+    assert row["effect"] == pytest.approx(best.effect)
 
 
 def test_an_attribution_tells_terms_apart_by_layer_and_head(model):
@@ -357,5 +357,5 @@ def test_what_is_not_there_cannot_be_drawn(found, model):
 def test_an_ablation_says_which_way_its_effects_are_counted():
     lost = torch.zeros(2, 3, 5)
     lost[1, 2] = 3.0  # without this head the loss rises from 1 to 3
-    made = Ablation("z", "zero", ("layer", "head"), {"loss": lost}, {"loss": torch.ones(5)})
+    made = Ablation("z", "noise", ("layer", "head"), {"loss": lost}, {"loss": torch.ones(5)}, kind="zero")
     assert "largest effects on loss (with - without)  L1.H2 -2, " in repr(made)

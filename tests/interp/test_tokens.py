@@ -51,83 +51,18 @@ def test_rows_that_hold_nothing(rows, lengths):
 
 # --- words and their pieces
 
-WORDS = [
-    "It",
-    "'s",
-    "3,142",
-    "cafés",
-    "—",
-    "naïve",
-    "she",
-    "said",
-    "!",
-    "😀",
-    "He",
-    "was",
-    "unhappily",
-    "gon",
-    "na",
-    ".",
-]
+WORDS = ["It", "'s", "3,142", "cafés", "—", "naïve", "she", "said", "!"]
+WORDS += ["😀", "He", "was", "unhappily", "gon", "na", "."]
 TEXT = "It's 3,142  cafés — naïve she said!   😀 He was unhappily gonna."
-STORIES = {
-    "It": ["▁I", "t"],
-    "'s": ["'", "s"],
-    "3,142": ["3", ",", "1", "4", "2"],
-    "cafés": ["▁c", "a", "f", "é", "s"],
-    "—": ["—"],
-    "naïve": ["▁n", "a", "<0xC3>", "<0xAF>", "ve"],
-    "she": ["▁she"],
-    "said": ["▁said"],
-    "!": ["!"],
-    "😀": ["<0xF0>", "<0x9F>", "<0x98>", "<0x80>"],
-    "He": ["▁He"],
-    "was": ["▁was"],
-    "unhappily": ["▁u", "n", "h", "a", "pp", "ily"],
-    "gon": ["▁g", "on"],
-    "na": ["n", "a"],
-    ".": ["."],
-    None: ["▁"] * 6,  # spaces of their own: before a digit, a dash, an emoji, and where spaces repeat
+# the pieces of each word; "na" shares its characters with "gon" in one token of MiniLM's
+PIECES = {
+    "stories": "▁I t|' s|3 , 1 4 2|▁c a f é s|—|▁n a <0xC3> <0xAF> ve|▁she|▁said|!|<0xF0> <0x9F> <0x98> <0x80>|▁He|▁was"
+    "|▁u n h a pp ily|▁g on|n a|.",
+    "minilm": "it|' s|3 , 142|cafes|—|naive|she|said|!|[UNK]|he|was|un ##ha ##pp ##ily|gonna||.",
+    "bytes": "I t|'s|3 , 1 4 2|c a f Ã © s|â Ģ Ķ|n a Ã ¯ v e|Ġshe|Ġsaid|!|ð Ł ĺ Ģ|He|Ġwas|u n hap p i l y|g o n|n a|.",
 }
-MINILM = {
-    "It": ["it"],
-    "'s": ["'", "s"],
-    "3,142": ["3", ",", "142"],
-    "cafés": ["cafes"],
-    "—": ["—"],
-    "naïve": ["naive"],
-    "she": ["she"],
-    "said": ["said"],
-    "!": ["!"],
-    "😀": ["[UNK]"],
-    "He": ["he"],
-    "was": ["was"],
-    "unhappily": ["un", "##ha", "##pp", "##ily"],
-    "gon": ["gonna"],
-    "na": [],  # shares its characters with "gon" in one token
-    ".": ["."],
-    None: [],
-}
-BYTES = {
-    "It": ["I", "t"],
-    "'s": ["'s"],
-    "3,142": ["3", ",", "1", "4", "2"],
-    "cafés": ["c", "a", "f", "Ã", "©", "s"],
-    "—": ["â", "Ģ", "Ķ"],
-    "naïve": ["n", "a", "Ã", "¯", "v", "e"],
-    "she": ["Ġshe"],
-    "said": ["Ġsaid"],
-    "!": ["!"],
-    "😀": ["ð", "Ł", "ĺ", "Ģ"],
-    "He": ["He"],
-    "was": ["Ġwas"],
-    "unhappily": ["u", "n", "hap", "p", "i", "l", "y"],
-    "gon": ["g", "o", "n"],
-    "na": ["n", "a"],
-    ".": ["."],
-    None: ["Ġ"] * 11,
-}
-PIECES = {"stories": STORIES, "minilm": MINILM, "bytes": BYTES}
+# spaces of their own: before a digit, a dash, an emoji, and where spaces repeat
+SPACES = {"stories": ["▁"] * 6, "minilm": [], "bytes": ["Ġ"] * 11}
 EVERY = pytest.mark.parametrize("name", PIECES)
 
 
@@ -163,10 +98,10 @@ def spans_of(words: list[str], text: str) -> list[Span]:
 def test_words_find_their_pieces(name, tokenizer):
     pieces = tokenizer.pieces(TEXT)
     owners = align(pieces.spans, spans_of(WORDS, TEXT), TEXT)
-    found = {word: [] for word in (*WORDS, None)}
+    found = [[] for _ in (*WORDS, "spaces")]
     for id, owner in zip(pieces.ids, owners, strict=True):
-        found[None if owner == NO_WORD else WORDS[owner]].append(tokenizer.backend.id_to_token(id))
-    assert found == PIECES[name]
+        found[len(WORDS) if owner == NO_WORD else owner].append(tokenizer.backend.id_to_token(id))
+    assert found == [*(each.split() for each in PIECES[name].split("|")), SPACES[name]]
 
 
 @EVERY
@@ -211,18 +146,12 @@ def test_a_piece_of_several_words_belongs_to_the_first():
 )
 def test_special_tokens_around_a_text(name, tokenizer, prefix, suffix, unknown):
     assert (tokenizer.prefix, tokenizer.suffix, tokenizer.unknown_id) == (prefix, suffix, unknown)
+    named = [[tokenizer.backend.id_to_token(id) for id in ids] for ids in (prefix, suffix)]
+    assert tokenizer.policy == dict(zip(("before", "after"), named, strict=True))
     text = "BAC" if name == "sorter" else "abba"
     assert tokenizer.encode(text) == [*prefix, *tokenizer.pieces(text).ids, *suffix]
     assert tokenizer.encode(text) == tokenizer.backend.encode(text).ids
     assert {*prefix, *suffix} <= tokenizer.special_ids
-
-
-def test_texts_become_padded_rows_with_special_tokens(minilm):
-    tokenizer = Tokenizer(Backend.from_file(str(minilm / "tokenizer.json")))
-    batch = TokenBatch.from_texts(["he was", "he"], tokenizer)
-    he, was = tokenizer.id(" he"), tokenizer.id(" was")
-    assert batch.ids.tolist() == [[101, he, was, 102], [101, he, 102, 0]]
-    assert batch.lengths.tolist() == [4, 3]
 
 
 def test_a_tokenizer_never_cuts_or_pads(minilm):
@@ -239,45 +168,23 @@ def test_decoding_gives_the_text_back(name, tokenizer):
     assert tokenizer.decode(torch.tensor(tokenizer.encode(TEXT))) == TEXT
 
 
-@EVERY
-def test_labels_read_as_the_text(name, tokenizer):
-    text = "Tim was happy. She said no!"
-    labels = [tokenizer.label(id) for id in tokenizer.pieces(text).ids]
-    assert "".join(labels).lower().strip() == text.lower()
+LABELS = {
+    "stories": {"▁he": " he", "he": "he", "▁": " ", "<0x0A>": "\n", "<0xF0>": "<0xF0>", "<s>": "<s>"},
+    "minilm": {"he": " he", "##ily": "ily", "!": "!", "[CLS]": "[CLS]"},
+    "bytes": {"Ġhe": " he", "he": "he", "Ġ": " ", "ð": "ð", "<|end|>": "<|end|>"},
+    "names": {"b": "b", "<|start|>": "<|start|>"},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "token", "label"),
-    [
-        ("stories", "▁he", " he"),
-        ("stories", "he", "he"),
-        ("stories", "▁", " "),
-        ("stories", "<0x0A>", "\n"),
-        ("stories", "<0xF0>", "<0xF0>"),
-        ("stories", "<s>", "<s>"),
-        ("minilm", "he", " he"),
-        ("minilm", "##ily", "ily"),
-        ("minilm", "!", "!"),
-        ("minilm", "[CLS]", "[CLS]"),
-        ("bytes", "Ġhe", " he"),
-        ("bytes", "he", "he"),
-        ("bytes", "Ġ", " "),
-        ("bytes", "ð", "ð"),
-        ("bytes", "<|end|>", "<|end|>"),
-        ("names", "b", "b"),
-        ("names", "<|start|>", "<|start|>"),
-    ],
-)
-def test_a_label_shows_the_space_and_hides_the_signs(name, tokenizer, token, label):
-    assert tokenizer.label(tokenizer.backend.token_to_id(token)) == label
-
-
-def test_an_id_outside_the_vocabulary_has_a_label_too():
-    assert Tokenizer(byte_level()).label(99_999) == "<99999>"
+@pytest.mark.parametrize("name", LABELS)
+def test_a_label_shows_the_space_and_hides_the_signs(name, tokenizer):
+    ids = {token: tokenizer.backend.token_to_id(token) for token in LABELS[name]}
+    assert {token: tokenizer.label(id) for token, id in ids.items()} == LABELS[name]
 
 
 def test_a_character_in_parts_stands_at_the_first_of_them():
     tokenizer = Tokenizer(byte_level())
+    assert tokenizer.label(99_999) == "<99999>"  # outside the vocabulary
     ids = tokenizer.pieces("he grüßt 😀 he").ids
     labels = tokenizer.labels(ids)
     assert len(labels) == len(ids)
@@ -290,40 +197,30 @@ def test_a_character_in_parts_stands_at_the_first_of_them():
 
 
 @EVERY
-def test_whole_characters_have_the_labels_of_their_tokens(name, tokenizer):
-    ids = tokenizer.encode("Tim was happy. She said no!")
+def test_labels_read_as_the_text_and_of_whole_characters_are_those_of_their_tokens(name, tokenizer):
+    text = "Tim was happy. She said no!"
+    ids = tokenizer.pieces(text).ids
     assert tokenizer.labels(ids) == [tokenizer.label(id) for id in ids]
+    assert "".join(tokenizer.labels(ids)).lower().strip() == text.lower()
 
 
 # --- text that continues other text
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "tokens"),
-    [
-        ("stories", " he", ["▁he"]),
-        ("stories", " was", ["▁was"]),
-        ("stories", " she", ["▁she"]),
-        ("stories", "he", ["he"]),
-        ("stories", " dog", ["▁do", "g"]),
-        ("stories", "'s", ["'", "s"]),
-        ("stories", ".", ["."]),
-        ("stories", "\n", ["<0x0A>"]),
-        ("minilm", " he", ["he"]),
-        ("minilm", "he", ["he"]),
-        ("minilm", "you", ["you"]),
-        ("minilm", " unhappily", ["un", "##ha", "##pp", "##ily"]),
-        ("minilm", "...", [".", ".", "."]),
-        ("bytes", " he", ["Ġhe"]),
-        ("bytes", "he", ["he"]),
-        ("bytes", "'s", ["'s"]),
-        ("bytes", ", he", [",", "Ġhe"]),
-        ("names", "ab", ["a", "b"]),
-        ("sorter", "BA", ["B", "A"]),
-    ],
-)
-def test_a_continuation_has_no_space_but_its_own(name, tokenizer, text, tokens):
-    assert [tokenizer.backend.id_to_token(id) for id in tokenizer.continuation(text)] == tokens
+CONTINUED = {
+    "stories": {" he": "▁he", " was": "▁was", " she": "▁she", "he": "he", " dog": "▁do g", "'s": "' s", ".": "."}
+    | {"\n": "<0x0A>"},
+    "minilm": {" he": "he", "he": "he", "you": "you", " unhappily": "un ##ha ##pp ##ily", "...": ". . ."},
+    "bytes": {" he": "Ġhe", "he": "he", "'s": "'s", ", he": ", Ġhe"},
+    "names": {"ab": "a b"},
+    "sorter": {"BA": "B A"},
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_continuation_has_no_space_but_its_own(name, tokenizer):
+    for text, tokens in CONTINUED[name].items():
+        assert [tokenizer.backend.id_to_token(id) for id in tokenizer.continuation(text)] == tokens.split(), text
 
 
 @EVERY
@@ -365,7 +262,8 @@ def test_a_pair_is_put_together_as_the_model_expects(minilm):
     batch = TokenBatch.from_texts([("he was", "she"), "he"], tokenizer)
     assert batch.ids.tolist() == [ids, [101, he, 102, 0, 0, 0]]
     assert batch.segments.tolist() == [segments, [0] * 6]
-    assert TokenBatch.from_texts(["he was", "she"], tokenizer).segments is None
+    plain = TokenBatch.from_texts(["he was", "he"], tokenizer)
+    assert (plain.ids.tolist(), plain.segments) == ([[101, he, was, 102], [101, he, 102, 0]], None)
 
 
 def test_a_start_token_that_no_template_adds_stands_before_a_pair_once():
@@ -406,22 +304,12 @@ def test_pairs_are_refused_where_they_are_not_told_apart_later(bert_model):
     batch = as_batch(bert_model, [("he", "she")], pairs=True)
     with pytest.raises(InputError, match="segments must lie in 0-1, got up to 2"):
         as_batch(bert_model, replace(batch, segments=batch.segments + 1), pairs=True)
+    assert batch.repeated(2).to(torch.device("cpu")).segments.tolist() == batch.segments.tolist() * 2
     decoder, ids = tiny_model("gpt2"), torch.tensor([[1, 2, 3]])
     assert as_batch(decoder, replace(TokenBatch.from_ids(ids), segments=ids % 2)).segments is None
 
 
-def test_a_batch_keeps_its_segments():
-    batch = replace(TokenBatch.from_rows([[1, 2, 3]]), segments=torch.tensor([[0, 0, 1]]))
-    assert batch.to(torch.device("cpu")).segments.tolist() == [[0, 0, 1]]
-    assert batch.repeated(2).segments.tolist() == [[0, 0, 1]] * 2
-
-
 # --- tokenizers of models
-
-
-@pytest.mark.parametrize(("name", "before", "after"), [("minilm", ["[CLS]"], ["[SEP]"]), ("sorter", [], [])])
-def test_what_stands_around_a_text_can_be_told(name, before, after, tokenizer):
-    assert tokenizer.policy == {"before": before, "after": after}
 
 
 def with_tokenizer(directory: Path, backend: Backend) -> Path:

@@ -17,8 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.model import Model
+from interp.patching.claims import Claim, ClaimedTexts, Read, checked
 from interp.patching.gradients.tape import bytes_a_prompt, passed
-from interp.patching.knockout import Claim, ClaimedTexts, Read, checked
+from interp.patching.hidden_keys import ChangedKeys
+from interp.patching.memory import fitting
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import PlainRun
@@ -71,9 +73,10 @@ def estimated_knock_out(
     config, base = model.config.stacks[texts.patch_site.stack], PlainRun.of(model, *texts.inputs)
     found = base.resid[0].new_zeros(len(claims), config.n_layers, config.n_heads)
     sizes, said = torch.zeros_like(found), base.resid[0].new_zeros(len(claims))
+    most = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
         read, values, gradients = _differentiated(texts, claims, lot, output)
-        for some in _some(texts, claims, [*read]):
+        for some in fitting(read, lambda at: len(claims[at].queries), most, lambda at: claims[at].prompt):
             mine, rows = [claims[at] for at in some], torch.tensor([read[at] for at in some], device=model.device)
             by_row, claim = _by_row(texts, base, mine, gradients, rows)
             for total, part in ((found, by_row), (sizes, by_row.abs())):
@@ -87,7 +90,7 @@ def _by_row(
     texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], gradients: Sequence[Tensor], read: Tensor
 ) -> tuple[Float[Tensor, "row layer head"], Int[Tensor, " row"]]:
     """Of claims on one text, and which a row is of; `gradients` at z are layer by layer, `read` says which is whose."""
-    changed = texts.changed(base, claims[0].prompt, claims)
+    changed = ChangedKeys.of(texts, base, claims)
     by_row = [
         -einsum(
             changed.dz(layer),
@@ -173,17 +176,3 @@ def _read_by(claim: Claim) -> object:
     """What tells apart the read-outs of one text."""
     read: Read | None = claim.read
     return tuple(claim.queries.tolist()) if read is None else id(read)
-
-
-def _some(texts: ClaimedTexts, claims: Sequence[Claim], own: Sequence[int]) -> Iterator[list[int]]:
-    """Claims on one text, as many as have their rows' attention weights made at a time."""
-    each = texts.model.config.stacks[texts.patch_site.stack].n_heads * texts.keys.ids.shape[1]
-    some, rows = [], 0
-    for at in own:
-        apart = bool(some) and claims[some[0]].prompt != claims[at].prompt
-        if some and (apart or (rows + len(claims[at].queries)) * each > _WEIGHTS):
-            yield some
-            some, rows = [], 0
-        some.append(at)
-        rows += len(claims[at].queries)
-    yield some

@@ -7,9 +7,7 @@ gradients averaged on the way from one prompt to the other it is EAP-IG (Hanna, 
 arXiv:2403.17806), which finds what a flat gradient at either end hides.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import torch
 from einops import einsum
@@ -18,76 +16,15 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.cell_tables import cell_rows, long_table
 from interp.patching.gradients.tape import BUDGET, Tape, embedded, prepare, record, some, split
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import last_stack, one_stack, site_name
-from interp.patching.results import Direction, checked_direction
-from interp.showing import DataFrame, Figure, Shown, drawn, signed, so_many
+from interp.patching.results import Cells, Direction, checked_direction
 from interp.transformer import Block, Transformer, with_parts
 
 Writes = Float[Tensor, "sender prompt position d_model"]
 Reads = Float[Tensor, "receiver prompt position d_model"]
-
-
-class Edge(NamedTuple):
-    """One connection and its score, the mean over prompts in the metric's unit."""
-
-    sender: str
-    receiver: str
-    score: float
-
-
-@dataclass(frozen=True, repr=False)
-class Edges(Shown):
-    """Scores of all edges, in the metric's unit: how far it is predicted to move when the edge carries the other write.
-
-    Senders are `embed`, heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); receivers are heads' queries, keys and
-    values (`1.4.q`; `k` and `v` per key/value head), feed-forwards and `logits`. Where a sender does not come before a
-    receiver there is no edge, and the score is NaN.
-    """
-
-    metric: str
-    direction: Direction
-    senders: tuple[str, ...]
-    receivers: tuple[str, ...]
-    scores: Float[Tensor, "sender receiver prompt"]
-
-    def top(self, k: int) -> list[Edge]:
-        """The `k` edges whose mean score over prompts is largest in absolute value, largest first; all, if fewer."""
-        means = self.scores.mean(-1)
-        size = means.abs().nan_to_num(-1).flatten()
-        order = size.argsort(descending=True, stable=True)[: min(k, int((size >= 0).sum()))]
-        places = [divmod(place, len(self.receivers)) for place in order.tolist()]
-        return [Edge(self.senders[a], self.receivers[b], float(means[a, b])) for a, b in places]
-
-    def table(self, *, seed: int = 0) -> DataFrame:
-        """One row an edge: `sender, receiver, direction, metric`, then `effect` (its score) with interval, p and q.
-
-        Args:
-            seed: of the intervals' resampling.
-        """
-        rows = cell_rows(("sender", "receiver"), self.scores, self.scores.new_zeros(self.scores.shape[-1]), seed=seed)
-        rows["sender"] = [self.senders[at] for at in rows["sender"].tolist()]
-        rows["receiver"] = [self.receivers[at] for at in rows["receiver"].tolist()]
-        rows = rows.assign(direction=self.direction, metric=self.metric)
-        return long_table({}, [rows], ("sender", "receiver"))
-
-    def figure(self, **how: Any) -> Figure:
-        """The edges with the largest scores, with their intervals.
-
-        Args:
-            how: of `analyses.figures.top_cells`: `top`, `title`, `width`, `font_size`, `ax`, ...
-        """
-        return drawn("top_cells", self.table(), self.metric, **how)
-
-    def facts(self) -> tuple[str, Mapping[str, str]]:
-        """The edges with the largest scores."""
-        count = int((~self.scores[..., 0].isnan()).sum())
-        facts = {f"{each.sender} -> {each.receiver}": signed(each.score) for each in self.top(5)}
-        title = f"Scores of {so_many(count, 'edge')}, {self.direction}: {self.metric}"
-        return f"{title}, over {so_many(self.scores.shape[-1], 'prompt')}", facts
 
 
 def edge_attribution(
@@ -98,7 +35,7 @@ def edge_attribution(
     *,
     steps: int = 5,
     budget: int = BUDGET,
-) -> Edges:
+) -> Cells:
     """Score every edge: (the other prompt's write - own) . the metric's gradient at the receiver's own input.
 
     Args:
@@ -111,8 +48,12 @@ def edge_attribution(
         budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
 
     Returns:
-        Edges: scores `sender receiver prompt`. The sign is that of the metric's change from the own prompt's value, in
-        both directions: under `noise` an edge that the clean answer needs is negative.
+        Cells: scores on the axes `sender`, `receiver`: how far the metric is predicted to move when the edge carries
+            the other write. The sign is that of the metric's change from the own prompt's value, in both directions:
+            under `noise` an edge that the clean answer needs is negative. `labels` has the names. Senders are `embed`,
+            heads (`0.3`: layer, head) and feed-forwards (`mlp.2`); receivers are heads' queries, keys and values
+            (`1.4.q`; `k` and `v` per key/value head), feed-forwards and `logits`. Where a sender does not come before
+            a receiver there is no edge, and the score is NaN.
 
     Raises:
         InputError: norms after the layers, fewer than one step, no output layer, a metric without a gradient or
@@ -139,7 +80,9 @@ def edge_attribution(
                 exists[:before, after] = True
                 scores[:before, after, prompts] += _dot(change[:before], reads) / steps
     scores = scores.masked_fill(~exists[..., None], torch.nan)
-    return Edges(readouts[0].name, direction, tuple(senders), tuple(receivers), scores)
+    names_by_axis = {"sender": tuple(senders), "receiver": tuple(receivers)}
+    values = {readouts[0].name: scores}
+    return Cells("", direction, ("sender", "receiver"), values, labels=names_by_axis, kind="edges")
 
 
 def _check(model: Transformer, steps: int) -> None:

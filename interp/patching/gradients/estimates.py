@@ -17,74 +17,74 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.model import Model
-from interp.patching.cell_tables import cell_rows, long_table
+from interp.patching.cell_tables import ESTIMATED
 from interp.patching.gradients.qk_fix import qk_fixed
-from interp.patching.gradients.site_estimates import SiteEstimates
 from interp.patching.gradients.tape import BUDGET, Tape, prepare, record, some, split
 from interp.patching.metrics import Metric, Readout, with_answers
-from interp.patching.named_positions import by_name, check_names, labels_of, names_of
+from interp.patching.named_positions import cells_of, check_names
 from interp.patching.pairs import Inputs, Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, site_name
-from interp.patching.results import Direction, Drawing, Sweep, checked_direction, chosen, drawn_cells, largest_said
-from interp.patching.sweeps import blank_beyond, check_reach
+from interp.patching.results import Cells, Direction, checked_direction
+from interp.patching.sweeps import check_reach
 from interp.places import sites as sites_of
 from interp.showing import DataFrame, Figure, Shown, so_many
 from interp.sight import Sight, Source
+from interp.statistics import benjamini_hochberg
 from interp.transformer import Transformer, with_parts
 
 Sites = Mapping[str, Sequence[str]]
+_WHERE = ("stack", "attention", "site", "layer", "head", "neuron", "expert", "position", "query", "key")
 
 
-@dataclass(frozen=True, repr=False)
-class Magnitudes(Shown):
-    """How large the effect of each cell may be, without its sign: one value a cell and prompt, in the metric's unit.
+class SiteEstimates(dict[str, Cells], Shown):
+    """Estimates by site, `found["z"]` or `found.items()`: each `Cells`, in one table together."""
 
-    A mean of absolute values has no direction: it ranks cells for a closer look and is no share of anything. Cells lie
-    on `axes`; positions beyond a prompt's text are NaN.
-    """
-
-    site: str
-    direction: Direction
-    axes: tuple[str, ...]
-    values: dict[str, Float[Tensor, "*cells prompt"]]
-    stack: str = "decoder"
-    attention: str = "self"
-    positions: tuple[str, ...] = ()
-
-    def mean(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
-        """The mean over prompts, of the first metric by default: the contribution c of Kramár 2024, equation 11."""
-        return self.values[chosen(self.values, metric, "these magnitudes have")].nanmean(-1)
+    __repr__ = Shown.__repr__
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a cell and metric: `effect`, the mean magnitude, with its interval over prompts.
-
-        Columns are those of `Sweep.table`. Magnitudes are never negative, so that no p says anything of 0: `p`, `q` and
-        shares are missing.
+        """The rows of all sites' tables, each axis that a site lacks missing; `q` is over all of them.
 
         Args:
             seed: of the intervals' resampling.
         """
-        rows = []
-        for name, values in self.values.items():
-            found = cell_rows(self.axes, values, values.new_zeros(values.shape[-1]), seed=seed)
-            rows.append(found.assign(p=torch.nan, direction=self.direction, metric=name))
-        where = {"stack": self.stack, "attention": self.attention, "site": self.site}
-        return long_table(where, rows, self.axes, self.positions)
+        import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
-    def figure(self, metric: str | None = None, kind: Drawing = "map", **how: Any) -> Figure:
-        """A map of the magnitudes, or the largest; arguments as in `Sweep.figure`."""
-        name = chosen(self.values, metric, "these magnitudes have")
-        return drawn_cells(self.table(), name, kind, self.axes, **how)
+        tables = [cells.table(seed=seed) for cells in self.values()]
+        table = pd.concat(tables, ignore_index=True)
+        table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+        for axis in {*_WHERE} & {*table.columns}:
+            if pd.api.types.is_float_dtype(table[axis]):  # some site lacks it
+                table[axis] = table[axis].astype("Int64")
+        first = [axis for axis in _WHERE if axis in table]
+        numbers = [name for name in ESTIMATED if name in table]
+        own = [name for name in table if name not in {*first, *numbers}]
+        return table.loc[:, [*first, *own, *numbers]]
+
+    def figure(self, site: str | None = None, **how: Any) -> Figure:
+        """The figure of one site, by default of the first.
+
+        Args:
+            site: which.
+            how: of `Cells.figure`: `metric`, `kind`, `title`, `width`, `font_size`, `ax`, ...
+
+        Raises:
+            InputError: there is no such site, metric or kind.
+        """
+        if site is not None and site not in self:
+            raise InputError(f"these estimates have no site {site!r}: expected {' or '.join(self)}")
+        return self[next(iter(self)) if site is None else site].figure(**how)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """The largest magnitudes by each metric."""
+        """The largest estimates of each site and metric."""
+        first = next(iter(self.values()))
         facts = {
-            f"largest for {name}": largest_said(self.axes, each, self.positions) for name, each in self.values.items()
+            f"largest of {site} on {metric}": cells.largest(metric)
+            for site, cells in self.items()
+            for metric in cells.values
         }
-        sizes = next(iter(self.values.values())).shape
-        cells = " x ".join(so_many(size, axis) for axis, size in zip(self.axes, sizes[:-1], strict=True))
-        title = f"Magnitudes of {self.stack} {self.site}, {self.direction}: {cells}"
-        return f"{title}, over {so_many(sizes[-1], 'prompt')}", facts
+        kind = "Estimated magnitudes" if first.kind == "magnitudes" else "Estimated effects"
+        prompts = next(iter(first.values.values())).shape[-1]
+        return f"{kind}, {first.direction}: {so_many(len(self), 'site')}, over {so_many(prompts, 'prompt')}", facts
 
 
 def attribution_patching(
@@ -98,7 +98,7 @@ def attribution_patching(
     attention: Attending = "self",
     qk_fix: bool = False,
     budget: int = BUDGET,
-) -> SiteEstimates[Sweep]:
+) -> SiteEstimates:
     """Estimate what `sweep` measures, for several sites from one backward pass a metric.
 
     attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head"), "resid_pre": ("layer", "position")})
@@ -117,7 +117,7 @@ def attribution_patching(
         budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
 
     Returns:
-        SiteEstimates: by site a `Sweep`, its values the unpatched prompt's value plus the estimate, so that all that is
+        SiteEstimates: by site `Cells`, its values the unpatched prompt's value plus the estimate, so that all that is
         made of an exact sweep can be made of it; and of all of them a table.
 
     Raises:
@@ -128,12 +128,10 @@ def attribution_patching(
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=qk_fix)
     estimates, own, other = plan.totals(budget)
     clean, corrupt = (other, own) if direction == "denoise" else (own, other)
-    found = SiteEstimates[Sweep]()
+    found = SiteEstimates()
     for site, tables in estimates.items():
-        patch_site, by = plan.patch_sites[site], plan.by[site]
-        values = {name: by_name(own[name] + value, by, pairs) for name, value in tables.items()}
-        where = patch_site.stack, patch_site.attention, names_of(pairs, by), labels_of(model, pairs, patch_site, by)
-        found[site] = Sweep(site, direction, by, values, clean, corrupt, *where)
+        values = {name: own[name] + value for name, value in tables.items()}
+        found[site] = cells_of(model, pairs, plan.patch_sites[site], plan.by[site], direction, values, clean, corrupt)
     return found
 
 
@@ -147,7 +145,7 @@ def atp_star(
     stack: StackName | None = None,
     attention: Attending = "self",
     budget: int = BUDGET,
-) -> SiteEstimates[Magnitudes]:
+) -> SiteEstimates:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
 
     For each layer in turn, of all stacks, one backward pass lets no gradient through what the layer adds to the stream,
@@ -158,7 +156,8 @@ def atp_star(
     Arguments are those of `attribution_patching`.
 
     Returns:
-        SiteEstimates: by site its `Magnitudes`, values `*cells prompt`, never negative.
+        SiteEstimates: by site `Cells` of magnitudes, never negative: a mean of absolute values has no direction. It
+            ranks cells for a closer look and is no share of anything.
 
     Raises:
         InputError: as `attribution_patching`, or a model of one layer, of which none can be dropped.
@@ -170,12 +169,12 @@ def atp_star(
         raise InputError("GradDrop leaves out one layer at a time: expected a model of at least 2 layers, got 1")
     plan = _Plan.of(model, pairs, metrics, sites, direction, (stack, attention), qk_fix=True)
     totals, *_ = plan.totals(budget, layers)
-    found = SiteEstimates[Magnitudes]()
+    found = SiteEstimates()
     for site, tables in totals.items():
         passes = n_layers if site.startswith("resid") else n_layers - 1
-        values = {name: by_name(total / passes, plan.by[site], pairs) for name, total in tables.items()}
-        where = plan.patch_sites[site].stack, plan.patch_sites[site].attention, names_of(pairs, plan.by[site])
-        found[site] = Magnitudes(site, direction, plan.by[site], values, *where)
+        values = {name: total / passes for name, total in tables.items()}
+        place = plan.patch_sites[site], plan.by[site]
+        found[site] = cells_of(model, pairs, *place, direction, values, {}, {}, kind="magnitudes")
     return found
 
 
@@ -245,8 +244,6 @@ class _Plan:
                 for name in (each.name for each in self.readouts):
                     for site, estimate in self._estimates(tape, source, name).items():
                         found[site][name][..., prompts] += estimate if drop is None else estimate.abs()
-        for site, tables in found.items():
-            blank_beyond(tables, self.by[site], self.pairs, self.patch_sites[site])
         return found, own, other
 
     def _names(self) -> list[str]:

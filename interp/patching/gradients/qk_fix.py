@@ -49,7 +49,7 @@ def qk_fixed(
         scores = _scores(attn, patched["q"], patched["k"], sight)
         if site == "k" and alone:
             return _one_key_patched(own, scores, gradient).sum(-2)
-        return ((scores.softmax(-1) - own.softmax(-1)) * gradient).sum(-1)
+        return ((attn.pattern(scores) - attn.pattern(own)) * gradient).sum(-1)
 
     if attn.config.qk_norm == "all" and by_head:
         together = []
@@ -78,14 +78,14 @@ def _one_key_patched(scores: Rows, patched: Rows, gradient: Rows) -> Rows:
     renormalised pattern, that sum is (p' - p)(gradient - h): no pattern has to be made anew for each key. The other
     keys' share is 1 - p, but for the row's largest it is summed without it: 1 - p would lose it to rounding.
     """
-    pattern = scores.softmax(-1)
+    pattern = Attention.pattern(scores)
     top = torch.zeros_like(pattern, dtype=torch.bool).scatter_(-1, scores.argmax(-1, keepdim=True), True)
     below = scores.masked_fill(top, -torch.inf)
     weighted = (pattern * gradient).sum(-1, keepdim=True)
     share = torch.where(top, 0, pattern)  # at most a half
     others = (weighted - share * gradient) / (1 - share)
     # a row of one key has no others: its share stays 1, whatever its score
-    others = torch.where(top, (below.softmax(-1).nan_to_num() * gradient).sum(-1, keepdim=True), others)
+    others = torch.where(top, (Attention.pattern(below).nan_to_num() * gradient).sum(-1, keepdim=True), others)
     rest = torch.where(top, below.logsumexp(-1, keepdim=True), scores.logsumexp(-1, keepdim=True) + torch.log1p(-share))
     moved = ((patched - rest).sigmoid() - pattern) * (gradient - others)
     return moved.masked_fill(patched == scores, 0)  # without rounding's dust

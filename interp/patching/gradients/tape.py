@@ -13,7 +13,8 @@ from torch import Tensor
 
 from interp.errors import InputError
 from interp.patching.metrics import Metric, Readout, prepared
-from interp.patching.pairs import Inputs, Pairs, some_prompts
+from interp.patching.named_positions import ordered
+from interp.patching.pairs import Inputs, Pairs
 from interp.patching.results import Direction
 from interp.sight import Sight, Source
 from interp.tap import Edit, Tap
@@ -107,14 +108,13 @@ def prepare(
     model: Transformer, pairs: Pairs, metrics: Metric | Sequence[Metric], direction: Direction
 ) -> tuple[list[Readout], Inputs, Inputs]:
     """The metrics made ready, the prompts that are changed, and those that the change comes from."""
-    base, source = pairs.inputs[::-1] if direction == "denoise" else pairs.inputs
-    return prepared(model, pairs, metrics), base, source
+    return prepared(model, pairs, metrics), *ordered(pairs, direction)
 
 
 def some(inputs: Inputs, prompts: Tensor) -> Inputs:
     """Some of the prompts."""
     batch, target = inputs
-    return some_prompts(batch, prompts), target and some_prompts(target, prompts)
+    return batch.rows(prompts), target and target.rows(prompts)
 
 
 def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows: bool = False) -> Sequence[Tensor]:

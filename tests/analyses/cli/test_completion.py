@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from commands import command
 
-from analyses.cli import app as cli
 from models import recipes
 
 SHIPPED = {path.stem for path in Path(recipes.__file__).parent.glob("*.toml")}
@@ -14,6 +14,7 @@ SHIPPED = {path.stem for path in Path(recipes.__file__).parent.glob("*.toml")}
     ("line", "expected"),
     [
         ("interp rep", {"report"}),
+        ("interp insp", {"inspect"}),
         ("interp report --mo", {"--model"}),
         ("interp report --model d", {"default", "drafts"}),
         ("interp compare default m", {"minilm", "mine"}),
@@ -30,6 +31,4 @@ def test_the_last_word_is_completed(line, expected, monkeypatch, capfd, tmp_path
     given = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        cli.main([])
-    assert {*capfd.readouterr().out.split()} == expected
+    assert {*command(capfd).out.split()} == expected

@@ -47,7 +47,8 @@ def test_a_head_has_its_facts_and_rows_in_80_columns(position, capsys):
     assert all(len(line) <= inspection.COLUMNS for line in said.splitlines())
     facts, attention = said.split("Attention: the largest gains")
     assert "Looks there; an effect is not established" in facts
-    assert "gain +0.800 over uniform (+0.700 to +0.850); on the whole text 0.900," in facts
+    assert "- L1.H2 looks at the token before with 90% of its attention; uniform attention" in facts
+    assert "gain over uniform attention 0.800 (0.700 to 0.850); " in facts
     assert attention.splitlines()[2].split() == ["previous-token", "0.900", "0.100", "+0.800", "0.001"]
     quiet = typed(capsys, "inspect", str(position), "l0h0")[1]
     assert "Nothing that was asked of this head holds." in quiet

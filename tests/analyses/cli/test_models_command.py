@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import command
 from safetensors.torch import save_file
 from tiny import model
 
-from analyses.cli import app as cli
 from analyses.cli import models_listing as page
 from interp import Transformer
 from interp.errors import InputWarning
@@ -18,12 +18,8 @@ from models import load, save
 from models.catalogue import Found, Parts
 from models.families import FAMILIES
 
-
-def said(capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["models", *arguments])
-    assert not ended.value.code
-    return capsys.readouterr().out
+GROUPED = "causal, grouped queries"
+WINDOWED = f"{GROUPED}, some windows, score cap"
 
 
 @pytest.fixture
@@ -58,23 +54,20 @@ def test_every_family_says_what_it_is_made_of():
     ("family", "parts"),
     [
         ("gpt2", Parts("decoder", "causal", "learned", "LayerNorm before", "gelu_tanh")),
-        ("llama", Parts("decoder", "causal, grouped queries", "rotary", "RMSNorm before", "silu gated")),
+        ("llama", Parts("decoder", GROUPED, "rotary", "RMSNorm before", "silu gated")),
         ("bert", Parts("encoder", "both ways", "learned", "LayerNorm after the sum", "gelu")),
         ("bloom", Parts("decoder", "causal", "slopes (ALiBi)", "LayerNorm before", "gelu_tanh")),
         (
             "gemma2",
             Parts(
                 "decoder",
-                "causal, grouped queries, some windows, score cap",
+                f"{GROUPED}, some windows, score cap",
                 "rotary",
                 "RMSNorm before and after",
                 "gelu_tanh gated",
             ),
         ),
-        (
-            "t5",
-            Parts("encoder-decoder", "both ways; causal, cross", "distance buckets", "RMSNorm before", "relu"),
-        ),
+        ("t5", Parts("encoder-decoder", "both ways; causal, cross", "distance buckets", "RMSNorm before", "relu")),
     ],
 )
 def test_parts_are_those_of_the_papers(family, parts):
@@ -113,8 +106,7 @@ def test_links_in_a_circle_are_left_out_and_said(cache):
     circle = snapshot(cache, "models--somebody--circle", "only") / "config.json"
     circle.symlink_to(circle.name)
     with pytest.warns(InputWarning, match="left out of the hub's cache.*somebody--circle"):
-        found = listing.cached(cache)
-    assert [*found] == ["another/pickled", "somebody/tiny"]
+        assert [*listing.cached(cache)] == ["another/pickled", "somebody/tiny"]
 
 
 def test_cached_models_have_sizes_or_say_why_they_cannot_be_loaded(cache):
@@ -141,7 +133,8 @@ def test_directories_that_are_no_models(tmp_path):
 def test_the_command_prints_all_of_it(cache, monkeypatch, capsys):
     directories = listing.cached(cache)
     monkeypatch.setattr(listing, "cached", lambda: directories)
-    out = said(capsys)
+    code, out, _ = command(capsys, "models")
+    assert code == 0
     lines = out.splitlines()
     at = {line.split()[0]: number for number, line in enumerate(lines) if line[:3].strip()}
     for name in FAMILIES:
@@ -164,6 +157,8 @@ def test_no_line_is_longer_than_a_terminal_is_wide():
     lines = "\n".join(page.lines(found)).splitlines()
     assert max(map(len, lines)) <= 80
     assert "  somebody/a-model-with-a-rather-long-name" in lines
+    unread = Found("a/b", "", "why", 0, 2_500_000, None)
+    assert [*page._models([unread])] == ["  a/b (2.5 MB on disk) cannot be loaded: why"]
 
 
 @pytest.mark.parametrize(
@@ -172,15 +167,6 @@ def test_no_line_is_longer_than_a_terminal_is_wide():
 )
 def test_sizes_have_three_figures(number, expected):
     assert page._size(number) == expected
-
-
-def test_help_says_what_it_lists(capsys):
-    assert "Which models can be loaded" in said(capsys, "--help")
-
-
-def test_a_found_model_that_cannot_be_loaded_shows_its_size():
-    found = Found("a/b", "", "why", 0, 2_500_000, None)
-    assert [*page._models([found])] == ["  a/b (2.5 MB on disk) cannot be loaded: why"]
 
 
 def test_describing_a_model_reads_its_own_configuration():

@@ -10,11 +10,12 @@ from analyses.corpora import read
 from analyses.reading.samples import Sample
 from interp import AnnotatedText, Attributes, InputError
 from interp.patterns import group_of
+from tests.analyses.corpora.made_corpora import ENTITIES
 
 SharedFile = Callable[..., Path]
 COLUMNS = ("lemmas", "xpos", "feats", "misc")
 ROWS = (
-    "# global.Entity = GRP-etype-infstat-minspan-link-identity",
+    ENTITIES,
     "# newdoc id = tale",
     "# sent_id = tale-1",
     "1\tHe\the\tPRON\tPRP\tCase=Nom|Number=Sing\t4\tnsubj\t_\tEntity=(1-person-new-1-ana)",
@@ -61,33 +62,19 @@ def test_every_column_of_a_sentence_is_kept(file: Path):
     assert (second.lemmas, second.xpos, second.misc) == (("de", "roi"), ("P", "N"), (Attributes("Lang=fr"), {}))
 
 
-def test_a_document_joins_them(file: Path):
+def test_a_document_joins_them_and_an_excerpt_cuts_them_along_with_the_words(file: Path):
     sentences, (document,) = list(read(f"conllu:{file}")), read(file)
     for column in COLUMNS:
         assert getattr(document, column) == sum((getattr(each, column) for each in sentences), ())
     assert (document.sentence_starts, document.sentence_ids) == ((0, 4), ("tale-1", "tale-2"))
-
-
-def test_they_are_cut_along_with_the_words(file: Path):
-    (document,) = read(file)
-    part = document.excerpt(2, 5)
-    assert part.words == ("n't", "run", "du")
-    assert (part.lemmas, part.xpos) == (("not", "run", "de"), ("RB", "VB", "P"))
-    assert (part.feats or ())[0]["Polarity"] == "Neg"
-    assert (part.misc or ())[2]["Lang"] == "fr"
+    part, inside = document.excerpt(2, 5), document.excerpt(1, 3)
+    assert (part.words, part.lemmas, part.xpos) == (("n't", "run", "du"), ("not", "run", "de"), ("RB", "VB", "P"))
+    assert ((part.feats or ())[0]["Polarity"], (part.misc or ())[2]["Lang"]) == ("Neg", "fr")
     assert (part.sentence_starts, part.sentence_ids) == ((2,), ("tale-2",))
-    inside = document.excerpt(1, 3)
     assert (inside.lemmas, inside.sentence_starts, inside.sentence_ids) == (("do", "not"), (0,), ("tale-1",))
-
-
-def test_the_sample_of_a_label_cuts_them_too(file: Path):
-    corpus = read(file)
-    (cut,) = Sample(corpus, group_of("tale") % 2, documents=1, words=5)
-    assert (cut.words, cut.lemmas, cut.sentence_ids) == (
-        ("He", "did", "n't", "run"),
-        ("he", "do", "not", "run"),
-        ("tale-1",),
-    )
+    (cut,) = Sample(read(file), group_of("tale") % 2, documents=1, words=5)  # as the sample of a label does
+    assert (cut.words, cut.lemmas) == (("He", "did", "n't", "run"), ("he", "do", "not", "run"))
+    assert cut.sentence_ids == ("tale-1",)
 
 
 def test_other_formats_have_none(tmp_path: Path):
@@ -130,22 +117,15 @@ def same(text: AnnotatedText, rows: list[list[str]]) -> bool:
 
 
 @pytest.mark.slow
-def test_ewt_goes_there_and_back(shared_file: SharedFile):
-    path = shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu")
-    texts, sentences = list(read(path)), list(rows_of(path))
-    assert [text.sentence_ids for text in texts] == [(name,) for name, _ in sentences]
-    odd = [name for text, (name, rows) in zip(texts, sentences, strict=True) if not same(text, rows)]
-    assert odd == []
-    assert sum(each.get("Polarity") == "Neg" for text in texts for each in text.feats or ()) > 200
-
-
-@pytest.mark.slow
-def test_gum_goes_there_and_back(shared_file: SharedFile):
-    for path in sorted(shared_file("data", "gum").glob("GUM_court_*.conllu")):
-        (text,) = read(path)
+@pytest.mark.parametrize(("folder", "files"), [("ud-ewt", "en_ewt-ud-dev.conllu"), ("gum", "GUM_court_*.conllu")])
+def test_real_files_go_there_and_back(shared_file: SharedFile, folder: str, files: str):
+    for path in sorted(shared_file("data", folder).glob(files)):
         sentences = list(rows_of(path))
-        assert text.sentence_ids == tuple(name for name, _ in sentences)
-        assert same(text, [row for _, rows in sentences for row in rows])
+        corpus = list(read(f"conllu:{path}"))
+        assert [text.sentence_ids for text in corpus] == [(name,) for name, _ in sentences]
+        assert [name for text, (name, rows) in zip(corpus, sentences, strict=True) if not same(text, rows)] == []
+        for document in read(path) if folder == "gum" else ():
+            assert same(document, [row for _, rows in sentences for row in rows])
 
 
 # A corpus with something done to it.
@@ -200,18 +180,14 @@ def test_a_function_has_no_hash_and_needs_a_name(file: Path, name):
         corpus.map(upper, name=name)
 
 
-def test_mistakes_show_at_once(file: Path):
-    corpus = read(file)
-    with pytest.raises(InputError, match=r"tale.conllu, filter none: no text is left"):
-        corpus.filter(lambda text: not text.words, name="none")
-    with pytest.raises(InputError, match=r"head\(0\): expected at least one text"):
-        corpus.head(0)
-    with pytest.raises(InputError, match=r"map text: expected an AnnotatedText back, got str"):
-        corpus.map(lambda text: text.text, name="text")  # pyright: ignore[reportArgumentType]
-
-
-def test_a_file_that_is_called_conllu_is_told_which_line_is_not(tmp_path):
-    file = tmp_path / "bad.conllu"
-    file.write_text("1\tA\n")
-    with pytest.raises(InputError, match=r"bad\.conllu, line 1: expected 10 columns between tabs, got 2"):
-        read(str(file))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda corpus: corpus.filter(lambda text: not text.words, name="none"), "tale.conllu, filter none: no text"),
+        (lambda corpus: corpus.head(0), r"head\(0\): expected at least one text"),
+        (lambda corpus: corpus.map(lambda text: text.text, name="text"), "map text: expected an AnnotatedText back"),
+    ],
+)
+def test_mistakes_show_at_once(file: Path, change, message):
+    with pytest.raises(InputError, match=message):
+        change(read(file))

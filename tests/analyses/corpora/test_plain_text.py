@@ -47,10 +47,6 @@ def test_plain_text_is_read_only_where_it_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'begins "The old lady": .*; text:PATH reads plain text') as found:
         read(path)
     assert "lines:PATH or" not in str(found.value)
-    with pytest.raises(InputError, match='no file or directory "nowhere": name an existing one after text:'):
-        read("text:nowhere")
-    with pytest.raises(InputError, match='no file or directory "": name an existing one after lines:'):
-        read("lines:")  # and not the working directory
     with pytest.raises(InputError, match="is empty: expected plain text in paragraphs with at least one text"):
         read(f"text:{write(tmp_path / 'b.txt', ' ')}")
 

@@ -10,8 +10,8 @@ from analyses.asked_words import questions
 from analyses.behaviours import OURS
 from analyses.head_names import Place
 from analyses.headlines.example_sentences import example_sentences
-from analyses.headlines.facts import Fact, Size
-from analyses.plain_words import Words, asked
+from analyses.headlines.facts import Fact, Size, vocabulary
+from analyses.plain_words import Label, Words, asked
 from analyses.reading.windows import Batch, Reading
 from interp import AnnotatedText, Mention
 from models import planted
@@ -109,8 +109,7 @@ def test_what_followed_a_copy_is_in_random_repeats_the_place_that_induction_is_m
     ],
 )
 def test_it_is_said_of_which_words_examples_are(label, measure, words, whose):
-    told = asked(label, measure or label)
-    assert (told.words, told.whose) == (words, whose)
+    assert asked(label, measure or label, vocabulary(OURS)) == (words, whose)
 
 
 # Planted heads.
@@ -118,9 +117,8 @@ def test_it_is_said_of_which_words_examples_are(label, measure, words, whose):
 
 def fact(label: str, *measures: str) -> Fact:
     size = Size("gain", 0.5, 0.4, 0.6, "share")
-    return Fact(
-        Words(label, label), "x", "looks there", label, (size,), 0.001, 0.4, 2, (), measures=measures or (label,)
-    )
+    words = Words(label, label)
+    return Fact(words, "x", "looks there", Label.parse(label), (size,), 0.001, 0.4, (), measures=measures or (label,))
 
 
 @pytest.fixture(scope="module")

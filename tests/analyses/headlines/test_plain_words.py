@@ -2,7 +2,10 @@ import pytest
 
 from analyses import plain_words
 from analyses.behaviours import OURS
+from analyses.headlines.facts import vocabulary
+from analyses.measures import Measure
 from analyses.part_of_speech import TAG_PAIRS, UNIVERSAL_TAGS
+from analyses.plain_words import Label
 from analyses.rivals.antecedents import PREDICTING_RIVALS
 from analyses.rivals.antecedents import RIVALS as OF_ANTECEDENTS
 from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
@@ -27,19 +30,20 @@ from analyses.rivals.relations import NEAREST, OFFSETS, RELATIONS
         ("antecedent", "antecedent", "goes from a pronoun to what it stands for"),
     ],
 )
-def test_labels_have_words(label, short, said):
-    assert plain_words.label(label) == plain_words.Words(short, said)
+def test_labels_have_words_and_are_strings_again(label, short, said):
+    assert plain_words.worded(label, vocabulary(OURS))[:2] == (short, said)
+    assert str(Label.parse(label)) == label
 
 
 def test_a_measure_of_ones_own_is_told_by_its_title():
-    assert plain_words.label("mine", "from a verb to its negation").short == "from a verb to its negation"
+    assert Measure("mine", "from a verb to its negation").words.short == "from a verb to its negation"
 
 
 def test_every_label_that_a_head_can_have_is_in_words():
     called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
     rules = [f"rule:{rule.name}" for rule in (*NEAREST, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
     for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
-        said = plain_words.label(label).said
+        said = plain_words.worded(label, vocabulary(OURS)).said
         assert "->" not in said
         assert "“" not in said, label
         assert not any(part.isupper() for part in said.split()), said

@@ -8,7 +8,9 @@ from analyses.causal_tests import no_effects
 from analyses.corpora import read
 from analyses.labels import judgement, label
 from analyses.labels.knockouts import least
-from benchmarks.labels import readers_one, shuffled_copy, sinks_one
+from benchmarks.labels import readers_one, sinks_one
+from interp.patterns.shuffled import shuffled_copy
+from models import load
 
 PARTS = ("", "_low", "_high", "_p")
 
@@ -60,7 +62,7 @@ def test_what_a_head_needs_without_looking_there_is_no_label():
 @pytest.mark.slow
 def test_heads_that_copy_whatever_they_look_at_have_no_label_by_effect():
     """Of the default with shuffled queries and keys 13 heads lose what their answer's token is hidden from."""
-    model = shuffled_copy("default", 0)
+    model = shuffled_copy(load("default"), 0)
     some = {"documents": 8, "words": 20, "effects": no_effects("any").table}
     found = label(model, {"position": read("tales:24:11")}, behaviours=["position"], **some)
     lost = found.evidence.loc[found.evidence["measure"] == "induction", "effect"]

@@ -173,26 +173,19 @@ class TestTagProbe:
         assert probe is not None
         window = window_of(model, tagged(50))
         read = probe.read(window, [2, 3])
-        probability = probe.output(
-            run(model, TokenBatch.from_rows([window.ids]), "encoder.resid_final")["encoder.resid_final"]
-        )
-        chosen = (
-            probability[0, [2, 3]].softmax(-1).double()[[0, 1], [probe.classes[window.text.tags[at]] for at in (1, 2)]]
-        )  # pyright: ignore[reportOptionalSubscript]
-        got = read.value(probability[:, read.positions])
+        site, tags = "encoder.resid_final", window.text.tags or ()
+        logits = probe.output(run(model, TokenBatch.from_rows([window.ids]), site)[site])
+        chosen = logits[0, [2, 3]].softmax(-1).double()[[0, 1], [probe.classes[tag] for tag in tags[1:3]]]
+        got = read.value(logits[:, read.positions])
         torch.testing.assert_close(got.double()[0], (chosen / (1 - chosen)).log().sum(), rtol=1e-3, atol=1e-3)
         assert (chosen > 0.8).all()
 
     def test_no_document_trains_the_probe_that_reads_it(self):
-        texts = [tagged(number) for number in range(20)]
-        found = knockouts.measure(reader_of_tags(), texts[:4], training=texts, behaviours=["position"])
-        counts = found.counts
+        texts, model = [tagged(number) for number in range(40)], reader_of_tags()
+        counts = knockouts.measure(model, texts[:4], training=texts[:20], behaviours=["position"]).counts
         assert counts["training texts left out: their document is measured"] == 4
         assert counts["texts that probes were trained on"] == 16
-
-    def test_without_training_texts_the_documents_are_split(self):
-        texts = [tagged(number) for number in range(40)]
-        counts = knockouts.measure(reader_of_tags(), iter(texts), behaviours=["position"]).counts
+        counts = knockouts.measure(model, iter(texts), behaviours=["position"]).counts  # which are split
         assert counts["texts"] + counts["texts that probes were trained on"] == 40
         assert min(counts["texts"], counts["texts that probes were trained on"]) > 5
 
@@ -279,17 +272,10 @@ class TestAntecedentProbe:
 class TestChoice:
     """Which way a model is read."""
 
-    @pytest.mark.parametrize(
-        ("model", "kinds"),
-        [
-            (lambda: Planted(["a"], [[planted.uniform]]).build(), {NextToken}),
-            (filler_of_masks, {MaskedWord}),
-        ],
-    )
-    def test_an_output_layer_is_read_by_itself(self, model, kinds):
-        found = readouts(model(), [*OURS.values()], [], Counter())
-        assert {*map(type, found.values())} == kinds
-        assert [*found] == [*OURS]
+    def test_an_output_layer_is_read_by_itself(self):
+        for model, kind in ((Planted(["a"], [[planted.uniform]]).build(), NextToken), (filler_of_masks(), MaskedWord)):
+            read_by = readouts(model, [*OURS.values()], [], Counter())
+            assert {name: type(readout) for name, readout in read_by.items()} == dict.fromkeys(OURS, kind)
 
     def test_else_probes_read_what_they_were_trained_for(self):
         both = [*map(tagged, range(30))]

@@ -3,14 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from analyses.labels import knockouts, label, screen, tally
-from analyses.labels.costs import CLAIM, CONTROLS, Costs
+from analyses.labels import hiding, knockouts, label, screen
+from analyses.labels.hiding import CLAIM, HIDDEN, Sums, effect_of, settled
 from analyses.labels.screen import Screen, Screened
 from models import planted
 from models.planted import Planted
-from tests.analyses.labels.test_knockouts import WORDS, annotated
+from tests.analyses.labels.test_knockouts import annotated, noisy
 from tests.analyses.labels.test_labels import WORDS as REPEATED
 from tests.analyses.labels.test_labels import repeating_texts
 
@@ -19,11 +18,8 @@ ARMS = ["exchange", "exchange_low", "exchange_p", "removal", "removal_high", "re
 
 
 def measured(chosen: Screen | None) -> knockouts.Knockouts:
-    model = Planted(
-        [*dict.fromkeys(WORDS)], [[planted.noise(3.0, 1), planted.noise(3.0, 2)]] * 2, n_ctx=24, start="<s>"
-    ).build()
     texts = [annotated(f"document {number}") for number in range(6)]
-    return knockouts.measure(model.double(), texts, behaviours=["position"], screen=chosen)
+    return knockouts.measure(noisy().double(), texts, behaviours=["position"], screen=chosen)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +55,7 @@ def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
 
 def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 1)
-    monkeypatch.setattr(tally, "_PARTS", (100, 200))  # nothing stops early
+    monkeypatch.setattr(hiding, "_PARTS", (100, 200))  # nothing stops early
     least = float(exact["effect"].quantile(0.9))
     found = measured(Screen((), least, choosing=True))
     table, said = found.table, found.screened
@@ -93,16 +89,16 @@ def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_o
     """Columns: surely none; surely large; large, but not of all that are tested; near the least; of four groups."""
     rng = np.random.default_rng(0)
     mean, noise, groups = (0.0, 0.5, 0.06, 0.011, 0.0), (0.004, 0.1, 0.03, 0.004, 0.004), (10, 10, 10, 10, 4)
-    costs = Costs.empty((CLAIM, *CONTROLS), 1, 5)
+    costs = {kind: Sums(np.zeros((10, 1, 5)), np.zeros((10, 1, 5))) for kind in HIDDEN}
     for at, (own, off, n) in enumerate(zip(mean, noise, groups, strict=True)):
         lost = own + off * rng.standard_normal(n)
         lost += own - lost.mean()
-        costs[CLAIM].scores[:n, 0, at] = torch.from_numpy(3 * lost)
-        for kind in (CLAIM, *CONTROLS):
-            costs[kind].weights[:n, 0, at] = 3.0
-    np.testing.assert_allclose(costs.effect(), [mean], atol=1e-12)
-    assert costs.settled(0.01, 100_000).tolist() == [[True, True, False, False, False]]
-    assert costs.settled(0.01, 1).tolist() == [[True, True, True, False, False]]
+        costs[CLAIM].lost[:n, 0, at] = 3 * lost
+        for sums in costs.values():
+            sums.rows[:n, 0, at] = 3.0
+    np.testing.assert_allclose(effect_of(costs), [mean], atol=1e-12)
+    assert settled(costs, 0.01, 100_000).tolist() == [[True, True, False, False, False]]
+    assert settled(costs, 0.01, 1).tolist() == [[True, True, True, False, False]]
 
 
 def test_a_part_of_every_layer_and_of_what_is_sure_and_unsure_is_drawn():

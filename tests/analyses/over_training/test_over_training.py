@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import command, refusal
 from matplotlib.colors import to_hex
 from pages import outside_addresses, page_of
 from tokenizers import Tokenizer as Backend
@@ -17,7 +18,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from analyses import figures, report
-from analyses.cli import app as cli
 from analyses.figures.style import POSITION
 from analyses.figures.training_curves import _apart
 from analyses.over_training import measures, training_page
@@ -150,27 +150,25 @@ class TestALook:
 
 
 class TestAPhaseChange:
-    def test_it_is_where_the_curve_leaps(self):
-        steps = range(100, 4001, 100)
-        rise = phase_change(steps, [0.02 if step < 2300 else 0.8 for step in steps])
+    @pytest.mark.parametrize(
+        ("steps", "values", "expected"),
+        [
+            (range(100, 4001, 100), lambda step: 0.02 if step < 2300 else 0.8, (2200, 2300, 0.02, 0.8, 39)),
+            ([100, 200, 300, 400, 500, 1000, 1500], lambda step: 0.5 * (step > 200) + 0.1 * (step > 500), (200, 300)),
+        ],
+        ids=["even looks", "looks apart unevenly"],
+    )
+    def test_it_is_where_the_curve_leaps(self, steps, values, expected):
+        rise = phase_change(steps, [*map(values, steps)])
         assert rise is not None
-        assert (rise.start, rise.end) == (2200, 2300)
-        assert (rise.low, rise.high) == (0.02, 0.8)
-        assert rise.times == pytest.approx(39)
+        assert astuple(rise)[: len(expected)] == pytest.approx(expected)
 
     def test_a_leap_between_looks_close_together_is_found_whole(self):
         steps = range(10, 4001, 10)
-        values = [float(np.clip((step - 2200) / 100, 0, 1)) for step in steps]
-        rise = phase_change(steps, values)
+        rise = phase_change(steps, [float(np.clip((step - 2200) / 100, 0, 1)) for step in steps])
         assert rise is not None
         assert 2200 <= rise.start < rise.end <= 2300
         assert rise.high - rise.low >= 0.9
-
-    def test_looks_may_be_apart_unevenly(self):
-        steps = [100, 200, 300, 400, 500, 1000, 1500, 2000, 2500]
-        rise = phase_change(steps, [0.0, 0.0, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.7])
-        assert rise is not None
-        assert (rise.start, rise.end) == (200, 300)
 
     @pytest.mark.parametrize(
         "values",
@@ -267,10 +265,9 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 class TestTheCommand:
     def test_it_measures_snapshots_and_leaves_the_run_as_it_was(self, steps, tmp_path, capsys):
         before, out = contents(steps), tmp_path / "out"
-        with pytest.raises(SystemExit) as end:
-            cli.main(["report", "--over-training", str(steps), "--out", str(out)])
-        assert not end.value.code
-        said, wrote, *_ = capsys.readouterr().out.splitlines()
+        ended = command(capsys, "over-training", str(steps), "--out", str(out))
+        assert not ended.code
+        said, wrote, *_ = ended.out.splitlines()
         assert said.endswith("2 looks are too few to tell a phase change: expected at least 4.")
         assert wrote.startswith(f"wrote {out / 'report.html'}")
         assert contents(steps) == before
@@ -286,51 +283,38 @@ class TestTheCommand:
         assert len(table.query("measure == 'induction'")) == 2 * 6
         assert table.query("measure == 'loss'")["value"].tolist() == [8.0, 7.0]
 
+    def test_the_option_that_it_was_says_so_and_leaves_the_same(self, tmp_path, capsys):
+        for name in "ab":
+            run_of(tmp_path / name, FORMING)
+        runs, outs = [str(tmp_path / name) for name in "ab"], [str(tmp_path / name) for name in ("new", "old")]
+        new = command(capsys, "over-training", *runs, "--out", outs[0])
+        old = command(capsys, "report", "--over-training", runs[0], "--over-training", runs[1], "--out", outs[1])
+        assert old.err == f"interp: --over-training is deprecated: interp over-training {' '.join(runs)}\n"
+        assert (new.err, old.code) == ("", new.code)
+        tables = [pd.read_parquet(f"{out}/tables/forming.parquet") for out in outs]
+        pd.testing.assert_frame_equal(*tables)
+
     def test_the_page_is_whole_and_escapes_names(self, tmp_path):
         folders = [tmp_path / HOSTILE, tmp_path / "beside" / HOSTILE]
         for folder, height in zip(folders, (0.8, 0.02), strict=True):
-            run_of(
-                folder,
-                [{**line, "heads/induction/L1.H1": min(line["heads/induction/L1.H1"], height)} for line in FORMING],
-            )
-        out = report.over_training(folders, tmp_path / "out", load, command="typed")
+            key = "heads/induction/L1.H1"
+            run_of(folder, [{**line, key: min(line[key], height)} for line in FORMING])
+        run_of(tmp_path / "losses", [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}])
+        out = report.over_training([*folders, tmp_path / "losses"], tmp_path / "out", load, command="typed")
         page = page_of(out)
         assert not outside_addresses(page)
-        assert HOSTILE in page.text
-        assert f"{HOSTILE} (2)" in page.text
         assert HOSTILE not in (out / "report.html").read_text()
-        assert "Phase change between" in page.text
-        assert "No phase change" in page.text
-        assert {*pd.read_csv(out / "tables/forming.csv")["run"]} == {HOSTILE, f"{HOSTILE} (2)"}
-
-    def test_a_run_that_left_losses_alone_is_drawn_beside_one_that_left_more(self, tmp_path):
-        run_of(tmp_path / "a", [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}])
-        run_of(tmp_path / "b", FORMING)
-        out = report.over_training([tmp_path / "a", tmp_path / "b"], tmp_path / "out", load)
-        assert "not recorded, and there are no snapshots to measure" in page_of(out).text
-        assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == {"b"}
-
-    @pytest.mark.parametrize(
-        ("more", "says"),
-        [
-            (["--model", "minilm"], "leave out --model"),
-            (["--corpus", "stories", "--no-labels"], "leave out --corpus and --no-labels"),
-        ],
-    )
-    def test_options_of_one_model_are_refused_in_a_line(self, more, says, tmp_path, capsys):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["report", "--over-training", str(tmp_path), "--out", str(tmp_path / "out"), *more])
-        assert end.value.code == 2
-        error = capsys.readouterr().err
-        assert says in error
-        assert error.count("\n") == 1
+        losses = "not recorded, and there are no snapshots to measure"  # beside runs that left more
+        said = HOSTILE, f"{HOSTILE} (2)", "Phase change between", "No phase change", losses
+        assert [each for each in said if each not in page.text] == []
+        named = {HOSTILE, f"{HOSTILE} (2)"}
+        assert {*pd.read_csv(out / "tables/forming.csv")["run"]} == {*named, "losses"}
+        assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == named
 
     def test_an_empty_directory_is_refused_in_a_line_and_nothing_is_written(self, tmp_path, capsys):
         (tmp_path / "empty").mkdir()
-        with pytest.raises(SystemExit) as end:
-            cli.main(["report", "--over-training", str(tmp_path / "empty"), "--out", str(tmp_path / "out")])
-        assert end.value.code == 2
-        assert "is no training run" in capsys.readouterr().err
+        line = refusal(capsys, "over-training", str(tmp_path / "empty"), "--out", str(tmp_path / "out"))
+        assert "is no training run" in line
         assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
@@ -345,12 +329,16 @@ class TestTheFigure:
         figure = figures.forming(self.table(tmp_path), {"a": (2200, 2300), "b": None}, {"a": (1000,)})
         assert dict(matplotlib.rcParams) == before
         assert str(figure.get_suptitle()).endswith("?")
-        assert len(figure.axes) == 2 * len(["loss", "in-context", "copying", "induction"])
         left, right = figure.axes[::2], figure.axes[1::2]
         assert [ax.get_ylabel() for ax in left] == ["loss (nats)", "in-context\nscore (nats)", "copying", "induction"]
         for one, other in zip(left, right, strict=True):
-            assert one.get_ylim() == other.get_ylim()
-            assert one.get_xlim() == other.get_xlim()
+            assert (one.get_ylim(), one.get_xlim()) == (other.get_ylim(), other.get_xlim())
+        extents = [
+            [patch.get_extents().transformed(ax.transData.inverted()) for patch in ax.patches] for ax in figure.axes[:2]
+        ]
+        (band,), none = extents  # the phase change
+        assert (band.x0, band.x1) == pytest.approx((2200, 2300))
+        assert none == []
 
     def test_the_best_head_is_named_and_those_that_do_nothing_are_not(self, tmp_path):
         figure = figures.forming(self.table(tmp_path), {})
@@ -366,15 +354,6 @@ class TestTheFigure:
         ax = figure.axes[-1]
         assert len(ax.texts) == min(3, int(heads[table["run"] == "b"].sum()))
         assert all(text.xy[1] <= ax.get_ylim()[1] and text.get_annotation_clip() is False for text in ax.texts)
-
-    def test_the_band_is_the_phase_change(self, tmp_path):
-        figure = figures.forming(self.table(tmp_path), {"a": (2200, 2300), "b": None})
-        extents = [
-            [patch.get_extents().transformed(ax.transData.inverted()) for patch in ax.patches] for ax in figure.axes[:2]
-        ]
-        (band,), none = extents
-        assert (band.x0, band.x1) == pytest.approx((2200, 2300))
-        assert none == []
 
     def test_names_keep_their_distance_and_their_order(self):
         places = _apart([0.1, 0.11, 0.12, 0.5, 0.9, 0.91], 0.1)

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
+from commands import refusal
 
 from analyses import report, runs
 from analyses.behaviours import OURS
-from analyses.cli import app as cli
-from analyses.headlines.formation_curves import said
 from analyses.headlines.head_cards import overview
 from analyses.over_training.phase_changes import formed_at
 from analyses.over_training.training_runs import read_run
@@ -46,34 +45,24 @@ def curves(*values: float, baseline: float = 0.02) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(baseline=baseline)
 
 
-def row(*values: float, **more: float) -> dict:
-    (found,) = when_formed(curves(*values, **more)).to_dict("records")
-    return found
-
-
 class TestTheRule:
-    def test_it_had_formed_by_the_look_from_which_on_it_keeps_half(self):
-        found = row(0.02, 0.02, 0.6, 0.9)
-        assert (found["formed_at"], found["before"], found["step"]) == (300, 200, 400)
-        assert found["gain"] == pytest.approx(0.88)
-        assert said(found) == "formed by step 300 of 400, not yet at 200"
-
-    def test_half_of_it_once_is_no_beginning(self):
-        assert row(0.02, 0.9, 0.1, 0.5, 0.9)["formed_at"] == 400
-
-    def test_a_head_that_was_there_from_the_start_did_not_form(self):
-        found = row(0.8, 0.85, 0.9)
-        assert (found["formed_at"], pd.isna(found["before"])) == (100, True)
-        assert said(found) == "there from the first look on, step 100 of 300"
-
-    def test_what_stays_with_its_baseline_formed_never(self):
-        assert pd.isna(row(0.02, 0.3, 0.06)["formed_at"])
-        assert pd.isna(row(0.5, 0.6, 0.6, baseline=0.58)["formed_at"])  # a rule does as well
-        assert pd.isna(row(0.9, 0.9, 0.02)["formed_at"])  # and one that was lost is gone
-
-    def test_half_is_of_what_is_over_the_baseline(self):
-        assert row(0.5, 0.75, 0.9, baseline=0.5)["formed_at"] == 200
-        assert row(0.5, 0.7, 0.9, baseline=float("nan"))["formed_at"] == 100
+    @pytest.mark.parametrize(
+        ("values", "baseline", "formed", "before"),
+        [
+            ((0.02, 0.02, 0.6, 0.9), 0.02, 300, 200),  # the look from which on it keeps half
+            ((0.02, 0.9, 0.1, 0.5, 0.9), 0.02, 400, 300),  # half of it once is no beginning
+            ((0.8, 0.85, 0.9), 0.02, 100, None),  # one that was there from the start did not form
+            ((0.02, 0.3, 0.06), 0.02, None, None),  # what stays with its baseline formed never
+            ((0.5, 0.6, 0.6), 0.58, None, None),  # a rule does as well
+            ((0.9, 0.9, 0.02), 0.02, None, None),  # lost again
+            ((0.5, 0.75, 0.9), 0.5, 200, 100),  # half is of what is over the baseline
+            ((0.5, 0.7, 0.9), float("nan"), 100, None),
+        ],
+    )
+    def test_when_a_head_had_formed(self, values, baseline, formed, before):
+        (row,) = when_formed(curves(*values, baseline=baseline)).to_dict("records")
+        looks = [None if pd.isna(row[name]) else int(row[name]) for name in ("formed_at", "before")]
+        assert (looks, row["step"]) == ([formed, before], 100 * len(values))
 
     def test_one_look_tells_nothing(self):
         assert when_formed(curves(0.9)).empty
@@ -81,10 +70,12 @@ class TestTheRule:
 
 
 class TestTheCard:
-    def page(self, *values: float) -> Page:
-        tables = {**hand_made(), "forming": curves(*values), "when_formed": when_formed(curves(*values))}
-        line, first, _ = overview(tables, OURS)
+    def page_of(self, **tables: pd.DataFrame) -> Page:
+        line, first, _ = overview({**hand_made(), **tables}, OURS)
         return Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+
+    def page(self, *values: float) -> Page:
+        return self.page_of(forming=curves(*values), when_formed=when_formed(curves(*values)))
 
     def test_it_says_when_shows_the_curve_and_cites_the_row(self):
         page = self.page(0.02, 0.02, 0.62, 0.92)
@@ -100,9 +91,7 @@ class TestTheCard:
 
     def test_a_relation_that_a_run_followed_has_a_line_too(self):
         followed = curves(0.5, 0.5, 0.75, 0.9, baseline=0.5).assign(head=1, measure="relation:obj:dependent->head")
-        tables = {**hand_made(), "forming": followed, "when_formed": when_formed(followed)}
-        line, first, _ = overview(tables, OURS)
-        page = Page(render(line, [first], [Section("In short", ["Nothing more."])], {}))
+        page = self.page_of(forming=followed, when_formed=when_formed(followed))
         assert "Goes from an object to its verb: formed by step 300 of 400, not yet at 200." in page.text
 
     def test_what_it_has_lost_again_is_said(self):
@@ -112,8 +101,8 @@ class TestTheCard:
 
     def test_nothing_is_said_of_a_fact_that_no_run_follows_nor_where_none_is_known(self):
         assert "Formation" not in self.page(0.02, 0.02).text  # followed, and never formed
-        line, first, _ = overview(hand_made(), OURS)
-        assert "Formation" not in Page(render(line, [first], [Section("In short", ["None."])], {})).text
+        assert "there from the first look on, step 100 of 300" in self.page(0.8, 0.85, 0.9).text
+        assert "Formation" not in self.page_of().text
 
 
 class TestWhichRun:
@@ -185,9 +174,5 @@ class TestWhichRun:
     def test_what_is_no_run_is_refused_in_a_line(self, more, says, model, tmp_path, capsys, monkeypatch):
         monkeypatch.chdir(tmp_path)
         save(model, tmp_path / "m")
-        with pytest.raises(SystemExit) as end:
-            cli.main(["position", "--model", "m", "--out", "out", *more])
-        error = capsys.readouterr().err
-        assert (end.value.code, error.count("\n")) == (2, 1)
-        assert says in error
+        assert says in refusal(capsys, "position", "--model", "m", "--out", "out", *more)
         assert not (tmp_path / "out").exists()

@@ -118,7 +118,7 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, found, direction
         sign = 1 if direction == "denoise" else -1
         for sender, receiver, score in scored.top(10**6):
             assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
-        assert len(rows) == int((~scored.scores.isnan().any(-1)).sum())
+        assert len(rows) == int((~scored.effect().isnan().any(-1)).sum())
     heads = path_patch(model, pairs, logit_difference(), [Receiver("q", 1, 2)], direction=direction).effect().mean(-1)
     feeds = path_patch(
         model, pairs, logit_difference(), [Receiver("logits")], "mlp_out", ("layer",), direction=direction

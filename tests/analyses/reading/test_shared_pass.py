@@ -33,7 +33,7 @@ def test_attention_and_the_same_by_norm_add_up_as_in_two_readings():
         assert found.counts == expected.counts
         for ours, theirs in zip(found.scored, expected.scored, strict=True):
             torch.testing.assert_close(ours.totals.finish().scores, theirs.totals.finish().scores, rtol=0, atol=0)
-    assert (own.totals["kept"].scores - by_norm.totals["kept"].scores).abs().max() > 0.01
+    assert (own.sums.totals["kept"].scores - by_norm.sums.totals["kept"].scores).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
@@ -58,7 +58,7 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
     def sums() -> list[torch.Tensor]:
         own, by_norm = coreference.Collector(model), coreference.Collector(weighted)
         read(Reading(model, texts, weighted=weighted), [own], [by_norm])
-        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.readers for sink in SINKS]
+        return [reader.sums.totals[sink].scores for each in (own, by_norm) for reader in each.readers for sink in SINKS]
 
     with monkeypatch.context() as patched:
         patched.setattr(attended, "makes_rows", lambda *_: False)

@@ -53,94 +53,62 @@ def test_tables_and_figures_lie_where_the_design_says(tmp_path):
     with output.writing(tmp_path / "out") as new:
         new.table("heads", TABLE)
         new.figure("grid", drawing())
-        new.run({})
+        new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
+    facts = json.loads((tmp_path / "out/run.json").read_text())
+    assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
     found = {"tables/heads.csv", "tables/heads.parquet", "figures/grid.svg", "figures/grid.png", "run.json"}
     assert files(tmp_path / "out") == found
-    assert set(json.loads((tmp_path / "out/run.json").read_text())["files"]) == found
+    assert {*facts["files"]} == found
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out/tables/heads.parquet"), TABLE)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out/tables/heads.csv"), TABLE)
 
 
-def test_the_same_figure_gives_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        with output.writing(tmp_path / name) as new:
-            new.figure("grid", drawing())
-    for kind in ("svg", "png"):
-        assert (tmp_path / f"a/figures/grid.{kind}").read_bytes() == (tmp_path / f"b/figures/grid.{kind}").read_bytes()
-
-
-def test_run_json_says_null_for_what_is_undefined(tmp_path):
-    with output.writing(tmp_path / "out") as new:
-        new.run({"gain": float("nan"), "n": TABLE["layer"].iloc[1], "needs": frozenset({"tags"})})
-    facts = json.loads((tmp_path / "out/run.json").read_text())
-    assert (facts["gain"], facts["n"], facts["needs"]) == (None, 1, ["tags"])
-
-
 def test_a_later_run_replaces_its_own_files_and_keeps_those_of_others(tmp_path):
+    """Whatever its record says of files outside, and though it holds half a character."""
     out = tmp_path / "out"
     write(out, "report.html", "old/only.txt")
     (out / "notes.txt").write_text("mine")
     (out / "old/mine.txt").write_text("mine")
+    (tmp_path.parent / "precious.txt").write_text("mine")
+    facts = json.loads((out / "run.json").read_text()) | {"note": "\ud800"}
+    facts["files"] += ["../../precious.txt", str(tmp_path.parent / "precious.txt")]
+    (out / "run.json").write_text(json.dumps(facts))
     write(out, "report.html", "new.txt")
+    assert (tmp_path.parent / "precious.txt").exists()
     assert files(out) == {"report.html", "new.txt", "run.json", "notes.txt", "old/mine.txt"}
     assert os.listdir(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("name", ["report.html", "run.json"])
-def test_a_file_by_our_name_that_we_did_not_write_is_never_replaced(tmp_path, name):
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(InputError, match=name):
-        write(tmp_path, "report.html")
-    assert (tmp_path / name).read_text() == "mine"
-    assert files(tmp_path) == {name}
-
-
-def test_names_outside_the_directory_are_never_removed(tmp_path):
-    out = tmp_path / "out"
-    write(out, "a.txt")
-    (tmp_path / "precious.txt").write_text("mine")
-    facts = json.loads((out / "run.json").read_text())
-    facts["files"] += ["../precious.txt", str(tmp_path / "precious.txt")]
-    (out / "run.json").write_text(json.dumps(facts))
-    write(out, "b.txt")
-    assert (tmp_path / "precious.txt").exists()
-    assert files(out) == {"b.txt", "run.json"}
+@pytest.mark.parametrize("name", ["report.html", "run.json", "tables", "pipe", "out", "above"])
+def test_what_is_not_ours_is_refused_before_the_work_and_stays(tmp_path, name):
+    """A file by our name, one in place of a folder, and a pipe, which is not waited for."""
+    file = tmp_path / {"pipe": "run.json"}.get(name, name)
+    os.mkfifo(file) if name == "pipe" else file.write_text("mine")
+    out = {"out": file, "above": file / "under"}.get(name, tmp_path)
+    with pytest.raises(InputError, match=r"did not write|is no folder|is a file"), output.writing(out):
+        pytest.fail("too late")
+    assert os.listdir(tmp_path) == [file.name]
+    assert name == "pipe" or file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("error", [InputError("no"), RuntimeError("no"), KeyboardInterrupt()])
-def test_a_run_that_fails_leaves_nothing(tmp_path, error):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_run_that_fails_leaves_what_was_there(tmp_path, error, earlier):
+    out = tmp_path / "a/b/out"
+    if earlier:
+        write(out, "report.html")
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+
     def failing() -> None:
-        with output.writing(tmp_path / "a/b/out") as new:
+        with output.writing(out) as new:
+            new.text("report.html", "half")
             new.table("heads", TABLE)
             raise error
 
     with pytest.raises(type(error)):
         failing()
-    assert not os.listdir(tmp_path)
-
-
-def test_a_run_that_fails_leaves_the_earlier_one(tmp_path):
-    out = tmp_path / "out"
-    write(out, "report.html")
-    before = (out / "run.json").read_bytes()
-
-    def failing() -> None:
-        with output.writing(out) as new:
-            new.text("report.html", "half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        failing()
-    assert (out / "report.html").read_text() == "report.html"
-    assert (out / "run.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["file", "file/under"])
-def test_an_output_path_that_is_a_file_or_under_one_is_refused(tmp_path, name):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError):
-        write(tmp_path / name, "report.html")
-    assert files(tmp_path) == {"file"}
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+    assert bool(os.listdir(tmp_path)) == earlier
 
 
 def showing(out: Path, after: BaseException | None = None) -> None:
@@ -398,19 +366,6 @@ def test_no_forged_record_moves_or_removes_files_behind_links(linked, tmp_path):
         assert (out / linked).is_symlink()
 
 
-def test_a_pipe_in_place_of_the_record_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "run.json")
-    with pytest.raises(InputError, match=r"holds run\.json, which interp did not write"):
-        write(tmp_path, "report.html")
-
-
-def test_a_file_in_place_of_tables_is_said_before_the_work(tmp_path):
-    (tmp_path / "tables").write_text("mine")
-    with pytest.raises(InputError, match=r"tables is no folder, where there is to be one"), output.writing(tmp_path):
-        pytest.fail("too late")
-    assert files(tmp_path) == {"tables"}
-
-
 def test_a_full_disk_and_a_directory_that_vanished_are_one_line(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -430,12 +385,3 @@ def test_a_full_disk_and_a_directory_that_vanished_are_one_line(tmp_path, monkey
     with pytest.raises(InputError, match=r"cannot write .*heads\.csv: No such file"):
         table(lambda: (tmp_path / "deep").rename(tmp_path / "moved"))
     assert os.listdir(tmp_path) == ["moved"]
-
-
-def test_an_earlier_record_with_halves_of_characters_is_replaced(tmp_path):
-    out = tmp_path / "out"
-    write(out, "a.csv")
-    facts = json.loads((out / "run.json").read_text()) | {"note": "\ud800"}
-    (out / "run.json").write_text(json.dumps(facts))
-    write(out, "b.csv")
-    assert files(out) == {"b.csv", "run.json"}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analyses import report
 from analyses.report import text_alternatives as told
@@ -34,7 +33,7 @@ def test_a_grid_names_the_heads_with_most_and_counts_its_dots():
 
 def test_heads_of_several_kinds_are_told_apart():
     both = pd.concat([HEADS.iloc[:1], HEADS.iloc[:1].assign(attention="cross")])
-    assert "decoder L1.H0 0.880, cross L1.H0 0.880" in told.grid(both, ["induction"], "gain")
+    assert "decoder.L1.H0 0.880, cross.L1.H0 0.880" in told.grid(both, ["induction"], "gain")
 
 
 def test_gains_and_distances_are_told_from_end_to_end():
@@ -70,6 +69,8 @@ def test_a_stripe_is_told_by_its_distance():
     first[:, 0] = 0.8
     assert told.stripes({"a": first}) == "a: 0.800 of its attention on the first token."
     assert "1 back" in told.stripes({"a": before + 0.5 * (corner > 0.5)})
+    for length in (1, 2):
+        assert told.stripes({"a": np.eye(length)}) == "a: a stripe on the token itself, 1.000 of its attention."
 
 
 def test_patterns_between_words_name_their_widest_lines_and_leave_out_what_is_not_drawn():
@@ -101,23 +102,10 @@ def test_shares_name_the_head_with_most_of_each_group():
     assert told.shares(parts) == "position: 0.400 on average, most in L1.H0."
 
 
-def test_a_page_that_tells_a_title_or_a_caption_again_is_found(tmp_path):
-    figure = '<figure><div aria-label="Figure: Is it so?"><img alt="{}"></div><figcaption>Dots.</figcaption></figure>'
-    assert retold(figure.format("Is it so?")) == ["Is it so?"]
-    assert retold(figure.format("Dots.")) == ["Dots."]
-    assert retold(figure.format("")) == [""]
-    assert retold(figure.format("Two of three heads.")) == []
-
-
 def test_no_figure_of_a_report_has_its_title_or_caption_for_an_alternative(position_report):
     page = (position_report / "report.html").read_text("utf-8")
     assert len([tag for tag, _ in page_of(position_report).tags if tag == "figure"]) >= 4
     assert retold(page) == []
-
-
-@pytest.mark.parametrize("length", [1, 2])
-def test_short_patterns_are_told_too(length):
-    assert told.stripes({"a": np.eye(length)}) == "a: a stripe on the token itself, 1.000 of its attention."
 
 
 def test_pictures_of_the_documentation_say_what_is_to_be_seen():

@@ -5,18 +5,31 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny import STACKS, TWO_STACKS, model, randomise, rows, token_ids, two_stacks
+from torch.testing import assert_close
 
 from interp import InputError, TokenBatch, Transformer, TransformerConfig, run
-from interp.attribution import attribution_by_source, direct_logit_attribution, head_results, logit_lens
-from interp.composition import composition_scores
+from interp.attribution import (
+    attribution_by_source,
+    composition_scores,
+    direct_logit_attribution,
+    head_results,
+    logit_lens,
+)
 from interp.config import NoNorm
 from models import planted
 from models.planted import Planted
 
 ADDITIVE = [name for name, stack in STACKS.items() if stack.wiring == "pre" and stack.causal]
-POST = ["bert", "post-norm decoder"]
-# RMSNorm rounds to float32 at every precision
-CLOSE = {name: 1e-5 if "RMSNorm" in str(STACKS[name].norm) else 1e-10 for name in STACKS}
+SUMS = [name for name, (_, decoder) in TWO_STACKS.items() if decoder.wiring != "post"]
+POST = ["bert", "post-norm decoder", "original"]
+RIGHT, WRONG = torch.tensor([3, 5, 7]), torch.tensor([2, 11, 13])
+SOURCE, TARGET = rows((6, 4, 5), d_vocab=19), rows((5, 7, 3), seed=1)
+# of heads within a text and, where there is an encoder, of those that read its text too
+ATTENTIONS = [(name, "self") for name in ADDITIVE] + [(name, kind) for name in SUMS for kind in ("self", "cross")]
+
+
+def build(name: str, dtype: torch.dtype = torch.float64, **more) -> Transformer:
+    return model(name, dtype=dtype, **more) if name in STACKS else two_stacks(name).to(dtype)
 
 
 def ragged(side: str = "right") -> TokenBatch:
@@ -24,24 +37,30 @@ def ragged(side: str = "right") -> TokenBatch:
     return TokenBatch.from_rows([ids[0], ids[1][:7], ids[2][:9]], side=side)
 
 
-def last_of(out) -> torch.Tensor:
-    columns = [int(mask.nonzero().max()) for mask in out.tokens.mask]
-    return torch.stack([logits[at] for logits, at in zip(out.logits, columns, strict=True)])
+def given(name: str, side: str = "right") -> dict[str, TokenBatch]:
+    """What a model reads: a decoder beside an encoder has a text of its own."""
+    return {"tokens": ragged(side)} if name in STACKS else {"tokens": SOURCE, "target": TARGET}
+
+
+def last_of(logits: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
+    columns = [int(mask.nonzero().max()) for mask in batch.mask]
+    return torch.stack([each[at] for each, at in zip(logits, columns, strict=True)])
 
 
 class TestHeadResults:
     """They add up to what attention writes."""
 
-    @pytest.mark.parametrize("name", list(STACKS))
-    def test_they_add_up_to_attn_out_less_its_bias(self, name):
-        built = model(name)
-        stack = next(iter(built.config.stacks))
-        out = run(built, ragged(), capture=f"{stack}.*.attn*")
+    @pytest.mark.parametrize("name", [*STACKS, *TWO_STACKS])
+    def test_they_add_up_to_what_attention_writes(self, name):
+        built = build(name)
+        stack = [*built.config.stacks][-1]
+        out = run(built, capture=f"{stack}.*attn*", **given(name))
         for layer, block in enumerate(built.last.blocks):
-            whole = head_results(built, out, layer).sum(-2)
-            if block.attn.out.bias is not None:
-                whole = whole + block.attn.out.bias
-            torch.testing.assert_close(whole, out[f"{stack}.{layer}.attn_out"])
+            for kind, prefix in [("self", ""), ("cross", "cross_")][: 1 + (name in TWO_STACKS)]:
+                sublayer = block.cross if prefix else block.attention
+                results, bias = head_results(built, out, layer, attention=kind).sum(-2), sublayer.layer.out.bias
+                written = sublayer.write(results if bias is None else results + bias)
+                assert_close(written, out[f"{stack}.{layer}.{prefix}attn_out"])
 
     def test_a_head_alone_is_attention_with_the_others_at_zero_and_tokens_do_as_well(self):
         built, batch = model("llama"), ragged()
@@ -52,91 +71,83 @@ class TestHeadResults:
         for head in range(6):
             alone = torch.zeros_like(z)
             alone[:, :, head] = z[:, :, head]
-            torch.testing.assert_close(results[:, :, head], attn.out(alone.flatten(-2)))
-
-    def test_misuse(self):
-        built = model("gpt2")
-        with pytest.raises(InputError, match="no layer 2"):
-            head_results(built, ragged(), 2)
-        with pytest.raises(InputError, match="was not captured"):
-            head_results(built, run(built, ragged()), 0)
+            assert_close(results[:, :, head], attn.out(alone.flatten(-2)))
+        both = two_stacks("modern")
+        out = run(both, capture="*cross_attn.z", **given("modern"))
+        again = head_results(both, SOURCE, 0, attention="cross", target=TARGET)
+        assert_close(again, head_results(both, out, 0, attention="cross"))
 
 
 class TestDirectAttribution:
-    """Terms add up to the logit difference."""
+    """Terms add up to the logit difference; of a decoder beside an encoder its own, of both kinds of its heads."""
 
-    @pytest.mark.parametrize("side", ["left", "right"])
-    @pytest.mark.parametrize("name", ADDITIVE)
+    @pytest.mark.parametrize(("name", "side"), [(name, side) for name in ADDITIVE for side in ("left", "right")] + [
+        (name, "right") for name in SUMS
+    ])  # fmt: skip
     def test_terms_add_up_to_the_logit_difference(self, name, side):
-        right, wrong = torch.tensor([3, 5, 7]), torch.tensor([2, 11, 13])
-        for dtype, close in [(torch.float64, CLOSE[name]), (torch.float32, 1e-5)]:
-            built = model(name, dtype=dtype)
-            batch = ragged(side)
-            found = direct_logit_attribution(built, batch, right, wrong)
-            last = last_of(run(built, batch))
-            expected = last[range(3), right] - last[range(3), wrong]
+        # RMSNorm rounds to float32 at every precision
+        exact = 1e-5 if name in STACKS and "RMSNorm" in str(STACKS[name].norm) else 1e-10
+        for dtype, close in [(torch.float64, exact), (torch.float32, 1e-5)]:
+            built, read = build(name, dtype), given(name, side)
+            found, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
+            last = last_of(out.logits, out.target or out.tokens)
+            expected = last[range(3), RIGHT] - last[range(3), WRONG]
             size = found.values.abs().sum(0).max()
-            torch.testing.assert_close(found.total, expected, rtol=close, atol=close)
-            torch.testing.assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
             assert size > 1
+            assert_close(found.total, expected, rtol=close, atol=close)
+            assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
+            rest = [found[name] for name in ("norm.bias", "output.bias") if name in found.names]
+            assert_close(found["embed"] + found.by_layer().sum(0) + sum(rest), found.values.sum(0))
+            if name in TWO_STACKS:
+                assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
+                assert found.by_head("cross").abs().min() > 0
+                assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
 
     @pytest.mark.parametrize("name", ["gpt2", "llama", "no positions"])
     def test_a_term_is_what_the_norm_at_a_fixed_scale_makes_of_it(self, name):
         built, batch = model(name), ragged()
-        stack = built.last
+        norm, unembedding = built.last.norm, built.output.weight[3]
         found = direct_logit_attribution(built, batch, 3)
-        out = run(built, batch, capture=["decoder.1.mlp_out", "decoder.1.resid_post", "decoder.0.attn.z"])
-        prompt, at = 1, 6
-        x, part = out["decoder.1.resid_post"][prompt, at], out["decoder.1.mlp_out"][prompt, at]
-        assert built.output is not None
-        u = built.output.weight[3]
-        if "RMS" in str(stack.config.norm):
-            expected = part / (x.square().mean() + 1e-5).sqrt() * stack.norm.weight @ u
+        out = run(built, batch, capture=["decoder.1.mlp_out", "decoder.1.resid_post"])
+        x, part = (out[f"decoder.1.{site}"][1, 6] for site in ("resid_post", "mlp_out"))
+        if "RMS" in str(built.last.config.norm):
+            expected = part / (x.square().mean() + 1e-5).sqrt() * norm.weight @ unembedding
         else:
-            expected = (part - part.mean()) / (x.var(correction=0) + 1e-5).sqrt() * stack.norm.weight @ u
-            torch.testing.assert_close(found["norm.bias"][prompt], stack.norm.bias @ u)
-        torch.testing.assert_close(found["decoder.1.mlp"][prompt], expected)
+            expected = (part - part.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight @ unembedding
+            assert_close(found["norm.bias"][1], norm.bias @ unembedding)
+        assert_close(found["decoder.1.mlp"][1], expected)
 
-    def test_names_and_sums_by_head_and_layer(self):
+    def test_names_are_in_the_order_of_the_stream(self):
         found = direct_logit_attribution(model("gpt2"), ragged(), 3, 5)
         layers = [
             [*(f"decoder.{n}.head.{h}" for h in range(3)), f"decoder.{n}.attn.bias", f"decoder.{n}.mlp"] for n in (0, 1)
         ]
         assert found.names == ("embed", *layers[0], *layers[1], "norm.bias")
-        assert found.by_head().shape == (2, 3, 3)
-        torch.testing.assert_close(found.by_head()[1, 2], found["decoder.1.head.2"])
-        torch.testing.assert_close(found["embed"] + found["norm.bias"] + found.by_layer().sum(0), found.values.sum(0))
+        assert_close(found.by_head()[1, 2], found["decoder.1.head.2"])
 
     def test_another_position_is_the_last_of_the_prompt_cut_there(self):
         built, ids = model("gpt2"), token_ids(2, 11)
         for position in (4, -7, torch.tensor([4, 4])):
             found = direct_logit_attribution(built, ids, 3, 5, position=position)
-            cut = direct_logit_attribution(built, ids[:, :5], 3, 5)
-            torch.testing.assert_close(found.values, cut.values)
+            assert_close(found.values, direct_logit_attribution(built, ids[:, :5], 3, 5).values)
 
     @pytest.mark.parametrize("name", ["gpt2", "rotary encoder"])
     def test_a_direction_needs_no_output_layer(self, name):
-        built = model(name, output="none")
-        stack = next(iter(built.config.stacks))
-        direction = torch.linspace(-1, 1, 19, dtype=torch.float64)
+        built, direction = model(name, output="none"), torch.linspace(-1, 1, 19, dtype=torch.float64)
+        site = f"{next(iter(built.config.stacks))}.resid_final"
         found = direct_logit_attribution(built, token_ids(2, 7), direction=direction)
-        final = run(built, token_ids(2, 7), capture=f"{stack}.resid_final")[f"{stack}.resid_final"][:, -1]
-        torch.testing.assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
+        final = run(built, token_ids(2, 7), capture=site)[site][:, -1]
+        assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.parametrize("name", ADDITIVE)
-    def test_sources_add_up_to_their_heads(self, name):
-        built, batch = model(name), ragged()
-        found = direct_logit_attribution(built, batch, 3, 5)
-        sources = attribution_by_source(found)
-        assert sources.shape == (2, built.config.n_heads, 11, 3)
-        torch.testing.assert_close(sources.nansum(2), found.by_head())
-        assert torch.equal(sources[0, 0].isnan().T, ~batch.mask)
-
-    @pytest.mark.parametrize("name", POST)
-    def test_norms_after_sums_leave_no_sum(self, name):
-        direction = torch.ones(19, dtype=torch.float64)
-        with pytest.raises(InputError, match="norms come after its sums"):
-            direct_logit_attribution(model(name), token_ids(1, 5), direction=direction)
+    @pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
+    def test_sources_add_up_to_their_heads(self, name, attention):
+        built, read = build(name), given(name)
+        found = direct_logit_attribution(built, right=3, wrong=5, **read)
+        sources, keys = attribution_by_source(found, attention), [*read.values()][-1]
+        keys = SOURCE if attention == "cross" else keys
+        assert sources.shape == (2, built.config.n_heads, keys.ids.shape[1], 3)
+        assert_close(sources.nansum(2), found.by_head(attention))
+        assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
 
     def test_after_sums_without_norms_it_is_exact(self):
         stack = replace(STACKS["attention only"], wiring="post", norm=NoNorm())
@@ -144,99 +155,7 @@ class TestDirectAttribution:
         randomise(built)
         found = direct_logit_attribution(built, token_ids(2, 5), 3, 5)
         logits = run(built, token_ids(2, 5)).logits[:, -1]
-        torch.testing.assert_close(found.values.sum(0), logits[:, 3] - logits[:, 5])
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({}, "either answers"),
-            ({"wrong": 3}, "either answers"),
-            ({"right": 3, "direction": torch.ones(19)}, "either answers"),
-            ({"right": 29}, "0-28"),
-            ({"right": torch.tensor([1, 2])}, "each of the 3 prompts"),
-            ({"right": " he"}, "no tokenizer"),
-            ({"direction": torch.ones(18)}, r"shape \(19,\) or \(3, 19\)"),
-            ({"right": 3, "position": 7}, "no position 7 in prompt 1: it has position 0-6"),
-            ({"right": 3, "position": [1, 2]}, "one position of each prompt"),
-        ],
-    )
-    def test_misuse(self, arguments, message):
-        with pytest.raises(InputError, match=message):
-            direct_logit_attribution(model("gpt2"), ragged(), **arguments)
-
-    def test_answers_need_an_output_layer(self):
-        with pytest.raises(InputError, match="give a direction"):
-            direct_logit_attribution(model("gpt2", output="none"), ragged(), 3)
-
-
-SUMS = [name for name, (_, decoder) in TWO_STACKS.items() if decoder.wiring != "post"]
-
-
-class TestTwoStacks:
-    """A decoder's stream is a sum of its own terms, to which its cross-attention's heads belong; the encoder's not."""
-
-    SOURCE, TARGET = rows((6, 4, 5), d_vocab=19), rows((5, 7, 3), seed=1)
-
-    @pytest.mark.parametrize("name", SUMS)
-    def test_terms_of_the_decoder_add_up_to_the_logit_difference(self, name):
-        right, wrong = torch.tensor([3, 5, 7]), torch.tensor([2, 11, 13])
-        for dtype, close in [(torch.float64, 1e-10), (torch.float32, 1e-5)]:
-            built = two_stacks(name).to(dtype)
-            found = direct_logit_attribution(built, self.SOURCE, right, wrong, target=self.TARGET)
-            logits = run(built, self.SOURCE, target=self.TARGET).logits[range(3), self.TARGET.lengths - 1]
-            expected = logits[range(3), right] - logits[range(3), wrong]
-            size = found.values.abs().sum(0).max()
-            torch.testing.assert_close(found.total, expected, rtol=close, atol=close)
-            torch.testing.assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
-            assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
-            assert found.by_head("cross").abs().min() > 0
-            assert all(term.startswith(("embed", "decoder.", "norm.", "output.")) for term in found.names)
-            torch.testing.assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
-            own = found["embed"] + found.by_layer().sum(0) + (found["norm.bias"] if "norm.bias" in found.names else 0)
-            torch.testing.assert_close(own, found.values.sum(0))
-
-    @pytest.mark.parametrize("name", SUMS)
-    @pytest.mark.parametrize(("attention", "keys"), [("self", TARGET), ("cross", SOURCE)])
-    def test_sources_add_up_to_their_heads(self, name, attention, keys):
-        found = direct_logit_attribution(two_stacks(name), self.SOURCE, 3, 5, target=self.TARGET)
-        sources = attribution_by_source(found, attention)
-        assert sources.shape == (2, 4, keys.ids.shape[1], 3)
-        torch.testing.assert_close(sources.nansum(2), found.by_head(attention))
-        assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
-
-    @pytest.mark.parametrize("name", list(TWO_STACKS))
-    def test_what_cross_attention_writes_adds_up_head_by_head(self, name):
-        built = two_stacks(name)
-        out = run(built, self.SOURCE, ["decoder.*.cross_attn.z", "decoder.*.cross_attn_out"], target=self.TARGET)
-        for layer, block in enumerate(built.last.blocks):
-            raw = head_results(built, out, layer, attention="cross").sum(-2) + block.cross_attn.out.bias
-            written = block.cross.write(raw)
-            torch.testing.assert_close(written, out[f"decoder.{layer}.cross_attn_out"])
-        again = head_results(built, self.SOURCE, 0, attention="cross", target=self.TARGET)
-        torch.testing.assert_close(again, head_results(built, out, 0, attention="cross"))
-
-    @pytest.mark.parametrize("name", list(TWO_STACKS))
-    def test_the_logit_lens_reads_the_decoder(self, name):
-        built = two_stacks(name)
-        out = run(built, self.SOURCE, "decoder.1.resid_pre", target=self.TARGET)
-        lens = logit_lens(built, self.SOURCE, target=self.TARGET)
-        last = self.TARGET.lengths - 1
-        assert torch.equal(lens.logits[-1, :, 0], out.logits[range(3), last])
-        with torch.no_grad():
-            early = built.read(built.last.norm(out["decoder.1.resid_pre"]))[range(3), last]
-        torch.testing.assert_close(lens.logits[1, :, 0], early)
-
-    def test_misuse(self):
-        built = two_stacks("modern")
-        with pytest.raises(InputError, match="give target="):
-            direct_logit_attribution(built, self.SOURCE, 3)
-        with pytest.raises(InputError, match="norms come after its sums"):
-            direct_logit_attribution(two_stacks("original"), self.SOURCE, 3, target=self.TARGET)
-        for asked in (lambda found: found.by_head("cross"), lambda found: attribution_by_source(found, "cross")):
-            with pytest.raises(InputError, match=r"no attention 'cross' in this model: expected self$"):
-                asked(direct_logit_attribution(model("gpt2"), ragged(), 3))
-        with pytest.raises(InputError, match="no attention 'cross'"):
-            head_results(model("gpt2"), run(model("gpt2"), ragged(), "*.z"), 0, attention="cross")
+        assert_close(found.values.sum(0), logits[:, 3] - logits[:, 5])
 
 
 class TestLogitLens:
@@ -249,42 +168,69 @@ class TestLogitLens:
         assert lens.logits.shape == (3, 3, 2, 29)
         for layer in (2, 1, 0):
             del built.last.blocks[layer:]
-            logits = run_cut(built, batch)
+            with torch.no_grad():  # `run`'s sites do not know that blocks were removed
+                logits = built(batch)
             for prompt, length in enumerate(batch.lengths.tolist()):
-                at = torch.tensor([10, 11 - length + 2])
-                torch.testing.assert_close(lens.logits[layer, prompt], logits[prompt, at])
+                assert_close(lens.logits[layer, prompt], logits[prompt, torch.tensor([10, 11 - length + 2])])
+
+    @pytest.mark.parametrize("name", TWO_STACKS)
+    def test_it_reads_the_decoder(self, name):
+        built, (prompts, last) = two_stacks(name), (range(3), TARGET.lengths - 1)
+        out = run(built, SOURCE, "decoder.1.resid_pre", target=TARGET)
+        lens = logit_lens(built, SOURCE, target=TARGET)
+        assert torch.equal(lens.logits[-1, :, 0], out.logits[prompts, last])
+        with torch.no_grad():
+            early = built.read(built.last.norm(out["decoder.1.resid_pre"]))[prompts, last]
+        assert_close(lens.logits[1, :, 0], early)
 
     def test_the_last_row_is_the_models_own_bit_for_bit(self):
         built, batch = model("gpt2", dtype=torch.float32), ragged()
-        assert torch.equal(logit_lens(built, batch).logits[-1, :, 0], last_of(run(built, batch)))
+        assert torch.equal(logit_lens(built, batch).logits[-1, :, 0], last_of(run(built, batch).logits, batch))
 
     def test_differences_and_the_likeliest(self):
         lens = logit_lens(model("gpt2"), ragged())
-        right = torch.tensor([3, 5, 7])
-        found = lens.difference(right, 2)
+        found = lens.difference(RIGHT, 2)
         assert found.shape == (3, 3, 1)
-        torch.testing.assert_close(found[1, 2, 0], lens.logits[1, 2, 0, 7] - lens.logits[1, 2, 0, 2])
+        assert_close(found[1, 2, 0], lens.logits[1, 2, 0, 7] - lens.logits[1, 2, 0, 2])
         values, tokens = lens.top(4)
         assert torch.equal(tokens[..., 0], lens.logits.argmax(-1))
-        torch.testing.assert_close(values, lens.logits.sort(-1, descending=True).values[..., :4])
-        with pytest.raises(InputError, match="k from 1 to 29"):
-            lens.top(30)
-
-    def test_misuse(self):
-        with pytest.raises(InputError, match="needs an output layer"):
-            logit_lens(model("bert"), ragged())
-        with pytest.raises(InputError, match="expected at least one position"):
-            logit_lens(model("gpt2"), ragged(), [])
-        with pytest.raises(InputError, match="one position for each of 3"):
-            logit_lens(model("gpt2"), ragged(), torch.tensor([1, 2]))
+        assert_close(values, lens.logits.sort(-1, descending=True).values[..., :4])
 
 
-def run_cut(built: Transformer, batch: TokenBatch) -> torch.Tensor:
-    """Logits of a model some of whose blocks were removed, which `run`'s sites do not know of."""
-    with torch.no_grad():
-        logits = built(batch)
-    assert logits is not None
-    return logits
+def attribute(name: str = "gpt2", **arguments):
+    return direct_logit_attribution(build(name), **{**given(name), **arguments})
+
+
+ONES = torch.ones(19, dtype=torch.float64)
+MISUSE = [
+    (lambda: head_results(model("gpt2"), ragged(), 2), "no layer 2"),
+    (lambda: head_results(model("gpt2"), run(model("gpt2"), ragged()), 0), "was not captured"),
+    (lambda: head_results(model("gpt2"), ragged(), 0, attention="cross"), "no attention 'cross'"),
+    (attribute, "either answers"),
+    (lambda: attribute(wrong=3), "either answers"),
+    (lambda: attribute(right=3, direction=ONES), "either answers"),
+    (lambda: attribute(right=29), "0-28"),
+    (lambda: attribute(right=torch.tensor([1, 2])), "each of the 3 prompts"),
+    (lambda: attribute(right=" he"), "no tokenizer"),
+    (lambda: attribute(direction=torch.ones(18)), r"shape \(19,\) or \(3, 19\)"),
+    (lambda: attribute(right=3, position=7), "no position 7 in prompt 1: it has position 0-6"),
+    (lambda: attribute(right=3, position=[1, 2]), "one position of each prompt"),
+    (lambda: attribute("modern", right=3, target=None), "give target="),
+    *((lambda name=name: attribute(name, direction=ONES), "norms come after its sums") for name in POST),
+    (lambda: direct_logit_attribution(model("gpt2", output="none"), ragged(), 3), "give a direction"),
+    (lambda: attribute(right=3).by_head("cross"), r"no attention 'cross' in this model: expected self$"),
+    (lambda: attribution_by_source(attribute(right=3), "cross"), r"no attention 'cross' in this model: expected self$"),
+    (lambda: logit_lens(model("gpt2"), ragged()).top(30), "k from 1 to 29"),
+    (lambda: logit_lens(model("bert"), ragged()), "needs an output layer"),
+    (lambda: logit_lens(model("gpt2"), ragged(), []), "expected at least one position"),
+    (lambda: logit_lens(model("gpt2"), ragged(), torch.tensor([1, 2])), "one position for each of 3"),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), MISUSE)
+def test_what_cannot_be_attributed_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
 
 
 def dense(built: Transformer, layer: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -322,7 +268,7 @@ class TestComposition:
                 (_, writes), (w_qk, w_ov) = dense(built, layer, head), dense(built, later, other)
                 for kind, reads in enumerate((w_qk, w_qk.T, w_ov)):
                     expected = (writes @ reads).norm() / (writes.norm() * reads.norm())
-                    torch.testing.assert_close(found[kind, layer, head, later, other], expected)
+                    assert_close(found[kind, layer, head, later, other], expected)
 
     def test_the_induction_head_reads_the_previous_token_head_through_its_keys(self):
         words = [f"w{number}" for number in range(8)]
@@ -350,13 +296,13 @@ class TestPlanted:
         built = Planted(["cat", "end", "the", "meow", "woof"], [heads, [planted.uniform]], n_ctx=5).build()
         found = direct_logit_attribution(built, ["the cat the end", "cat end"], "meow", "woof")
         assert found.total.tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
-        torch.testing.assert_close(found.values.sum(0), found.total, atol=1e-5, rtol=0)
+        assert_close(found.values.sum(0), found.total, atol=1e-5, rtol=0)
         expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
         for name, value in expected.items():
             assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
         # and all of it is read from where the cat stands
         alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
         sources = attribution_by_source(alone)[0, :, :, 0]
-        torch.testing.assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)
+        assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)
         lens = logit_lens(built, ["the cat the end"])
         assert lens.difference("meow", "woof").flatten().tolist() == pytest.approx([0, 1, 1], abs=1e-5)

@@ -12,6 +12,7 @@ from interp.config import Writing
 from interp.generation.sampling import choose, streams
 from interp.transformer import Stack
 
+SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
 
 
@@ -19,34 +20,45 @@ def writes(*given, **settings) -> torch.Tensor:
     return generate(*given, **settings).ids
 
 
-def by_recomputing(transformer, ids: torch.Tensor, steps: int, temperature: float = 0.0) -> torch.Tensor:
-    """The continuation with a whole pass a token over the last n_ctx tokens."""
-    drawn = streams(0, TokenBatch.from_ids(ids))
+def two_stacks(kind: str, writing: Writing | None = None, **changes) -> Transformer:
+    """An encoder and a decoder whose blocks are those of `STACKS[kind]`."""
+    stack = STACKS[kind]
+    encoder, decoder = replace(stack, causal=False, n_layers=3), replace(stack, causal=True, cross_attention=True)
+    config = TransformerConfig(encoder=encoder, decoder=decoder, target_start=2, writing=writing or Writing())
+    torch.manual_seed(0)  # what `randomise` perturbs is drawn too
+    built = Transformer(replace(config, **changes)).double()
+    randomise(built)
+    return built
+
+
+def by_recomputing(built, prompts: TokenBatch, steps: int, temperature: float = 0.0, target=None) -> torch.Tensor:
+    """The continuation with a whole pass a token over the last n_ctx tokens; of `target`, where there is one."""
+    ids, drawn = prompts.ids if target is None else target, streams(0, prompts)
     for _ in range(steps):
-        logits = run(transformer, ids[:, -transformer.config.n_ctx :]).logits[:, -1]
-        new = choose(logits, temperature=temperature, streams=drawn)
+        read = {"tokens": ids[:, -built.config.n_ctx :]} if target is None else {"tokens": prompts, "target": ids}
+        new = choose(run(built, **read).logits[:, -1], temperature=temperature, streams=drawn)
         ids = torch.cat([ids, new[:, None]], 1)
     return ids
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "sinusoidal", "no positions", "post-norm decoder"])
-@pytest.mark.parametrize("steps", [1, 8, 9, 20])  # 5 + 8 tokens fill the context of 13
+@pytest.mark.parametrize(("length", "steps"), [(5, 1), (5, 8), (5, 9), (5, 20), (13, 3), (5, 0)])  # the context is 13
 @pytest.mark.parametrize("temperature", [0.0, 3.0])
-def test_the_cache_gives_what_recomputing_gives_also_beyond_the_context(name, steps, temperature):
-    transformer, prompt = model(name), token_ids(3, 5)
-    ids = writes(transformer, prompt, steps, temperature=temperature, seed=0)
-    assert ids.shape == (3, 5 + steps)
-    assert torch.equal(ids, by_recomputing(transformer, prompt, steps, temperature))
+def test_the_cache_gives_what_recomputing_gives_also_beyond_the_context(name, length, steps, temperature):
+    built, prompt = model(name), TokenBatch.from_ids(token_ids(3, length))
+    ids = writes(built, prompt, steps, temperature=temperature, seed=0)
+    assert ids.shape == (3, length + steps)
+    assert torch.equal(ids, by_recomputing(built, prompt, steps, temperature))
 
 
-def test_a_prompt_that_fills_the_context():
-    transformer, prompt = model("gpt2"), token_ids(2, 13)
-    assert torch.equal(writes(transformer, prompt, 3), by_recomputing(transformer, prompt, 3))
-
-
-def test_nothing_new_gives_the_prompt():
-    prompt = token_ids(2, 5)
-    assert torch.equal(writes(model("gpt2"), prompt, 0), prompt)
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "sinusoidal", "post-norm decoder"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
+    built, source = two_stacks(kind), TokenBatch.from_rows(SOURCES, side=side)
+    ids = writes(built, source, 8)
+    assert torch.equal(ids, by_recomputing(built, source, 8, target=torch.full((3, 1), 2)))
+    for row, text in zip(ids, SOURCES, strict=True):
+        assert torch.equal(writes(built, torch.tensor([text]), 8)[0], row)
 
 
 def test_generation_ends_when_every_prompt_has_stopped():
@@ -61,13 +73,9 @@ def test_generation_ends_when_every_prompt_has_stopped():
     for row, whole, end in zip(stopped, free, ends, strict=True):
         assert torch.equal(row[: end + 1], whole[: end + 1])
         assert (row[end:] == stop).all()  # a text that has ended repeats its end
-
-
-def test_any_of_several_ids_ends_a_text():
-    transformer, prompt = model("gpt2"), token_ids(1, 5)
-    free = writes(transformer, prompt, 30)[0]
-    stops = {int(free[8]), int(free[11])}
-    assert torch.equal(writes(transformer, prompt, 30, stop=stops)[0], free[: 5 + first_of(free[5:], stops) + 1])
+    stops = {int(free[0, 8]), int(free[0, 11])}  # any of several
+    alone = writes(transformer, prompt[:1], 300, stop=stops, **drawn)[0]
+    assert torch.equal(alone, free[0, : 5 + first_of(free[0, 5:], stops) + 1])
 
 
 def first_of(row: torch.Tensor, ids: set[int]) -> int:
@@ -159,78 +167,20 @@ def test_cuts_leave_exactly_the_likeliest(settings, support):
     torch.testing.assert_close(frequency, expected, atol=0.03, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"max_new_tokens": -1}, {"top_k": 1.5}],
-)
-def test_settings_out_of_range(settings):
-    with pytest.raises(InputError, match="expected"):
-        writes(model("gpt2"), token_ids(1, 3), **settings)
-
-
-@pytest.mark.parametrize("transformer", [model("bert"), model("gpt2", output="none")], ids=["encoder", "no output"])
-def test_only_a_decoder_with_an_output_layer_writes(transformer):
-    with pytest.raises(InputError, match="only a decoder with an output layer"):
-        writes(transformer, token_ids(1, 3))
-
-
 # --- a decoder beside an encoder
 
 
-SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]
-
-
-def two_stacks(kind: str, writing: Writing | None = None) -> Transformer:
-    """An encoder and a decoder whose blocks are those of `STACKS[kind]`."""
-    stack = STACKS[kind]
-    config = TransformerConfig(
-        encoder=replace(stack, causal=False, n_layers=3),
-        decoder=replace(stack, causal=True, cross_attention=True),
-        target_start=2,
-        writing=writing or Writing(),
-    )
-    torch.manual_seed(0)  # what `randomise` perturbs is drawn too
-    built = Transformer(config).double()
-    randomise(built)
-    return built
-
-
-def decoded_by_recomputing(transformer: Transformer, source: TokenBatch, steps: int) -> torch.Tensor:
-    """The likeliest text with a whole pass of both stacks a token."""
-    ids = torch.full((len(source.ids), 1), 2)
-    for _ in range(steps):
-        ids = torch.cat([ids, run(transformer, source, target=ids).logits[:, -1].argmax(-1)[:, None]], 1)
-    return ids
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "sinusoidal", "post-norm decoder"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
-    transformer, source = two_stacks(kind), TokenBatch.from_rows(SOURCES, side=side)
-    ids = writes(transformer, source, 8)
-    assert torch.equal(ids, decoded_by_recomputing(transformer, source, 8))
-    for row, text in zip(ids, SOURCES, strict=True):
-        assert torch.equal(writes(transformer, torch.tensor([text]), 8)[0], row)
-
-
 def test_the_source_is_read_once(monkeypatch):
-    transformer, source = two_stacks("gpt2"), token_ids(2, 7)
-    calls = {"encoder": 0, "keys": 0}
-    encode = Stack.forward
-    keys = CrossAttention.project_keys_values
+    transformer, calls = two_stacks("gpt2"), []
 
-    def counted(self, *given, **named):
-        calls["encoder"] += 1
-        return encode(self, *given, **named)
+    def counted(owner: type, name: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **named: calls.append(name) or function(*given, **named))
 
-    def counted_keys(self, x):
-        calls["keys"] += 1
-        return keys(self, x)
-
-    monkeypatch.setattr(Stack, "forward", counted)
-    monkeypatch.setattr(CrossAttention, "project_keys_values", counted_keys)
-    writes(transformer, source, 9)
-    assert calls == {"encoder": 1, "keys": transformer.config.n_layers}
+    counted(Stack, "forward")
+    counted(CrossAttention, "project_keys_values")
+    writes(transformer, token_ids(2, 7), 9)
+    assert sorted(calls) == ["forward"] + ["project_keys_values"] * transformer.config.n_layers
 
 
 def test_a_text_ends_where_its_decoders_context_is_full():
@@ -271,27 +221,26 @@ def test_what_is_always_first_last_and_never_written():
     assert never[0, 1] == second
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"target": token_ids(3, 2)}, "one target for each of 2 texts"),
-        ({"target": "text"}, "no tokenizer for its decoder"),
-        ({"target": token_ids(1, 14)}, "longer than the model's context of 13"),
-    ],
-)
-def test_targets_that_cannot_be_continued(settings, message):
+OUT_OF_RANGE = [{"temperature": -1.0}, {"top_k": 0}, {"top_k": 1.5}, {"top_p": 0.0}, {"top_p": 1.5}]
+OUT_OF_RANGE += [{"max_new_tokens": -1}, {"repetition_penalty": 0.0}]
+REFUSED = [
+    *((lambda: model("gpt2"), settings, "expected") for settings in OUT_OF_RANGE),
+    (lambda: model("bert"), {}, "only a decoder with an output layer"),
+    (lambda: model("gpt2", output="none"), {}, "only a decoder with an output layer"),
+    (lambda: model("gpt2"), {"target": token_ids(1, 3)}, "one stack, which continues its prompt"),
+    (lambda: two_stacks("gpt2"), {"target": token_ids(3, 2)}, "one target for each of 2 texts"),
+    (lambda: two_stacks("gpt2"), {"target": "text"}, "no tokenizer for its decoder"),
+    (lambda: two_stacks("gpt2"), {"target": token_ids(1, 14)}, "longer than the model's context of 13"),
+    (lambda: two_stacks("gpt2", target_start=None), {}, "what its decoder's input begins with"),
+]
+
+
+@pytest.mark.parametrize(("make", "settings", "message"), REFUSED)
+def test_what_cannot_be_written_is_refused(make, settings, message):
     with pytest.raises(InputError, match=message):
-        writes(two_stacks("gpt2"), token_ids(2, 3), **settings)
+        writes(make(), token_ids(2, 3), **settings)
 
 
-def test_a_decoder_whose_start_nobody_knows():
-    config = replace(two_stacks("gpt2").config, target_start=None)
-    transformer = Transformer(config)
-    with pytest.raises(InputError, match="what its decoder's input begins with"):
-        writes(transformer, token_ids(1, 3))
-    assert writes(transformer, token_ids(1, 3), 2, target=torch.tensor([4])).shape == (1, 3)
-
-
-def test_a_single_stack_has_no_target_to_continue():
-    with pytest.raises(InputError, match="one stack, which continues its prompt"):
-        writes(model("gpt2"), token_ids(1, 3), target=token_ids(1, 3))
+def test_a_decoder_whose_start_nobody_knows_continues_what_is_given():
+    built = two_stacks("gpt2", target_start=None)
+    assert writes(built, token_ids(1, 3), 2, target=torch.tensor([4])).shape == (1, 3)

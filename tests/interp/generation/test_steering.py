@@ -8,7 +8,7 @@ from tiny import Whole, model, pairs_of_two, rows, token_ids, two_stacks
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp import InputError, TokenBatch, Transformer, add, change, edited, generate, patch, put, run, scale, zero
+from interp import InputError, Transformer, add, change, edited, generate, patch, put, run, scale, zero
 from interp.generation.generate import stream
 from interp.generation.sampling import penalised
 from models import load
@@ -237,7 +237,6 @@ def test_an_edited_models_edits_come_first():
         ({"edit": {STREAM: lambda x: torch.stack([x, x])}}, "adds an axis before the prompts"),
         ({"edit": {STREAM: lambda x: x[:, :, :3]}}, "must keep its shape"),
         ({"capture": STREAM, "max_new_tokens": 9}, "outgrow the context of 13: write at most 8"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty > 0"),
         ({"stop": "she"}, "no tokenizer, so it writes no 'she'"),
         ({"stop": ""}, "a stop string must have a character"),
     ],
@@ -287,8 +286,3 @@ def test_a_stream_may_be_left():
     pieces = stream(built, "The old lady", 10**6)
     text = "".join(next(pieces)[0] for _ in range(6))
     assert text == generate(built, "The old lady", 6).continuations[0]
-
-
-def test_words_of_different_lengths_as_a_batch_of_ids():
-    batch = TokenBatch.from_rows([[1, 2, 3], [4]])
-    assert generate(model("gpt2"), batch, 2).ids.shape == (2, 5)

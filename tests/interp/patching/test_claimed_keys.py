@@ -28,7 +28,7 @@ def plain(model, texts, claims: list[Claim], output, **where) -> torch.Tensor:
         own = torch.zeros(len(site.names), heads, dtype=torch.float64)
         for layer, name in enumerate(site.names):
             for head in range(heads):
-                edit = edits_of(PatchSite.of(model, "scores"), layer, [(claim.prompt, claim, [head])])
+                edit = edits_of(PatchSite.of(model, "scores"), [(claim.prompt, claim, [(layer, head)])])
                 dz = run(model, texts, capture=name, edit=edit)[name] - here[name]
                 own[layer, head] = -(dz * gradients[layer]).sum()
         found.append(own)

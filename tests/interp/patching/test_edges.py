@@ -3,18 +3,19 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import ragged_pairs
 
-from interp import InputError, Run, StackConfig, Transformer, TransformerConfig, run, sites
+from interp import Run, StackConfig, Transformer, TransformerConfig, run, sites
 from interp.config import NoMLP, NoNorm
 from interp.parts import RootMeanSquare
-from interp.patching import Pairs, function, kl_divergence, log_probability, logit_difference, rank
-from interp.patching.gradients.edges import Edges, edge_attribution
+from interp.patching import Cells, Pairs, kl_divergence, log_probability, logit_difference
+from interp.patching.gradients.edges import edge_attribution
 from interp.patching.gradients.estimates import attribution_patching
 from interp.tap import UNTAPPED
-from tests.interp.patching.test_sweeps import build, ragged_pairs
+from tests.interp.patching.settings import build
 
-KINDS = ["pre", "grouped queries", "attention only", "pre-norm encoder"]
-KV_HEADS = {"grouped queries": 2}
+KINDS = ["pre", "gated", "attention only", "pre encoder"]
+VARIANTS = ["parallel", "parallel, one norm", "alibi", "local, capped", "experts"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,18 +24,6 @@ def exact_norms(monkeypatch):
     monkeypatch.setattr(
         RootMeanSquare, "forward", lambda self, x: self.weight * F.rms_norm(x, self.normalized_shape, eps=self.eps)
     )
-
-
-def model_of(kind: str) -> Transformer:
-    if kind != "pre-norm encoder":
-        return build(kind, torch.float64)
-    torch.manual_seed(1)
-    stack = StackConfig(2, 14, 3, 5, 11, 13, 37, causal=False)
-    model = Transformer(TransformerConfig(encoder=stack)).double()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.3 * torch.randn_like(weight))
-    return model
 
 
 def writes(model: Transformer, batch) -> dict[str, torch.Tensor]:
@@ -85,21 +74,21 @@ def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_edge_is_the_slope_of_a_small_direct_patch(kind):
-    model, pairs, metric = model_of(kind), ragged_pairs(), log_probability()
+    model, pairs, metric = build(kind), ragged_pairs(), log_probability()
     found = edge_attribution(model, pairs, metric, steps=1)
     clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
-    assert found.senders == tuple(clean)
-    change = torch.stack([clean[sender] - corrupt[sender] for sender in found.senders])
+    assert found.labels["sender"] == tuple(clean)
+    change = torch.stack([clean[sender] - corrupt[sender] for sender in found.labels["sender"]])
     out = run(model, pairs.corrupt, capture=[name for name in sites(model) if name != "logits"])
-    for place, receiver in enumerate(found.receivers):
-        scores = found.scores[:, place]
+    for place, receiver in enumerate(found.labels["receiver"]):
+        scores = found.effect()[:, place]
         there = ~scores.isnan().any(-1)
         assert int(there.sum()) == before(model, receiver)
         assert there[: int(there.sum())].all()  # senders stand in the order of the pass
         with torch.no_grad():
             expected = direct_slopes(model, pairs, metric, out, receiver, change[there])
         torch.testing.assert_close(scores[there], expected, rtol=1e-5, atol=1e-6)
-    assert found.scores.nan_to_num().abs().max() > 0.1
+    assert found.effect().nan_to_num().abs().max() > 0.1
 
 
 def before(model: Transformer, receiver: str) -> int:
@@ -113,19 +102,19 @@ def before(model: Transformer, receiver: str) -> int:
 
 
 def test_receivers_are_every_heads_queries_and_every_shared_heads_keys_and_values():
-    found = edge_attribution(model_of("grouped queries"), ragged_pairs(), logit_difference(), steps=1)
+    found = edge_attribution(build("gated"), ragged_pairs(), logit_difference(), steps=1)
     queries = [f"0.{head}.q" for head in range(4)]
-    assert found.receivers[:9] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
-    assert found.receivers[-1] == "logits"
-    assert len(found.receivers) == 3 * 9 + 1
+    assert found.labels["receiver"][:9] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
+    assert found.labels["receiver"][-1] == "logits"
+    assert len(found.labels["receiver"]) == 3 * 9 + 1
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
 def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction):
-    model, pairs = model_of(kind), ragged_pairs()
+    model, pairs = build(kind), ragged_pairs()
     found = edge_attribution(model, pairs, log_probability(), direction, steps=1)
-    table = dict(zip(found.senders, found.scores.nansum(1), strict=True))
+    table = dict(zip(found.labels["sender"], found.effect().nansum(1), strict=True))
     wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)}
     if model.last.blocks[0].mlp is not None:
         wanted["mlp_out"] = ("layer",)
@@ -138,27 +127,30 @@ def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction
     assert {*table} == {*expected}
     for sender, value in expected.items():
         torch.testing.assert_close(table[sender], sign * value, rtol=1e-10, atol=1e-10)
+    if "mlp.1" in table:  # beside a parallel feed-forward heads read the same stream
+        beside = found.effect()[found.labels["sender"].index("1.0"), found.labels["receiver"].index("mlp.1")]
+        assert bool(beside.isnan().all()) == kind.startswith("parallel")
 
 
 class TestIntegrated:
     """EAP-IG: gradients averaged on the way."""
 
     def test_the_embeddings_edges_add_up_to_the_whole_effect_as_steps_grow(self):
-        model, pairs = model_of("pre"), ragged_pairs()
+        model, pairs = build("pre"), ragged_pairs()
         metric = logit_difference()
         sweep = attribution_patching(model, pairs, metric, {"z": ("layer",)})
         whole = sweep.pop("z").difference()
         errors = []
         for steps in (1, 10, 40):
             found = edge_attribution(model, pairs, metric, steps=steps)
-            errors.append(float((found.scores[0].nansum(0) - whole).abs().max()))
+            errors.append(float((found.effect()[0].nansum(0) - whole).abs().max()))
         scale = float(whole.abs().max())
         assert errors[0] > 0.2 * scale
-        assert errors[2] < 0.04 * scale
+        assert errors[2] < 0.05 * scale
         assert errors[2] < errors[1] / 3  # a sum of rectangles: four times the steps, a quarter of the error
 
     def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other(self):
-        model, pairs = model_of("pre"), ragged_pairs()
+        model, pairs = build("pre"), ragged_pairs()
         found = edge_attribution(model, pairs, logit_difference(), steps=3)
         readout = logit_difference().prepare(model, pairs)
         clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
@@ -169,7 +161,7 @@ class TestIntegrated:
             out = run(model, pairs.corrupt, last, {"decoder.embed": lambda _, start=start: start}, grad=True)
             gradient = torch.autograd.grad(readout.of_logits(out.logits).sum(), out[last])[0]
             expected = expected + ((clean["1.2"] - corrupt["1.2"]) * gradient).sum((-1, -2)) / 3
-        score = found.scores[found.senders.index("1.2"), found.receivers.index("logits")]
+        score = found.effect()[found.labels["sender"].index("1.2"), found.labels["receiver"].index("logits")]
         torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)
 
     def test_in_a_linear_model_every_point_has_the_same_gradient(self):
@@ -184,64 +176,24 @@ class TestIntegrated:
                 block.attn.W_K.zero_()
                 block.attn.qkv.bias.zero_()
         plain, integrated = (edge_attribution(model, ragged_pairs(), logit_difference(), steps=n) for n in (1, 4))
-        torch.testing.assert_close(plain.scores, integrated.scores, rtol=1e-10, atol=1e-10, equal_nan=True)
+        torch.testing.assert_close(plain.effect(), integrated.effect(), rtol=1e-10, atol=1e-10, equal_nan=True)
         for edge in [("embed", "0.0.v"), ("embed", "1.1.v"), ("0.0", "1.1.v"), ("1.0", "logits")]:
-            sender, receiver = (
-                names.index(name) for names, name in zip((plain.senders, plain.receivers), edge, strict=True)
-            )
-            assert plain.scores[sender, receiver].abs().max() > 1e-3
+            sender, receiver = (plain.labels[axis].index(name) for axis, name in zip(plain.axes, edge, strict=True))
+            assert plain.effect()[sender, receiver].abs().max() > 1e-3
 
     def test_a_divergence_is_flat_where_it_is_least_and_seen_on_the_way(self):
-        model, pairs = model_of("pre"), ragged_pairs()
+        model, pairs = build("pre"), ragged_pairs()
         plain, integrated = (
-            edge_attribution(model, pairs, kl_divergence(), "noise", steps=n).scores.nan_to_num() for n in (1, 5)
+            edge_attribution(model, pairs, kl_divergence(), "noise", steps=n).effect().nan_to_num() for n in (1, 5)
         )
         assert plain.abs().max() < 1e-10
         assert integrated.abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_the_budget_changes_no_number(parts):
-    model, pairs = model_of("pre"), ragged_pairs()
-    with pytest.raises(InputError, match="expected at least") as refused:
-        edge_attribution(model, pairs, logit_difference(), budget=1)
-    least = int(str(refused.value).split()[-1])
-    whole = edge_attribution(model, pairs, logit_difference(), steps=2)
-    tight = edge_attribution(model, pairs, logit_difference(), steps=2, budget=parts * least)
-    torch.testing.assert_close(tight.scores, whole.scores, rtol=1e-9, atol=1e-12, equal_nan=True)
-    assert not whole.scores.requires_grad
-
-
 def test_top_lists_the_largest_mean_scores_with_their_sign_and_no_edge_that_is_not_there():
     nan = torch.nan
     scores = torch.tensor([[[1.0, 3.0], [-5.0, -3.0]], [[nan, nan], [0.5, -0.5]]])
-    edges = Edges("logit_difference", "denoise", ("embed", "0.0"), ("0.0.q", "logits"), scores)
+    names = {"sender": ("embed", "0.0"), "receiver": ("0.0.q", "logits")}
+    edges = Cells("", "denoise", ("sender", "receiver"), {"logit_difference": scores}, labels=names, kind="edges")
     assert edges.top(2) == [("embed", "logits", -4.0), ("embed", "0.0.q", 2.0)]
     assert edges.top(9) == [*edges.top(2), ("0.0", "logits", 0.0)]
-
-
-class TestBadInput:
-    """One clear error each."""
-
-    @pytest.mark.parametrize("kind", ["post", "post-norm encoder"])
-    def test_norms_after_the_layers(self, kind):
-        with pytest.raises(InputError, match="not defined where norms follow the layers"):
-            edge_attribution(build(kind, torch.float32), ragged_pairs(), logit_difference())
-
-    @pytest.mark.parametrize(
-        ("metric", "steps", "message"),
-        [
-            (logit_difference(), 0, "steps must be at least 1"),
-            (rank(), 1, "rank has no gradient"),
-            (function(lambda logits: logits[..., 0, :], "whole"), 1, "whole must give one finite number"),
-        ],
-    )
-    def test_steps_and_metrics(self, metric, steps, message):
-        with pytest.raises(InputError, match=message):
-            edge_attribution(build("pre", torch.float32), ragged_pairs(), metric, steps=steps)
-
-    def test_no_output_layer(self):
-        stack = StackConfig(2, 6, 2, 3, 7, 13, 37, causal=True)
-        model = Transformer(TransformerConfig(decoder=stack, output="none"))
-        with pytest.raises(InputError, match="no output layer"):
-            edge_attribution(model, ragged_pairs(), logit_difference())

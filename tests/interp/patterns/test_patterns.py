@@ -10,7 +10,7 @@ from worded import worded
 
 from analyses import coreference, part_of_speech
 from analyses.part_of_speech import RELATIONS, TAG_PAIRS
-from analyses.reading.attended import Known
+from analyses.reading.attended import Attended
 from analyses.reading.windows import Batch, Reading, Window
 from analyses.rivals.relations import WAYS
 from interp import AnnotatedText, InputError, Mention, StackConfig, TokenBatch, Transformer, TransformerConfig
@@ -63,7 +63,7 @@ def random_batch(*, causal: bool, start: bool, seed: int = 0) -> Batch:
         for at, special in enumerate(each.special):
             content[row, at] = not special
             scored[row, at] = not special and each.word_of[at] >= each.scored_from
-    return Batch(shown, tokens, Known(pattern), Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
+    return Batch(shown, tokens, Attended(pattern), Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
 
 
 def without_first(row: list[float]) -> list[float] | None:
@@ -305,7 +305,7 @@ class TestFaultyAnnotation:
         alone = (*self.CHAINS[:2], Mention(5, 6, 5, "somebody else"))
         _, reference = self.collectors(self.text(), self.text("two", mentions=alone))
         assert reference.counts["pronouns left out: they refer to no other mention"] == 1
-        assert reference.readers[0].totals["kept"].rows[:, 0, 0].sum() == 1
+        assert reference.readers[0].sums.totals["kept"].rows[:, 0, 0].sum() == 1
         with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
             coreference.measure(worded(), [self.text(mentions=alone)])
 
@@ -314,7 +314,7 @@ class TestFaultyAnnotation:
         apart = self.collectors(*(self.text(f"document {at}") for at in range(3)))
         together = self.collectors(*(self.text("same") for _ in range(3)))
         sums = (
-            (syntax.selected["kept"].finish()[0], reference.readers[0].totals["kept"])
+            (syntax.selected["kept"].finish()[0], reference.readers[0].sums.totals["kept"])
             for syntax, reference in (apart, together)
         )
         for one, other in zip(*sums, strict=True):

@@ -11,6 +11,7 @@ from learners import BOTH, DECODER, STACK, ended, leftovers, model, plan, proces
 from interp import InputError
 from interp.config import Buckets
 from interp.training import Pairs, Phase, Plan, Windows, record, state, train
+from interp.training.parallel import Processes
 from models import load, save
 
 PAIRS = {"pairs": Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2])], start=0)}
@@ -117,23 +118,30 @@ def test_a_run_goes_on_with_other_processes(tmp_path):
     close(together(out, "ddp", the_plan, resume=True), expected)
 
 
-def test_rows_that_cannot_be_shared_out_are_refused(tmp_path):
-    from interp.training.parallel import Processes
-
-    with pytest.raises(InputError, match=r"4 rows a step cannot be shared out evenly among 3 processes.*multiple of 3"):
-        Processes("ddp", 0, 3).check(ours())
-    with pytest.raises(InputError, match="among 4 processes in 2 micro-batches each: expected a multiple of 8"):
-        Processes("fsdp", 0, 4).check(ours(accumulate=2))
-
-
-def test_processes_that_would_each_train_for_themselves_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r'2 processes were started.*choose parallel "ddp" or "fsdp"'):
-        alone(tmp_path, ours())
+@pytest.mark.parametrize(
+    ("processes", "changes", "message"),
+    [
+        (("ddp", 0, 3), {}, "4 rows a step .* evenly among 3 processes.*multiple of 3"),
+        (("fsdp", 0, 4), {"accumulate": 2}, "among 4 processes in 2 micro-batches each: expected a multiple of 8"),
+    ],
+)
+def test_rows_that_cannot_be_shared_out_are_refused(processes, changes, message):
+    with pytest.raises(InputError, match=message):
+        Processes(*processes).check(ours(**changes))
 
 
-def test_sharing_without_processes_says_how_they_are_started(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("environment", "parallel", "message"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, None, r'2 processes were started.*choose parallel "ddp" or "fsdp"'),
+        ({}, "ddp", r"RANK is not set.*torchrun"),
+    ],
+)
+def test_processes_that_do_not_share_and_shares_without_processes_are_refused(
+    tmp_path, monkeypatch, environment, parallel, message
+):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(InputError, match=r"RANK is not set.*torchrun"):
-        alone(tmp_path, ours(), parallel="ddp")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        alone(tmp_path, ours(), parallel=parallel)

@@ -189,7 +189,7 @@ def test_older_words_mean_what_they_mean_to_transformers(family, own):
         ("mixtral", {"num_local_experts": 0}, "num_local_experts"),
         ("mixtral", {"mlp_bias": True}, "mlp_bias"),
         ("qwen2", {"use_mrope": True}, "use_mrope"),
-        ("qwen2", {"layer_types": ["full_attention"] * 7}, "must name 8 layers"),
+        ("qwen2", {"layer_types": ["full_attention"] * 7}, "must call each of 8 layers"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 8, "sliding_window": 5}, "layer_types has windows, but"),
         ("qwen3", {"layer_types": ["chunked_attention"] * 8}, "chunked_attention"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),

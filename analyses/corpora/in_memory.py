@@ -1,0 +1,251 @@
+"""Corpora of what is in memory: a pandas frame, a `datasets` dataset, or a list, one text a row."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.corpora.corpus import Corpus, annotations
+from interp.annotation import ROOT, AnnotatedText
+from interp.errors import InputError, inside
+
+_KIND = "rows"
+_TEXT = "text"  # the column where none is named, and that of rows that are strings
+_SHOWN = 8  # digits of the digest in a name that was not given
+
+
+def take(
+    data: Any,
+    *,
+    text: str | None = None,
+    words: str | None = None,
+    tags: str | None = None,
+    heads: str | None = None,
+    relations: str | None = None,
+    lemmas: str | None = None,
+    document: str | None = None,
+    target: str | None = None,
+    name: str | None = None,
+) -> Corpus:
+    """The rows of `data` as a corpus, a text a row.
+
+    All rows are read once, for the digest: SHA-256 of every text with all that is known of it. Rows without text are
+    left out, and the name says how many. What is changed in a frame or list later does not change the corpus.
+
+    Args:
+        data: a pandas frame or series, one split of `datasets`, or a list of strings, of mappings by column, or of
+            `AnnotatedText`, which are taken as they are; or anything else that gives such rows again and again.
+        text: the column of the text; by default "text", or the only column. Words are what spaces separate.
+        words: the column of lists of words. A space stands after each, or only where `text` has one if both are named.
+        tags: the column of lists of tags, for our measures universal ones (UPOS). Class labels of `datasets` are named.
+        heads: the column of lists of heads, numbered as in CoNLL-U: 1 is the first word, 0 the head of the root.
+        relations: the column of lists of relations to the heads.
+        lemmas: the column of lists of lemmas.
+        document: the column that names documents, over which intervals are; by default each row is its own.
+        target: the column of what a decoder should write of the text.
+        name: what to call the corpus; by default what `data` is and how its digest begins.
+
+    Raises:
+        InputError: `data` is no rows or can be read only once, has no such column, or holds no text; or a row, named
+            by its number from 0, is not as said here.
+    """
+    uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
+    uses |= {"document": document, "target": target}
+    chosen = {use: column for use, column in uses.items() if column is not None}
+    title, columns = _title(data), _columns(data)
+    if columns is None and (chosen or text):
+        raise InputError(f"{title} has texts that are annotated already, and no columns: name none")
+    if columns is not None and (text is not None or words is None):
+        chosen[_TEXT] = text if text is not None else _text_column(columns, title)
+    for column in chosen.values():
+        if (columns or []).count(column) != 1:
+            listed = ", ".join(map(str, columns or ()))
+            raise InputError(f'expected one column "{column}" in {title}, which has {listed}')
+    rows = _Rows(_reader(data, list(chosen.values())), chosen, _class_labels(data, chosen), title)
+    sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
+    for made in rows.texts("row"):  # whatever the corpus is called
+        if made is None:
+            n_empty += 1
+            continue
+        n_texts += 1
+        known = [(field.name, value) for field in fields(made) if (value := getattr(made, field.name)) is not None]
+        sha.update(repr(known).encode())
+        annotates = annotations(made) if annotates is None else annotates & annotations(made)
+    if annotates is None:
+        raise InputError(f"{name or title} holds no text: expected at least one row with something in it")
+    digest = sha.hexdigest()
+    full_name = name or f"{title}, {n_texts:,} text{'s' * (n_texts > 1)}, {digest[:_SHOWN]}"
+    if n_empty:
+        full_name += f", without {n_empty:,} empty row{'s' * (n_empty > 1)}"
+    return Corpus(full_name, _KIND, annotates, digest, lambda: filter(None, rows.texts(full_name)))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows, and how a text is made of each."""
+
+    read: Callable[[], Iterable[Any]]
+    columns: Mapping[str, Any]  # by use: "text", "words", "tags"...
+    labels: Mapping[str, Sequence[str]]  # by use, what numbers stand for
+    title: str
+
+    def texts(self, name: str) -> Iterator[AnnotatedText | None]:
+        """The text of each row, None where it has none; what no column names is a document of `name` and its number."""
+        for number, row in enumerate(self.read()):
+            with inside(f"{self.title}, row {number}"):
+                yield self._text(row, f"{name}:{number}")
+
+    def _text(self, row: Any, document: str) -> AnnotatedText | None:
+        if isinstance(row, AnnotatedText):
+            return row if row.words else None
+        if isinstance(row, str) or _is_missing(row):
+            row = {_TEXT: row}
+        if not isinstance(row, Mapping):
+            raise InputError(f"expected a string, a mapping by column or an AnnotatedText, got {type(row).__name__}")
+        if lacking := [column for column in self.columns.values() if column not in row]:
+            raise InputError(f'expected a value of "{lacking[0]}", got {", ".join(map(str, row)) or "nothing"}')
+        values = {use: row[column] for use, column in self.columns.items()}
+        words = self._words(values)
+        if not words:
+            return None
+        if _is_missing(values.get("document", document)):
+            raise InputError(f'expected the name of a document in "{self.columns["document"]}", got none')
+        if not isinstance(values.get("target", ""), str):
+            raise InputError(f'expected a string in "{self.columns["target"]}", got {values["target"]!r}')
+        spelled = _TEXT in values and "words" in values
+        by_word = {use: self._strings(values[use], use) for use in ("tags", "relations", "lemmas") if use in values}
+        return AnnotatedText(
+            words=words,
+            space_after=_spaces(values[_TEXT], words) if spelled else (True,) * len(words),
+            document=str(values.get("document", document)),
+            heads=_heads(values["heads"], self.columns["heads"]) if "heads" in values else None,
+            target=values.get("target"),
+            **by_word,
+        )
+
+    def _words(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """The words of a row; none where it has no text."""
+        use = "words" if "words" in values else _TEXT
+        if _is_missing(values[use]):
+            return ()
+        if use == "words":
+            return self._strings(values[use], use)
+        if not isinstance(values[use], str):
+            raise InputError(f'expected a string in "{self.columns[use]}", got {values[use]!r}')
+        return tuple(values[use].split())
+
+    def _strings(self, value: Any, use: str) -> tuple[str, ...]:
+        """A list of strings, or of numbers that stand for some."""
+        names = self.labels.get(use, ())
+        strings: list[str] = []
+        for entry in _list(value, self.columns[use]):
+            is_label = isinstance(entry, (int, np.integer)) and 0 <= entry < len(names)
+            string = names[int(entry)] if is_label else entry
+            if not isinstance(string, str) or not string.strip():
+                raise InputError(f'expected a list of strings in "{self.columns[use]}", got one with {entry!r}')
+            strings.append(string)
+        return tuple(strings)
+
+
+def _heads(value: Any, column: Any) -> tuple[int, ...]:
+    """Heads as we count them, from 0 and with ROOT, of what CoNLL-U counts."""
+    heads = [str(head) for head in _list(value, column)]
+    if wrong := [head for head in heads if not head.isdecimal()]:
+        raise InputError(f"expected heads numbered as in CoNLL-U, 1 the first word and 0 for the root, got {wrong[0]}")
+    return tuple(int(head) - 1 if head != "0" else ROOT for head in heads)
+
+
+def _spaces(text: Any, words: Sequence[str]) -> tuple[bool, ...]:
+    """Whether a space follows each word in the text that they spell."""
+    spaces, rest = [], text.lstrip() if isinstance(text, str) else ""
+    for word in words:
+        if not rest.startswith(word):
+            raise InputError(f"expected the words to spell the text, got {word!r} where it goes on {rest[:30]!r}")
+        rest = rest[len(word) :]
+        spaces.append(rest[:1].isspace() or not rest)
+        rest = rest.lstrip()
+    if rest:
+        raise InputError(f"expected the words to spell the text, got none for {rest[:30]!r}")
+    return tuple(spaces)
+
+
+def _list(value: Any, column: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
+        raise InputError(f'expected a list, one value a word, in "{column}", got {value!r}')
+    return list(value)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _reader(data: Any, columns: list[Any]) -> Callable[[], Iterable[Any]]:
+    """Gives the rows of `data` as it is now, each time it is called."""
+    if isinstance(data, pd.DataFrame):
+        kept = [data[column].copy() for column in columns]
+        return lambda: (dict(zip(columns, values, strict=True)) for values in zip(*kept, strict=True))
+    if isinstance(data, (pd.Series, list, tuple)):
+        rows = list(data)
+        return lambda: rows
+    return lambda: data
+
+
+def _columns(data: Any) -> list[Any] | None:
+    """Which columns there are; None where rows are texts already.
+
+    Raises:
+        InputError: no rows, or rows that can be read only once.
+    """
+    if isinstance(data, (str, bytes, PurePath)):
+        raise InputError("expected rows, got one string or path: corpora.read opens files, take([text]) takes one text")
+    if isinstance(data, pd.DataFrame):
+        return list(data.columns)
+    if isinstance(data, Mapping):
+        keys = [*map(str, data), ""]
+        raise InputError(
+            f'expected rows, got a mapping of {", ".join(keys[:-1])}: take one of these, as in data["{keys[0]}"]'
+        )
+    if not isinstance(data, Iterable):
+        raise InputError(f"expected rows (a frame, a dataset, a list), got {type(data).__name__}")
+    if isinstance(data, Iterator):
+        raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: take(list(...))")
+    if (names := getattr(data, "column_names", None)) is not None:
+        return list(names)
+    first = next(iter(data), None)
+    if isinstance(first, AnnotatedText):
+        return None
+    return list(first) if isinstance(first, Mapping) else [_TEXT]
+
+
+def _text_column(columns: Sequence[Any], title: str) -> Any:
+    if _TEXT in columns or len(columns) == 1:
+        return _TEXT if _TEXT in columns else columns[0]
+    raise InputError(
+        f"{title} has columns {', '.join(map(str, columns))}: say which is the text, as in text={columns[0]!r}"
+    )
+
+
+def _class_labels(data: Any, chosen: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """By use, the names of class labels, where `datasets` keeps numbers in their place."""
+    features = getattr(data, "features", None)
+    if not isinstance(features, Mapping):
+        return {}
+    inner = {use: getattr(features.get(column), "feature", None) for use, column in chosen.items()}
+    return {use: names for use, feature in inner.items() if (names := getattr(feature, "names", None))}
+
+
+def _title(data: Any) -> str:
+    """What the data is, where it has no name."""
+    if isinstance(data, pd.DataFrame):
+        return "a frame"
+    if isinstance(data, pd.Series):
+        return "a series" if data.name is None else f"series {data.name}"
+    if isinstance(data, (list, tuple)):
+        return "a list"
+    name, split = getattr(getattr(data, "info", None), "dataset_name", None), getattr(data, "split", None)
+    return " ".join(map(str, filter(None, [name or type(data).__name__, split])))

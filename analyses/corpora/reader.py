@@ -1,0 +1,88 @@
+"""How is a file read? A format says which files are in it, and makes texts of their lines, within limits.
+
+What is beyond a limit is refused before it costs the memory and hours that it would.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TypeVar
+
+from interp.annotation import AnnotatedText
+from interp.errors import InputError
+
+MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
+MOST_ROWS = 20_000  # of a sentence
+LONGEST_WORD = 10_000  # characters
+_T = TypeVar("_T")
+
+
+class Lines(Iterator[str]):
+    """The lines of a file, read as they are needed, with the number of the line that a refusal names."""
+
+    def __init__(self, lines: Iterable[str], source: str):
+        self._lines = enumerate(lines, start=1)
+        self.source = source  # the file's name, for documents without one
+        self.number = 0  # of the last line; a reader may set it to an earlier one at fault, 0 is the whole file
+
+    def __next__(self) -> str:
+        last, self.number = self.number, 0
+        try:
+            self.number, line = next(self._lines)
+        except StopIteration:
+            self.number = last
+            raise
+        return line
+
+    def last(self, rows: Sequence[_T]) -> Iterator[_T]:
+        """What was made of the last lines, one by one, each with its line as the one at fault."""
+        for self.number, row in enumerate(rows, start=self.number - len(rows) + 1):  # noqa: B020
+            yield row
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: what its files are called, how it is recognised, and what texts its lines make.
+
+    One that `recognises` nothing (None) is read only where its kind is given: `text:PATH`.
+    """
+
+    kind: str  # which forces it: `gum:PATH`
+    title: str
+    names: tuple[str, ...]  # which files of a directory are read, as patterns; the same with .gz after it
+    recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
+    parse: Callable[[Lines], Iterator[AnnotatedText]]
+    whole_files: bool = False  # whether of several files each is one document
+
+    def matches(self, file: Path) -> bool:
+        """Whether a file has a name of this format."""
+        return any(fnmatch(file.name.removesuffix(".gz"), pattern) for pattern in self.names)
+
+    def texts(self, lines: Iterable[str], source: str) -> Iterator[AnnotatedText]:
+        """The texts of a file called `source`.
+
+        Raises:
+            InputError: with the file and the line, when a line is reached that is malformed or beyond a limit.
+        """
+        counted = Lines(lines, source)
+        try:
+            for text in self.parse(counted):
+                _check_size(text)
+                yield text
+        except InputError as error:
+            if not counted.number or str(error).startswith(f"{source}, line "):  # it names the file already
+                raise
+            raise InputError(f"{source}, line {counted.number}: {error}") from error
+
+
+def check_words(n_words: int, document: str) -> None:
+    """Refuse a text of more words than `MOST_WORDS`."""
+    if n_words > MOST_WORDS:
+        raise InputError(f"{document} has more than {MOST_WORDS:,} words, the most of one text: divide it")
+
+
+def _check_size(text: AnnotatedText) -> None:
+    check_words(len(text.words), f"the text {text.document!r}")
+    if (longest := max(map(len, text.words), default=0)) > LONGEST_WORD:
+        raise InputError(f"the text {text.document!r} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")

@@ -1,0 +1,319 @@
+"""What does hiding keys cost? Claims and their controls are hidden a lot at a time, and add up by group of documents.
+
+`Work` is a table of claims; `hide` gives a number to each of its jobs and every head, and `costs_of` adds these up by
+group of documents. Keys are hidden from each head by itself, from some heads and measures (`cells`), or from several
+heads at once.
+"""
+
+import random
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.stats import t as student
+from torch import Tensor
+
+from analyses.findings import DISCOVERY
+from analyses.labels.claims import Keys, as_claim, at_usual_distances, exchanged, with_control
+from analyses.labels.readouts import Readout
+from analyses.measures import Looks, Measure
+from analyses.reading.windows import Progress, Window
+from analyses.shards import Kept, Lot, Shards
+from interp import TokenBatch, Transformer
+from interp.patching.gradients.claimed_keys import estimated_knock_out
+from interp.patching.knockout import Claim, How, Read, knock_out, knock_out_together
+from interp.patching.patch_sites import last_stack
+from interp.patterns import N_GROUPS
+from interp.patterns.captured import read_patterns
+from interp.statistics import ratio
+
+CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
+HIDDEN = (CLAIM, *CONTROLS)
+FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
+CLAIMS = 128  # with their controls, that one call hides
+FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
+_HOW: Mapping[str, How] = {ARMS[0]: "exchange", ARMS[1]: "remove"}
+_SURELY = 0.995  # of the one-sided bounds of a cost that is settled
+_PARTS = (10, 20)  # documents after which measuring may stop
+N_PARTS = 1 + len(_PARTS)
+Cells = Bool[np.ndarray, "head measure"]
+PerCell = Float[np.ndarray, "head measure"]
+PerJob = Float[Tensor, "job head"]
+
+
+def part_of(document: int) -> int:
+    """The part that a document is in, by its number among those that are read."""
+    return bisect_right(_PARTS, document)
+
+
+class Job(NamedTuple):
+    """A claim, or a control, that waits to be hidden: of a measure (`column`), in a group and part of the documents."""
+
+    kind: str
+    column: int
+    group: int
+    part: int
+    readout: Readout
+    ids: tuple[int, ...]
+    keys: Keys
+    read: Read
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How claims and their controls are made of windows.
+
+    What is drawn for a claim depends on `seed`, its text and its measure alone, keys at usual distances on its
+    measure's texts too: whatever else is asked, its controls are the same.
+
+    measures  behaviour and measure of each column
+    armed     names of the measures whose keys are exchanged and removed too
+    usual     by measure, the distances of each row's keys
+    counts    what is left out
+    """
+
+    causal: bool
+    measures: Sequence[tuple[str, Measure]]
+    seed: int
+    armed: Collection[str]
+    usual: Mapping[str, Sequence[frozenset[int]]]
+    counts: Counter[str]
+
+    def jobs(
+        self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], looks: Mapping[str, Looks]
+    ) -> Iterator[Job]:
+        """The claims of one window, of a document in some group and part, and their controls."""
+        readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
+        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # what reads the same shares a gradient
+        for column, (behaviour, measure) in enumerate(self.measures):
+            if not looks.get(measure.name) or behaviour not in read_by:
+                continue
+            readout = read_by[behaviour]
+            for kind, keys in self._kinds(window, measure, looks[measure.name], readout, readable[readout]):
+                rows = (*keys,)
+                if (readout, rows) not in reads:
+                    reads[readout, rows] = readout.read(window, rows)
+                ids = readout.text(window, rows)
+                yield Job(kind, column, group, part, readout, ids, keys, reads[readout, rows])
+
+    def _kinds(
+        self, window: Window, measure: Measure, looks: Looks, readout: Readout, readable: Collection[int]
+    ) -> Iterator[tuple[str, Keys]]:
+        causal, words = self.causal, measure.of_words
+        rng = random.Random(repr((self.seed, window.text.document, window.start, window.ids, measure.name)))
+        both = with_control(window, looks, readable, rng, causal=causal, at_distance=words, counts=self.counts)
+        if not both[0]:
+            return
+        lot = readout.lot(window, (*both[0],), rng)
+        claim, others = ({row: keys[row] for row in keys if row in lot} for keys in both)
+        yield CLAIM, claim
+        yield CONTROLS[0], others
+        if words:
+            yield CONTROLS[1], at_usual_distances(window, claim, self.usual[measure.name], rng, causal=causal)
+        if measure.name in self.armed:
+            yield ARMS[0], exchanged(window, claim, rng, causal=causal)
+            yield ARMS[1], claim
+
+
+@dataclass(frozen=True)
+class Work:
+    """Claims and controls in lots that are hidden at a time; what a lot costs is looked for in `shards` first."""
+
+    model: Transformer
+    measures: Sequence[tuple[str, Measure]]
+    read_by: Mapping[str, Readout]  # by behaviour
+    lots: Sequence[Sequence[Job]]
+    shards: Shards
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a job, lot after lot, with the number of its rows."""
+        jobs = [(job.kind, job.column, job.group, job.part, len(job.keys)) for lot in self.lots for job in lot]
+        return pd.DataFrame(jobs, columns=["kind", "column", "group", "part", "rows"])
+
+    def of_jobs(self, name: str) -> Int[Tensor, "job 1"]:
+        """A column of the table."""
+        return torch.tensor(self.table[name].tolist())[:, None]
+
+    @property
+    def n_heads(self) -> int:
+        """In all layers."""
+        return self.model.config.n_layers * self.model.config.n_heads
+
+
+def lots_of(windows: Iterable[list[Job]]) -> list[list[Job]]:
+    """The jobs of window after window, about `CLAIMS` of one part of the documents a lot."""
+    lots: list[list[Job]] = []
+    for jobs in windows:
+        if lots and jobs and len(lots[-1]) < CLAIMS and lots[-1][-1].part == jobs[0].part:
+            lots[-1] += jobs
+        elif jobs:
+            lots.append(jobs)
+    return lots
+
+
+def hide(
+    work: Work,
+    kinds: Collection[str] = (*HIDDEN, *ARMS),
+    *,
+    cells: Cells | None = None,
+    part: int | None = None,
+    together: Sequence[Sequence[tuple[int, int]]] | None = None,
+    estimate: bool = False,
+    done: Progress | None = None,
+) -> dict[str, Tensor]:
+    """What hiding each job's keys costs, `drop` (job x head), NaN where that is not asked.
+
+    Of texts that are masked there is `mass` (job x head), the attention to the keys; of estimates there are `size`, the
+    losses added up without their signs (job x head), and `value`, what is read where nothing is hidden (job).
+
+    Args:
+        work: claims and controls.
+        kinds: of jobs.
+        cells: heads and measures that are asked; by default all.
+        part: of the documents; by default all.
+        together: of each measure the heads (layer, head) from which keys are hidden at once, as if they were one head.
+        estimate: from gradients, instead of measuring.
+        done: called with the number of lots that are there.
+    """
+    places: list[list[int]] = []
+    lots: list[Lot] = []
+    first = 0
+    for number, lot in enumerate(work.lots):
+        wanted = [job.kind in kinds and part in (None, job.part) for job in lot]
+        if cells is not None:
+            wanted = [yes and cells[:, job.column].any() for yes, job in zip(wanted, lot, strict=True)]
+        for readout in dict.fromkeys(job.readout for job in lot):
+            chosen = [at for at, job in enumerate(lot) if wanted[at] and job.readout is readout]
+            if not chosen:
+                continue
+            jobs = [lot[at] for at in chosen]
+            texts = {ids: at for at, ids in enumerate(dict.fromkeys(job.ids for job in jobs))}
+            batch = TokenBatch.from_rows([*texts])
+            claims = [
+                as_claim(job.keys, texts[job.ids], len(job.ids), job.read, _HOW.get(job.kind, "hide")) for job in jobs
+            ]
+            columns = [job.column for job in jobs]
+            heads = None if together is None else [together[column] for column in columns]
+            of_lot = None if cells is None else torch.from_numpy(cells[:, columns].T)
+            names = [[job.kind, work.measures[job.column][1].name] for job in jobs]
+            parts = [[claim.prompt, claim.queries, claim.keys, claim.others] for claim in claims]
+            depends = [number, readout.name, names, batch.ids, batch.lengths, parts, heads, of_lot, estimate]
+            lots.append((depends, partial(_hide, work.model, readout, batch, claims, of_lot, heads, estimate)))
+            places.append([first + at for at in chosen])
+        first += len(lot)
+    costs = {"drop": torch.full((first, work.n_heads if together is None else 1), torch.nan, dtype=torch.float64)}
+    for rows, kept in zip(places, work.shards.all(lots, done), strict=True):
+        for name, values in kept.items():
+            if name not in costs:
+                costs[name] = torch.full((first, *values.shape[1:]), torch.nan, dtype=torch.float64)
+            costs[name][rows] = values.double()
+    return costs
+
+
+def _hide(
+    model: Transformer,
+    readout: Readout,
+    batch: TokenBatch,
+    claims: Sequence[Claim],
+    cells: Bool[Tensor, "claim head"] | None,
+    heads: Sequence[Sequence[tuple[int, int]]] | None,
+    estimate: bool,
+) -> Kept:
+    """What one lot's claims on texts of one read-out cost."""
+    output = readout.output
+    if heads is not None:
+        return {"drop": knock_out_together(model, batch, claims, heads, output)[:, None]}
+    if cells is not None:
+        by_layer = cells.unflatten(1, (-1, model.config.last.n_heads))
+        return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1)}
+    mass = {"mass": _mass(model, batch, claims)} if readout.masks else {}
+    if not estimate:
+        return {"drop": knock_out(model, batch, claims, output).flatten(1), **mass}
+    drops, sizes, values = estimated_knock_out(model, batch, claims, output)
+    return {"drop": drops.flatten(1), "size": sizes.flatten(1), "value": values, **mass}
+
+
+def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Float[Tensor, "claim head"]:
+    """Attention of each head on each claim's keys, summed over its rows, in the texts as they are read."""
+    batch = batch.to(model.device)
+    pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
+    rows = [(pattern[claim.prompt][:, claim.queries], claim.keys.to(pattern)) for claim in claims]
+    return torch.stack([(row[..., : keys.shape[1]] * keys).sum((1, 2)) for row, keys in rows])
+
+
+class Sums(NamedTuple):
+    """What was lost, and at how many rows, by group of documents."""
+
+    lost: Float[np.ndarray, "group head measure"]
+    rows: Float[np.ndarray, "group head measure"]
+
+    def a_row(self) -> PerCell:
+        """What is lost a row; NaN where there is none."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.lost.sum(0) / self.rows.sum(0)
+
+    def flat(self) -> list[np.ndarray]:
+        """Both by group (group x head and measure), measures running fastest."""
+        return [part.reshape(len(part), -1) for part in self]
+
+
+Costs = Mapping[str, Sums]  # by kind
+
+
+def costs_of(
+    work: Work, drops: PerJob, counted: Bool[Tensor, " job #head"] | None = None, kinds: Sequence[str] = HIDDEN
+) -> Costs:
+    """The sums of jobs of each kind, of those that are `counted`; what is not measured (NaN) adds rows alone."""
+    n_measures, rows = len(work.measures), work.of_jobs("rows").double().expand_as(drops)
+    places = (work.of_jobs("group") * n_measures + work.of_jobs("column"))[:, 0]
+    costs = {}
+    for kind in kinds:
+        jobs, parts = torch.tensor(np.flatnonzero(work.table["kind"] == kind)), []
+        for values in (drops.nan_to_num(0.0), rows):
+            of_kind = values[jobs] if counted is None else values[jobs] * counted[jobs]
+            added = values.new_zeros(N_GROUPS * n_measures, drops.shape[1]).index_add_(0, places[jobs], of_kind)
+            parts.append(added.unflatten(0, (N_GROUPS, n_measures)).transpose(1, 2).numpy())
+        costs[kind] = Sums(*parts)
+    return costs
+
+
+def strictest(costs: Costs) -> tuple[Sums, Int[np.ndarray, "head measure"]]:
+    """Of every cell the control that loses most a row, and which of `CONTROLS` it is."""
+    controls = [costs[kind] for kind in CONTROLS]
+    best = np.nan_to_num(np.stack([control.a_row() for control in controls]), nan=-np.inf).argmax(0)
+    return Sums(*(np.where(best == 0, *parts) for parts in zip(*controls, strict=True))), best
+
+
+def effect_of(costs: Costs) -> PerCell:
+    """What claims lose beyond their strictest control, in the read's unit a row; NaN where nothing is claimed."""
+    return costs[CLAIM].a_row() - strictest(costs)[0].a_row()
+
+
+def settled(costs: Costs, least: float, cells: int) -> Cells:
+    """Where more documents would not change whether the effect reaches `least`, by Student's t over groups.
+
+    Where its one-sided 99.5% bounds are both below or both above, and where above, p for an effect at all is so small
+    that it holds whatever else of so many `cells` is tested (Bonferroni, at the rate that findings are held to).
+    Nowhere where fewer than five groups say anything.
+    """
+    claim, control = costs[CLAIM], strictest(costs)[0]
+    effect, error, groups = ratio(claim.lost - control.lost, claim.rows)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reach = student.ppf(_SURELY, groups - 1) * error
+        p = student.sf(effect / error, groups - 1)
+        apart = (effect + reach < least) | ((effect - reach > least) & (p < DISCOVERY / cells))
+    return (groups >= FEWEST) & apart
+
+
+def control_names(work: Work, costs: Costs) -> list[str]:
+    """Of every cell what the control that loses most hides, measures running fastest."""
+    names = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in work.measures]
+    return [names[column][number] for row in strictest(costs)[1].tolist() for column, number in enumerate(row)]

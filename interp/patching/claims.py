@@ -1,0 +1,245 @@
+"""Claimed keys: at some rows of a text, the keys that a label says are attended to, and what is read of the text."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from interp.edits import Edit
+from interp.errors import InputError, one_of
+from interp.model import Model
+from interp.patching.pairs import Inputs
+from interp.patching.patch_sites import PatchSite, last_stack
+from interp.running import Tokens, as_batches
+from interp.tokens import TokenBatch
+
+Heads = Collection[tuple[int, int]]  # layer and head
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is read of one text: a number made of what the output layer says of the text's `positions`."""
+
+    positions: Int[Tensor, " read"]
+    value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", _tensor("positions", self.positions, "whole numbers, one a read"))
+
+
+def _tensor(name: str, value: Any, expected: str) -> Tensor:
+    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        found = torch.as_tensor(value)
+        fits = (found.dtype == torch.bool) == ("True" in expected) and not found.is_floating_point()
+        if fits and found.ndim == 1 + (" x " in expected):
+            return found
+    raise InputError(f"expected {name} as {expected}; got {value!r}")
+
+
+How = Literal["hide", "exchange", "remove"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Rows of one text, for each the keys that a label says it attends to, and what is read once they are hidden.
+
+    `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
+    to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
+    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
+
+    Raises:
+        InputError: no row, a row without a key, or a row claimed twice; an exchange without other keys; numbers of
+            another shape or kind.
+    """
+
+    prompt: int
+    queries: Int[Tensor, " row"]
+    keys: Bool[Tensor, "row key"]
+    read: Read | None = None
+    how: How = "hide"
+    others: Int[Tensor, "row key"] | None = None
+
+    def __post_init__(self) -> None:
+        one_of("how", self.how, How)
+        object.__setattr__(self, "queries", _tensor("queries", self.queries, "positions, one a row"))
+        object.__setattr__(self, "keys", _tensor("keys", self.keys, "True or False, row x key"))
+        if self.others is not None:
+            object.__setattr__(self, "others", _tensor("others", self.others, "keys, row x key"))
+        if not len(self.queries) or len(self.queries) != len(self.keys):
+            raise InputError(
+                f"a claim has rows, and keys for each: got {len(self.queries)} rows and keys for {len(self.keys)}"
+            )
+        if not bool(self.keys.any(1).all()):
+            row = int((~self.keys.any(1)).nonzero()[0])
+            raise InputError(f"row {int(self.queries[row])} of a claim on text {self.prompt} claims no key")
+        rows = self.queries.tolist()
+        if len({*rows}) != len(rows):
+            raise InputError(f"a claim on text {self.prompt} names a row twice: {rows}")
+        if (self.how == "exchange") != (self.others is not None):
+            raise InputError(
+                f"a claim on text {self.prompt}: expected `others` where keys are exchanged, and only there"
+            )
+        if self.others is not None and not bool(self.others[self.keys].ge(0).all()):
+            raise InputError(f"a claim on text {self.prompt}: expected another key for each that is exchanged")
+
+
+@dataclass(frozen=True)
+class ClaimedTexts:
+    """The texts of a call, and which attention of the model claims are on."""
+
+    model: Model
+    inputs: Inputs
+    patch_site: PatchSite
+
+    def read_by(self, stack: str) -> TokenBatch:
+        """What a stack reads."""
+        first, second = self.inputs
+        return first if second is None or stack == "encoder" else second
+
+    @property
+    def rows(self) -> TokenBatch:
+        """The texts whose rows are claimed."""
+        return self.read_by(self.patch_site.stack)
+
+    @property
+    def keys(self) -> TokenBatch:
+        """The texts whose keys are hidden."""
+        return self.read_by(self.patch_site.counted("key"))
+
+    @property
+    def read(self) -> TokenBatch:
+        """The texts that are read at the end."""
+        return self.read_by(last_stack(self.model))
+
+    def read_of(self, claim: Claim) -> Read:
+        """What a claim reads: by default its own next tokens."""
+        if claim.read is not None:
+            return claim.read
+        ids = self.read.ids
+        return Read(claim.queries, log_probabilities(ids[claim.prompt, claim.queries.to(ids.device) + 1]))
+
+
+def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
+    """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
+    targets = _tensor("targets", targets, "ids, one a position")
+
+    def value(logits: Float[Tensor, "*cells read output"]) -> Float[Tensor, "*cells"]:
+        picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
+        most = logits.amax(-1, keepdim=True)
+        rest = (logits - most).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
+        return (picked - most - rest)[..., 0].sum(-1)
+
+    return value
+
+
+def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:
+    """The edits that hide, exchange or remove claimed keys: rows of the batch, each with a claim and its heads."""
+    edited: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
+    for prompt, claim, heads in changes:
+        for layer in {layer for layer, _ in heads}:
+            site = patch_site.name(layer).removesuffix("scores") + ("scores" if claim.how == "hide" else "pattern")
+            edited[site].append((prompt, claim, [head for other, head in heads if other == layer]))
+    return {site: partial(_with_changed_keys, changes=own) for site, own in edited.items()}
+
+
+def _with_changed_keys(
+    rows: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
+) -> Tensor:
+    """Scores with claimed keys masked, or patterns with their weights moved; rows behind the last query stay."""
+    rows = rows.clone()
+    for prompt, claim, heads in changes:
+        inside = claim.queries < rows.shape[-2]
+        keys = claim.keys[inside, : rows.shape[-1]].to(rows.device)
+        where = prompt, torch.tensor([*heads])[:, None], claim.queries[inside], slice(keys.shape[1])
+        if claim.how == "hide":
+            rows[where] = rows[where].masked_fill(keys, -torch.inf)
+        else:
+            others = torch.full_like(keys, -1, dtype=torch.long)
+            if claim.others is not None:
+                others = claim.others[inside, : keys.shape[1]].to(rows.device)
+            rows[where] = moved(rows[where], keys, others)
+    return rows
+
+
+def moved(
+    pattern: Float[Tensor, "*head row key"], taken: Bool[Tensor, "row key"], others: Int[Tensor, "row key"]
+) -> Float[Tensor, "*head row key"]:
+    """The weights of values where keys are taken out, or stand aside for `others` (-1: for none)."""
+    weights = pattern * taken
+    return (pattern - weights).scatter_add(
+        -1, others.clamp(min=0).expand_as(pattern), (weights * (others >= 0)).to(pattern)
+    )
+
+
+def checked(
+    model: Model,
+    tokens: Tokens,
+    claims: Sequence[Claim],
+    output: nn.Linear | None,
+    target: Tokens | None,
+    stack: str | None,
+    attention: str,
+) -> ClaimedTexts:
+    """The texts, every claim inside its own."""
+    patch_site = PatchSite.of(model, "scores", stack=stack, attention=attention)
+    own = output is None or output is getattr(model, "output", None)
+    if output is None and model.config.output == "none":
+        raise InputError("this model has no output layer: give a probe of its final stream as `output`")
+    texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
+    for batch in (texts.rows, texts.keys, texts.read):
+        if batch.padded and not bool(batch.mask[:, 0].all()):
+            raise InputError("texts are padded on the right: expected a real token in the first column of every text")
+    says_next = own and patch_site.stack == last_stack(model) and model.config.last.causal
+    for claim in claims:
+        if not 0 <= claim.prompt < len(texts.rows.ids):
+            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
+        if claim.read is None and not says_next:
+            raise InputError(
+                "only a causal model with an output layer says the next token: name what else a claim reads (`read`)"
+            )
+        _check_claim(texts, claim)
+    return texts
+
+
+def _check_claim(texts: ClaimedTexts, claim: Claim) -> None:
+    """Whether a claim lies inside its texts, and leaves each row a key in the layers that see least."""
+    length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.read))
+    rows = claim.queries.tolist()
+    last = length - 1 if claim.read is not None else length - 2
+    if min(rows) < 0 or max(rows) > last:
+        that = "" if claim.read is not None else ", rows that a token follows"
+        raise InputError(f"a claim on text {claim.prompt} names rows {rows}: expected 0-{last}{that}")
+    if claim.read is not None:
+        at = claim.read.positions.tolist()
+        if not at or min(at) < 0 or max(at) >= n_read:
+            raise InputError(f"a claim on text {claim.prompt} reads positions {at}: expected some of 0-{n_read - 1}")
+    seen = near = _seen(texts.patch_site, claim, n_keys)
+    config = texts.model.config.stacks[texts.patch_site.stack]
+    reach = min((each for layer in range(config.n_layers) if (each := config.reach(layer)) is not None), default=None)
+    if reach is not None and texts.patch_site.attention == "self":
+        key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
+        near = seen & ((key - claim.queries[:, None]).abs() <= reach)
+    if bool((claim.keys & ~seen).any()) or bool((claim.keys | ~near).all(1).any()):
+        raise InputError(
+            f"a claim on text {claim.prompt} must name keys that its rows see, and leave each row another one"
+        )
+    if claim.others is not None:
+        row, key = claim.keys.nonzero(as_tuple=True)
+        other = claim.others[row, key]
+        if int(other.max()) >= claim.keys.shape[1] or not bool(seen[row, other].all()):
+            raise InputError(f"a claim on text {claim.prompt} must exchange keys for others that their rows see")
+
+
+def _seen(patch_site: PatchSite, claim: Claim, n_keys: int) -> Bool[Tensor, "row key"]:
+    """The keys that a claim's rows see: in causal self-attention none after them, else those of a text so long."""
+    key = torch.arange(claim.keys.shape[1], device=claim.keys.device)
+    if patch_site.causal and patch_site.attention == "self":
+        return key <= claim.queries[:, None]
+    return (key < n_keys).expand_as(claim.keys)

@@ -1,0 +1,46 @@
+"""Which layers see the tokens of a window alone: how a config.json says it, and how we state it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from interp.config import Local, StackConfig
+from interp.errors import InputError
+from models.families.family import Fields
+
+FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls the two kinds
+
+
+def layers_called(name: str, kinds: Sequence[str], n_layers: int, both: Sequence[str], stated: Any) -> tuple[int, ...]:
+    """The layers of the second of `both` kinds.
+
+    Raises:
+        InputError: other kinds of layers, or too few or many.
+    """
+    if len(kinds) != n_layers or not {*kinds} <= {*both}:
+        expected = " or ".join(f'"{kind}"' for kind in both)
+        raise InputError(f"config.json: {name} must call each of {n_layers} layers {expected}, got {stated!r}")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == both[1])
+
+
+def near(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:
+    """The layers that see near tokens alone: as `layer_types` says, or by default."""
+    kinds = fields.names("layer_types", [NEAR if slides else FULL for slides in default])
+    return layers_called("layer_types", kinds, len(default), (FULL, NEAR), kinds)
+
+
+def all_near(fields: Fields, default: int | None = None) -> Local | None:
+    """Layers that all see the tokens of one window; null where there is none, by default that of `default` tokens."""
+    fields.get("sliding_window")
+    if fields.raw.get("sliding_window", default) is None:
+        return None
+    return Local(tuple(range(fields.size("num_hidden_layers"))), fields.size("sliding_window", default) - 1)
+
+
+def window(stack: StackConfig) -> int | None:
+    """How many tokens a query of a local layer sees, itself included."""
+    return None if stack.local is None or stack.local.reach is None else stack.local.reach + 1
+
+
+def layer_types(stack: StackConfig) -> list[str]:
+    """What they call each layer."""
+    return [FULL if stack.reach(layer) is None else NEAR for layer in range(stack.n_layers)]

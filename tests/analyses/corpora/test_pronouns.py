@@ -1,0 +1,237 @@
+"""GAP, Winogender and WinoBias: one pronoun, two that it may stand for, in text that is spelled as the file has it."""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analyses.corpora import FORMATS, read
+from analyses.corpora.marked import Mark, annotated
+from analyses.rivals.antecedents import antecedent_items, unasked
+from interp.annotation import AnnotatedText
+from tests.analyses.corpora.made_corpora import GAP, SENTENCES, TEMPLATES, gap_row, mentions, texts
+
+SharedFile = Callable[..., Path]
+PAIR = (
+    "1 [The ice seller] saw the pilot after [she] closed [her] shop.",
+    "2 The ice seller saw [ the pilot] after [his] flight.",
+)
+
+
+def spelled_once(*words: tuple[str, str]) -> list[tuple[str, str, str]]:
+    """Mentions of one word, each its own head."""
+    return [(form, form, chain) for form, chain in words]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("gap", [GAP, gap_row(), "x"]),
+        ("winogender", [TEMPLATES, "cook\tman\t1\tThe $OCCUPATION saw $PARTICIPANT, $ACC_PRONOUN.", "x"]),
+        ("winobias", [*PAIR, "x"]),
+    ],
+)
+def test_texts_are_read_one_at_a_time(kind: str, rows: list[str]) -> None:
+    unread = iter(rows)
+    assert next(FORMATS[kind].texts(unread, "a")).mentions
+    assert list(unread) == rows[-1:]
+
+
+# Running text.
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ann's hat, didn't fit.", "Ann|'s|hat|,|did|n't|fit|."),
+        ("well-made (1942) J*rg *", "well|-|made|(|1942|)|J*rg|*"),
+        ("a  b", "a| |b"),
+        (" a\tb\xa0 c ", " |a|\t|b|\xa0 |c"),
+        ("the boys' “I'll”", "the|boys|'|“|I|'ll|”"),
+        ("", ""),
+    ],
+)
+def test_words_spell_the_text(text: str, words: str) -> None:
+    result = annotated(text, [], "test")
+    assert "|".join(result.words) == words
+    assert result.text == text.rstrip(" ")
+
+
+def test_words_are_cut_where_a_mention_begins_or_ends() -> None:
+    text = annotated("the Smithfields saw", [Mark(4, 9, "a"), Mark(9, 15, "b")], "test")
+    assert text.words == ("the", "Smith", "fields", "saw")
+    assert mentions(text) == spelled_once(("Smith", "a"), ("fields", "b"))
+    assert text.text == "the Smithfields saw"
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("Ann de la Rue", "Rue"),
+        ("Duke of York", "Duke"),
+        ("Otto IX of Rye", "Otto"),
+        ("Bo Lund, Jr.", "Lund"),
+        ("Bo Lund Jr.", "Lund"),
+        ("Lund.", "Lund"),
+        ("**", "*"),
+    ],
+)
+def test_heads_of_names(name: str, head: str) -> None:
+    text = annotated(f"so {name} saw", [Mark(3, 3 + len(name), "a")], "test")
+    assert mentions(text) == [(name, head, "a")]
+
+
+# GAP.
+
+
+def test_gap_chains_are_what_the_columns_say(tmp_path: Path) -> None:
+    rows = (
+        GAP,
+        gap_row(),
+        gap_row(a=("Ann Lee", 0, "FALSE"), url=""),
+        gap_row("She met Sue and Ann.", ("She", 0), ("Sue", 8, "FALSE"), ("Ann", 16, "TRUE")),
+    )
+    path = tmp_path / "gap-test.tsv.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    right, neither, after = corpus = list(read(tmp_path))
+    assert read(path).kind == read(f"gap:{path}").kind == "gap"
+    both = spelled_once(("Sue", "B"), ("she", "pronoun"))
+    assert mentions(right) == [("Ann Lee", "Lee", "pronoun"), *both]
+    assert mentions(neither) == [("Ann Lee", "Lee", "A"), *both]
+    assert mentions(after) == spelled_once(("She", "pronoun"), ("Sue", "A"), ("Ann", "pronoun"))
+    assert [text.document for text in corpus] == ["Ann_Lee", "test-1", "Ann_Lee"]
+    assert [len(antecedent_items(text)) for text in corpus] == [1, 0, 0]
+
+
+def test_gap_counts(shared_file: SharedFile) -> None:
+    path = shared_file("data", "gap", "gap-development.tsv")
+    corpus = list(read(path))
+    with path.open(encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines][1:]
+    assert [text.text for text in corpus] == [row[1] for row in rows]
+    for text, row in zip(corpus, rows, strict=True):
+        assert sorted(spelled for spelled, _, _ in mentions(text)) == sorted((row[2], row[4], row[7]))
+    assert (len(corpus), len({text.document for text in corpus})) == (2_000, 1_834)  # the second are pages
+    assert (sum(map(is_neither, corpus)), sum(map(is_followed, corpus))) == (201, 496)
+    usable = [not is_neither(text) and not is_followed(text) for text in corpus]
+    assert [len(antecedent_items(text)) for text in corpus] == usable
+    assert sum(usable) == 1_378  # 75 of those left out are both
+    reasons = Counter(reason.partition(": ")[2] for text in corpus for _, reason in unasked(text))
+    assert (reasons["they refer to no other mention"], reasons.total()) == (201, 622)
+
+
+def is_neither(text: AnnotatedText) -> bool:
+    """Whether the pronoun is alone in its chain."""
+    return Counter(mention.chain for mention in text.mentions or ())["pronoun"] == 1
+
+
+def is_followed(text: AnnotatedText) -> bool:
+    """Whether a name comes after the pronoun; names are not pronouns."""
+    return text.words[(text.mentions or ())[-1].head].lower() not in ("he", "him", "his", "she", "her", "hers")
+
+
+def test_gap_read_by_hand(shared_file: SharedFile) -> None:
+    first, second, third = list(read(shared_file("data", "gap", "gap-development.tsv"), limit=3))
+    both = spelled_once(("Pauline", "B"), ("her", "pronoun"))
+    assert mentions(first) == [("Cheryl Cassidy", "Cassidy", "pronoun"), *both]
+    assert (first.mentions or ())[0].start == first.words.index("Cheryl")
+    one, last = spelled_once(("MacKenzie", "pronoun"), ("His", "pronoun"))
+    assert mentions(second) == [one, ("Bernard Leach", "Leach", "B"), last]
+    one, last = spelled_once(("Angeloz", "A"), ("his", "pronoun"))
+    assert mentions(third) == [one, ("De la Sota", "Sota", "pronoun"), last]
+
+
+# Winogender.
+
+
+def test_winogender_chains_are_the_answer(tmp_path: Path) -> None:
+    rows = (
+        SENTENCES,
+        "florist.buyer.1.female.txt\tThe florist thanked the buyer because she paid in full.",
+        "florist.someone.0.neutral.txt\tSomeone called a florist about their roses.",
+    )
+    path = tmp_path / "all_sentences.tsv"
+    path.write_text("\n".join(rows))
+    (tmp_path / "templates.tsv").write_text("left alone")
+    first, second = read(tmp_path)
+    named = [("The florist", "florist", "occupation"), ("the buyer", "buyer", "participant")]
+    assert mentions(first) == [*named, ("she", "she", "participant")]
+    someone, their = spelled_once(("Someone", "participant"), ("their", "occupation"))
+    assert mentions(second) == [someone, ("a florist", "florist", "occupation"), their]
+    assert {first.document, second.document} == {"florist"}
+    assert read(path).kind == read(f"winogender:{path}").kind == "winogender"
+
+
+def test_winogender_templates_make_sentences() -> None:
+    template = "florist\tbuyer\t1\tThe $PARTICIPANT left the $OCCUPATION because $NOM_PRONOUN was late."
+    corpus = texts("winogender", TEMPLATES, template)
+    assert [text.text for text in corpus] == [
+        f"{person} left the florist because {verb} late."
+        for person in ("The buyer", "Someone")
+        for verb in ("he was", "she was", "they were")
+    ]
+    assert [chain for _, _, chain in mentions(corpus[3])] == ["participant", "occupation", "participant"]
+
+
+def test_winogender_counts(shared_file: SharedFile) -> None:
+    path = shared_file("data", "winogender", "all_sentences.tsv")
+    corpus = list(read(path.parent))
+    with path.open(encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines][1:]
+    assert [text.text for text in corpus] == [row[1] for row in rows]
+    assert (len(corpus), len({text.document for text in corpus})) == (720, 60)
+    assert list(read(path.with_name("templates.tsv"))) == corpus  # the templates make the very sentences
+    assert sum(len(antecedent_items(text)) for text in corpus) == 480  # he and she; "they" is not asked about
+    assert Counter(mentions(text)[-1][2] for text in corpus) == {"occupation": 360, "participant": 360}
+    both = [("The technician", "technician", "occupation"), ("the customer", "customer", "participant")]
+    assert mentions(corpus[0]) == [*both, ("he", "he", "participant")]  # could pay with cash
+    assert mentions(corpus[6]) == [*both, ("he", "he", "occupation")]  # had completed the repair
+    assert mentions(corpus[4])[1:] == spelled_once(("someone", "participant"), ("she", "participant"))
+
+
+# WinoBias.
+
+
+def test_winobias_takes_the_other_occupation_from_the_pair(tmp_path: Path) -> None:
+    for side in ("pro", "anti"):
+        (tmp_path / f"{side}_stereotyped_type1.txt.dev").write_text("\n".join(PAIR) + "\n\n" + "\n".join(PAIR))
+    first, second, *rest = corpus = list(read(tmp_path))
+    pronouns = spelled_once(("she", "bracketed"), ("her", "bracketed"))
+    assert mentions(first) == [("The ice seller", "seller", "bracketed"), ("the pilot", "pilot", "other"), *pronouns]
+    assert mentions(second)[:2] == [("The ice seller", "seller", "other"), ("the pilot", "pilot", "bracketed")]
+    assert mentions(second)[2:] == [("his", "his", "bracketed")]
+    assert first.text == "The ice seller saw the pilot after she closed her shop."
+    assert (len(rest), Counter(text.document for text in corpus)) == (6, {"type1.txt.dev:1": 4, "type1.txt.dev:2": 4})
+    assert read(f"winobias:{tmp_path}").kind == "winobias"
+
+
+def test_winobias_numbers_may_be_missing_and_articles_may_stand_outside() -> None:
+    sentences = "A [baker] met the cook and fed [him].", "The baker met [the cook] and paid [her]."
+    first, second = texts("winobias", *sentences)
+    baker, him = spelled_once(("baker", "bracketed"), ("him", "bracketed"))
+    assert mentions(first) == [baker, ("the cook", "cook", "other"), him]
+    assert mentions(second)[0] == ("The baker", "baker", "other")
+
+
+def test_winobias_counts_and_spelling(shared_file: SharedFile) -> None:
+    """Four files of 396 sentences; 30 sentences have a second pronoun."""
+    corpus = list(read(shared_file("data", "winobias")))
+    assert (len(corpus), len({text.document for text in corpus})) == (1_584, 396)
+    assert Counter(len(text.mentions or ()) for text in corpus) == {3: 1_554, 4: 30}
+    assert Counter(len(antecedent_items(text)) for text in corpus) == {1: 1_554, 2: 30}
+    assert {chain for text in corpus for _, _, chain in mentions(text)} == {"bracketed", "other"}
+    path = shared_file("data", "winobias", "anti_stereotyped_type1.txt.dev")
+    with path.open(encoding="utf-8") as lines:
+        surface = [line.partition(" ")[2].strip().replace("[ ", "").replace("[", "").replace("]", "") for line in lines]
+    assert [text.text for text in read(path)] == surface
+
+
+def test_winobias_read_by_hand(shared_file: SharedFile) -> None:
+    corpus = list(read(shared_file("data", "winobias", "pro_stereotyped_type1.txt.dev"), limit=4))
+    both = [("The developer", "developer", "bracketed"), ("the designer", "designer", "other")]
+    assert mentions(corpus[0]) == [*both, ("he", "he", "bracketed")]  # did not like the design
+    assert [chain for _, _, chain in mentions(corpus[1])] == ["other", "bracketed", "bracketed"]
+    both = [("The mechanic", "mechanic", "other"), ("the clerk", "clerk", "bracketed")]
+    assert mentions(corpus[3]) == [*both, ("her", "her", "bracketed")]  # birthday

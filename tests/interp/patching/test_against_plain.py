@@ -1,0 +1,327 @@
+"""Every fast way against the plain one, to 1e-10: sweeps, paths, ablations and knock-outs in every kind of stack."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from covering import pairwise
+from tiny import TWO_STACKS, ragged_pairs
+from torch.testing import assert_close
+
+from interp import InputError, put, run, zero
+from interp.patching import (
+    Cells,
+    Claim,
+    Read,
+    Receiver,
+    ablate,
+    ablate_cells,
+    ablate_in_order,
+    changed_rows,
+    function,
+    knock_out,
+    knock_out_by_forward,
+    log_probabilities,
+    logit_difference,
+    mean_activation,
+    memory,
+    path_patch,
+    path_patch_by_forward,
+    sweep,
+    sweep_by_forward,
+    unpatched,
+)
+from interp.patching.patch_sites import PatchSite
+from interp.patching.paths import check_paths
+from interp.patching.sweeps import check_reach
+from tests.interp.patching.settings import (
+    ATTENTIONS,
+    CELLS,
+    CLOSE,
+    DIFFERING,
+    HEADS,
+    LAYERS,
+    METRICS,
+    NAMES,
+    PLACES,
+    exists,
+    one_stack,
+    setting,
+)
+
+EVERY = pytest.mark.parametrize("name", NAMES)
+STREAMS = ("resid_pre", "resid_mid", "resid_post", "resid_cross", "attn_out", "cross_attn_out", "mlp_out")
+SITES = (
+    *(*STREAMS, "embed", "resid_final", "logits", "z", "q", "k", "v", "rot_q", "pattern", "scores"),
+    *("mlp.pre", "mlp.post", "mlp.router", "mlp.experts"),
+)
+AXES = (
+    *(LAYERS, PLACES, HEADS, CELLS, ("layer", "query"), ("layer", "head", "query"), ("layer", "query", "key")),
+    *(("layer", "key"), ("layer", "neuron"), ("layer", "position", "expert")),
+)
+WHERE = NAMES, ATTENTIONS, DIFFERING
+
+
+@cache
+def site_there(name, attention, differing, site, by) -> bool:
+    """Whether a setting has cells of a site, which the pairs can tell apart."""
+    if not exists(name, attention, differing):
+        return False
+    model, pairs, where = setting(name, attention, differing)
+    try:
+        check_reach(pairs, PatchSite.of(model, site, by, **where))
+    except InputError:
+        return False
+    return True
+
+
+SWEEPS = pairwise(*WHERE, SITES, AXES, ("denoise", "noise"), possible=lambda *case: site_there(*case[:-1]))
+
+
+def equal(fast: Cells, plain: Cells) -> bool:
+    """Whether two results are one; said is whether any cell moves anything, for else nothing would be proved."""
+    for part in ("site", "direction", "axes", "stack", "attention", "positions", "labels"):
+        assert getattr(fast, part) == getattr(plain, part)
+    for part in ("values", "clean", "corrupt"):
+        assert_close(getattr(fast, part), getattr(plain, part), **CLOSE)
+    return bool(fast.effect().nan_to_num().abs().max() > 1e-5)
+
+
+@EVERY
+def test_every_cell_of_a_sweep_equals_one_plain_forward_pass(name):
+    moved = []
+    for attention, differing, site, by, direction in (case for each, *case in SWEEPS if each == name):
+        model, pairs, where = setting(name, attention, differing)
+        fast, plain = (way(model, pairs, METRICS, site, by, direction, **where) for way in (sweep, sweep_by_forward))
+        moved.append(equal(fast, plain))
+        assert_close(unpatched(model, pairs, METRICS), (plain.clean, plain.corrupt), **CLOSE)
+    assert all(moved) if name not in TWO_STACKS else sum(moved) > len(moved) / 2
+
+
+def test_the_array_has_every_site_and_all_axes():
+    assert {case[3] for case in SWEEPS} == {*SITES}
+    assert {case[4] for case in SWEEPS} == {*AXES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stack", "site"), [("gated", "decoder", "pattern"), ("post", "encoder", "scores")])
+def test_every_entry_of_every_head_equals_one_plain_forward_pass(name, stack, site):
+    model, pairs, _ = setting(name, (stack, "self"))
+    asked = model, pairs, METRICS, site, ("layer", "head", "query", "key")
+    assert equal(sweep(*asked), sweep_by_forward(*asked))
+
+
+ENDS = {
+    "q": [Receiver("q", 1, 1)],
+    "k": [Receiver("k", 2, 0), Receiver("k", 1, position=-2)],
+    "v": [Receiver("v", 1, 0)],
+    "all heads": [Receiver("q", 1), Receiver("v", 2)],
+    "mlp": [Receiver("mlp", 1)],
+    "first and last mlp": [Receiver("mlp", 0), Receiver("mlp", 2)],
+    "logits": [Receiver("logits")],
+    "several": [Receiver("q", 2, 3), Receiver("k", 1, 1), Receiver("q", 1, 0), Receiver("v", 2, 1)],
+    "kinds": [*(Receiver("mlp", 0), Receiver("v", 1, 1)), Receiver("mlp", 1, position=-1), Receiver("logits")],
+    "positions": [Receiver("q", 1, 2, position=-1), Receiver("q", 1, 1, position=1), Receiver("k", 1, 0, position=1)],
+    "overlapping": [Receiver("k", 1, 0), Receiver("k", 1, position=-1), Receiver("logits", position=-1)],
+}
+SENDERS = [("z", HEADS), ("z", CELLS), ("z", LAYERS), ("mlp_out", LAYERS), ("mlp_out", PLACES)]
+THROUGH = ("nothing", "mlps", "everything")
+
+
+def receivers(name: str, attention: tuple[str, str], differing: str, ends: str) -> list[Receiver]:
+    """Those receivers that a setting has."""
+    model, _, _ = setting(name, attention, differing)
+    config, stack = model.config.stacks[attention[0]], model.stack(attention[0])
+    lacking = {"mlp": stack.blocks[0].mlp is None, "logits": stack is not model.last}
+    lacking |= dict.fromkeys("qk", config.qk_norm == "all")
+    return [end for end in ENDS[ends] if not lacking.get(end.part) and (end.layer or 0) < config.n_layers]
+
+
+@cache
+def path_there(name, attention, differing, ends, sender) -> bool:
+    if not site_there(name, attention, differing, *sender):
+        return False
+    (model, pairs, where), asked = setting(name, attention, differing), receivers(name, attention, differing, ends)
+    try:
+        check_paths(model, pairs, asked, *sender, "nothing", where.get("stack"), where.get("attention", "self"))
+    except InputError:
+        return False
+    return True
+
+
+WAYS = THROUGH, ("denoise", "noise")
+PATHS = pairwise(*WHERE, ENDS, SENDERS, *WAYS, possible=lambda *case: path_there(*case[:-2]))
+
+
+@EVERY
+def test_every_path_equals_two_plain_forward_passes(name):
+    moved = []
+    for attention, differing, ends, sender, *how in (case for each, *case in PATHS if each == name):
+        model, pairs, where = setting(name, attention, differing)
+        asked = model, pairs, METRICS, receivers(name, attention, differing, ends), *sender, *how
+        moved.append(equal(*(way(*asked, **where) for way in (path_patch, path_patch_by_forward))))
+    assert sum(moved) > len(moved) * (0.2 if name in TWO_STACKS else 0.8)  # a decoder's first layer knows no source
+
+
+@pytest.mark.parametrize("stack", ["decoder", "encoder"])
+def test_metrics_that_read_several_positions(stack):
+    model, pairs, _ = setting("pre", (stack, "self"))
+    early = torch.stack([pairs.last, torch.tensor([1, 2, 0]), pairs.last - 1], 1)
+    several = function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4] * logits[..., 2, 5], "several", early)
+    for through, ends in [("nothing", "several"), ("everything", "kinds")]:
+        asked = model, pairs, [several, *METRICS], ENDS[ends], "z", HEADS, through
+        assert equal(path_patch(*asked), path_patch_by_forward(*asked))
+    asked = model, pairs, [several, *METRICS], "z", CELLS
+    assert equal(sweep(*asked), sweep_by_forward(*asked))
+
+
+@pytest.mark.parametrize("name", ["pre", "gated", "buckets", "local, capped", "local, biased", "norm over all heads"])
+def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
+    monkeypatch.setattr(changed_rows, "_SMALL_ROWS", 0)  # every prompt counts as long
+    for stack in ("decoder", "encoder"):
+        model, pairs, _ = setting(name, (stack, "self"))
+        for site, by in (("z", CELLS), ("k", LAYERS), ("resid_pre", LAYERS)):
+            equal(*(way(model, pairs, METRICS, site, by) for way in (sweep, sweep_by_forward)))
+        asked = model, pairs, METRICS, ENDS["kinds"], "z", HEADS, "everything"
+        equal(path_patch(*asked), path_patch_by_forward(*asked))
+
+
+@pytest.mark.parametrize(("name", "stack"), [("pre", "decoder"), ("gated", "decoder"), ("post", "encoder")])
+def test_in_float32_cells_agree_to_rounding(name, stack):
+    model, pairs = one_stack(name, stack, torch.float32), ragged_pairs()
+    ways = [[lambda *asked, way=way: way(*asked, "z", LAYERS) for way in (sweep, sweep_by_forward)]]
+    ways += [[lambda *asked, way=way: way(*asked, ENDS["kinds"]) for way in (path_patch, path_patch_by_forward)]]
+    for fast, plain in ways:
+        one, other = (way(model, pairs, METRICS).values for way in (fast, plain))
+        assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+# Ablation: what is there instead is put there by an edit of a whole run.
+
+ABLATED = [site for site in SITES if site != "mlp.experts"]
+
+
+def ablation_there(name, attention, differing, site, by, kind) -> bool:
+    return site_there(name, attention, differing, site, by) and (kind == "zero" or site not in {"pattern", "scores"})
+
+
+ABLATIONS = pairwise(*WHERE, ABLATED, AXES, ("zero", "mean"), possible=ablation_there)
+
+
+def ablated_plainly(name, attention, differing, site, by, kind) -> torch.Tensor:
+    """The logit difference with each cell edited away in a run of its own."""
+    model, pairs, where = setting(name, attention, differing)
+    patch_site, readout = PatchSite.of(model, site, by, **where), logit_difference().prepare(model, pairs)
+    batch, target = pairs.inputs[0]
+    texts = batch if target is None else [(batch, target)]
+    mean = None if kind == "zero" else mean_activation(model, texts, site, **where)
+    shape = patch_site.shape(pairs, by)
+    found = torch.full((*shape, len(pairs)), torch.nan, dtype=torch.float64)
+    for cell in product(*map(range, shape)):
+        place, missing = {}, torch.zeros(len(pairs), dtype=torch.bool)
+        for axis, at in zip(by[1:], cell[1:], strict=True):
+            if axis in {"position", "query", "key"}:
+                lengths = pairs.read_by(patch_site.counted(axis)).lengths
+                place[axis], missing = (lengths - 1).clamp(max=at), missing | (lengths <= at)
+            else:
+                place[patch_site.own_axis(axis)] = at
+        if mean is None:
+            edit = zero(**place)
+        else:
+            units = [place[unit] for unit in map(patch_site.own_axis, patch_site.units) if unit in place]
+            edit = put(mean[(cell[0], *units)], **place)
+        out = run(model, batch, target=target, edit={patch_site.name(cell[0]): edit})
+        found[cell] = readout.of_logits(out.logits).masked_fill(missing, torch.nan)
+    return found
+
+
+@EVERY
+def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
+    for case in (case for case in ABLATIONS if case[0] == name):
+        model, pairs, where = setting(*case[:3])
+        found = ablate(model, pairs, METRICS, *case[3:], **where)
+        assert_close(found.values["logit_difference"], ablated_plainly(*case), **CLOSE)
+        assert (found.values["kl_divergence"].nan_to_num() > -1e-12).all()
+
+
+@EVERY
+def test_a_single_pair_is_ablated_with_its_corrupted_prompt_which_is_to_noise(name):
+    for attention, differing in ((one, two) for one, two in product(ATTENTIONS, DIFFERING) if exists(name, one, two)):
+        model, pairs, where = setting(name, attention, differing)
+        pair = pairs.take(torch.tensor([0]))
+        for site in ("z", "v") if (attention[1], differing) != ("cross", "target") else ("z",):
+            noised = sweep(model, pair, METRICS, site, direction="noise", **where)
+            assert_close(ablate(model, pair, METRICS, site, **where).values, noised.values, **CLOSE)
+
+
+LISTED = [*product(("pre", "gated", "post", "attention only", "modern"), ("zero", "mean", "resample"))]
+
+
+@pytest.mark.parametrize(("name", "kind"), LISTED)
+def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name, kind, monkeypatch):
+    model, pairs, where = setting(name, differing="source" if name in TWO_STACKS else "alone")
+    cells = [(1, 1), (0, 3), (0, 0), (-1, 2)]
+    for site, by in (("z", HEADS), ("k", HEADS), ("mlp.pre", ("layer", "neuron"))):
+        own = [(layer, at % 2) for layer, at in cells[:3]] if site == "k" else cells
+        if site == "mlp.pre" and name == "attention only":
+            continue
+        grid, listed = (ablate(model, pairs, METRICS, site, by, kind, **where), None)
+        listed = ablate_cells(model, pairs, METRICS, own, site, kind, **where)
+        assert_close(listed.effect(), torch.stack([grid.effect()[cell] for cell in own]), **CLOSE)
+        assert_close(listed.clean, grid.clean, **CLOSE)
+    order = ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where)
+    monkeypatch.setattr("interp.patching.resumption.most_rows", lambda *_: 15)  # two prompts, one step
+    assert_close(ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where).values, order.values, **CLOSE)
+    if kind == "zero":
+        (batch, target), readout = pairs.inputs[0], logit_difference().prepare(model, pairs)
+        for step in range(3):
+            gone = cells[: step + 1]
+            edits = {f"decoder.{at}.attn.z": zero(head=[head for own, head in gone if own == at]) for at, _ in gone}
+            logits = run(model, batch, target=target, edit=edits).logits
+            assert_close(order.values["logit_difference"][step], readout.of_logits(logits), **CLOSE)
+
+
+# Knock-outs.
+
+
+def claims(name: str, attention: tuple[str, str], differing: str) -> list[Claim]:
+    """Claims of random rows and keys on the clean texts, read at random positions."""
+    model, pairs, _ = setting(name, attention, differing)
+    generator, (stack, kind) = torch.Generator().manual_seed(3), attention
+    asking, read = pairs.read_by(stack), pairs.read_by([*model.config.stacks][-1])
+    seen = pairs.read_by("encoder") if kind == "cross" else asking
+    made = []
+    for number in range(9):
+        prompt, how = number % 3, ("hide", "exchange", "remove")[number // 3]
+        length, n_keys, n_read = (int(texts.lengths[prompt]) for texts in (asking, seen, read))
+        queries = torch.randperm(length - 1, generator=generator)[: 1 + number % 2] + 1
+        keys = torch.rand(len(queries), seen.ids.shape[1], generator=generator) < 0.5
+        last = queries if kind == "self" else torch.full_like(queries, n_keys - 1)  # a row keeps its own key
+        keys &= torch.arange(keys.shape[1]) < last[:, None]
+        keys[:, 0] = True
+        others = torch.stack([torch.randint(int(at) + 1, keys.shape[1:], generator=generator) for at in last])
+        positions = torch.randperm(n_read, generator=generator)[:2]
+        value = Read(positions, log_probabilities(positions + 3))
+        made.append(Claim(prompt, queries, keys, value, how, others if how == "exchange" else None))
+    return made
+
+
+@pytest.mark.parametrize("entries", [1 << 21, 3000, 900])
+@EVERY
+def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, entries, monkeypatch):
+    monkeypatch.setattr(memory, "MOST", entries)
+    for attention in ATTENTIONS:
+        differing = "source" if name in TWO_STACKS else "alone"
+        if not exists(name, attention, differing):
+            continue
+        model, pairs, where = setting(name, attention, differing)
+        asked, (texts, target) = claims(name, attention, differing), pairs.inputs[0]
+        fast, plain = (way(model, texts, asked, target=target, **where) for way in (knock_out, knock_out_by_forward))
+        assert_close(fast, plain, **CLOSE)
+        assert plain.abs().max() > 1e-3
+        for one in {claim.how for claim in asked}:
+            assert plain[[claim.how == one for claim in asked]].abs().max() > 1e-5
+        again = [replace(claim, prompt=claim.prompt) for claim in asked]
+        assert_close(torch.cat([knock_out(model, texts, [claim], target=target, **where) for claim in again]), fast)

@@ -1,0 +1,171 @@
+"""What holds of every result, in any model: budgets change no number, directions exchange, prompts do not mix."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tiny import pairs_of_two, ragged_pairs, two_stacks
+from torch.testing import assert_close
+
+from interp import InputError, TokenBatch
+from interp.patching import (
+    Cells,
+    Pairs,
+    Receiver,
+    atp_star,
+    attribution_patching,
+    edge_attribution,
+    function,
+    log_probability,
+    path_patch,
+    probability,
+    rank,
+    sweep,
+    sweep_by_forward,
+)
+from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS, PLACES, build
+from tests.interp.patching.test_against_plain import ENDS, SENDERS, THROUGH
+
+NEURONS, SEVERAL = ("layer", "neuron", "position"), ENDS["kinds"]
+LENGTHS, FIRSTS = (4, 4, 3), (1, 2, 1)
+FINEST = {
+    **dict.fromkeys(("z", "q", "k", "v"), CELLS),
+    **dict.fromkeys(("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"), PLACES),
+    **dict.fromkeys(("pattern", "scores"), ("layer", "head", "query", "key")),
+}
+CALLS: dict[str, Callable[..., Cells | Mapping[str, Cells]]] = {
+    "sweep of z": partial(sweep, site="z", by=CELLS),
+    "sweep of streams": partial(sweep, site="resid_pre", by=PLACES),
+    **{
+        f"sweep of {site}": partial(sweep, site=site, by=("layer", "neuron", "position"))
+        for site in ("mlp.pre", "mlp.post")
+    },
+    **{
+        f"paths through {each}": partial(path_patch, receivers=ENDS["kinds"], by=CELLS, through=each)
+        for each in THROUGH
+    },
+    "estimates": partial(attribution_patching, sites=FINEST, qk_fix=True),
+    "AtP*": partial(atp_star, sites=dict.fromkeys(("q", "z"), CELLS)),
+}
+EVERY = pytest.mark.parametrize("name", CALLS)
+
+
+def results(name: str, model: Any, pairs: Pairs, metrics: Any = METRICS[0], **how: Any) -> list[Cells]:
+    """What a call gives, site by site."""
+    found = CALLS[name](model, pairs, metrics, **how)
+    return [found] if isinstance(found, Cells) else [*found.values()]
+
+
+def by_position(cells: Cells) -> torch.Tensor:
+    """Effects with the first axis that counts positions in front."""
+    axis = next(at for at, axis in enumerate(cells.axes) if axis in {"position", "query"})
+    return cells.effect().movedim(axis, 0)
+
+
+def least(work: Callable[..., Any]) -> int:
+    """The least budget that is not refused."""
+    with pytest.raises(InputError, match=r"too small.*expected at least \d+") as refused:
+        work(budget=1_000)
+    return int(re.findall(r"at least (\d+)", str(refused.value))[0])
+
+
+@EVERY
+def test_the_budget_changes_no_number(name):
+    model, pairs = build("after" if "mlp" in name else "pre"), ragged_pairs()
+    work = partial(results, name, model, pairs)
+    whole = work()
+    for budget in (least(work), 3 * least(work)):
+        for one, other in zip(work(budget=budget), whole, strict=True):
+            assert_close(one.values, other.values, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def test_the_budget_changes_no_number_of_two_stacks_or_edges():
+    asked = two_stacks("modern"), pairs_of_two("source"), METRICS[0]
+    for work in (
+        partial(sweep, *asked, "z", CELLS, stack="encoder"),
+        partial(edge_attribution, build("pre"), ragged_pairs(), METRICS[0], steps=2),
+    ):
+        assert_close(work(budget=least(work)).values, work().values, rtol=1e-9, atol=1e-10, equal_nan=True)
+
+
+@EVERY
+def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
+    model, pairs = build("gated"), ragged_pairs()
+    denoise, noise = results(name, model, pairs), results(name, model, pairs.swapped(), direction="noise")
+    for one, other in zip(denoise, noise, strict=True):
+        assert_close(one.effect(), other.effect(), rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["pre", "gated"])
+@EVERY
+def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name, kind):
+    for cells in results(name, build(kind), ragged_pairs()):
+        found = by_position(cells)
+        for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
+            assert (found[:first, ..., prompt].nan_to_num() == 0).all()
+            assert found[length:, ..., prompt].isnan().all()
+            assert "key" in cells.axes or not found[:length, ..., prompt].isnan().any()
+
+
+@pytest.mark.parametrize("kind", ["pre", "post encoder"])
+@EVERY
+def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
+    model, pairs = build(kind), ragged_pairs()
+    together = results(name, model, pairs)
+    for prompt, length in enumerate(LENGTHS):
+        texts = (TokenBatch.from_ids(batch.ids[prompt, :length]) for batch in (pairs.clean, pairs.corrupt))
+        own = Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
+        for alone, among in zip(results(name, model, own), together, strict=True):
+            cut = tuple(slice(length if axis in {"position", "query", "key"} else None) for axis in among.axes)
+            whole = among.values["logit_difference"][cut][..., [prompt]]
+            assert_close(alone.values["logit_difference"], whole, rtol=1e-9, atol=1e-10)
+
+
+@EVERY
+def test_several_metrics_equal_each_alone(name):
+    model, pairs = build("post encoder"), ragged_pairs()
+    sums = function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4], "sum", pairs.last[:, None] - torch.arange(2))
+    metrics = [*METRICS, log_probability(), probability(), sums]
+    metrics += [] if name in {"estimates", "AtP*"} else [rank()]
+    together = results(name, model, pairs, metrics)
+    for metric in metrics:
+        for alone, among in zip(results(name, model, pairs, metric), together, strict=True):
+            assert_close(alone.values[metric.name], among.values[metric.name], equal_nan=True)
+
+
+@pytest.mark.parametrize("work", [sweep, sweep_by_forward, partial(path_patch, receivers=[Receiver("k", 2, 0)])])
+def test_the_order_of_the_axes_is_that_of_the_table(work):
+    one, other = (
+        work(build("pre"), ragged_pairs(), METRICS[0], by=by) for by in (CELLS, ("layer", "position", "head"))
+    )
+    assert_close(one.effect().transpose(1, 2), other.effect(), equal_nan=True)
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_the_whole_stream_carries_the_whole_effect(direction):
+    found = sweep(build("pre"), ragged_pairs(), METRICS[0], "resid_pre", LAYERS, direction)
+    assert_close(found.effect(), found.difference().expand(3, -1), rtol=1e-9, atol=1e-9)
+
+
+KINDS = ("pre", "post", "gated", "post encoder", "attention only")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sender", "by"), [(kind, *each) for kind, each in zip(KINDS, (*SENDERS[1:], SENDERS[0]), strict=True)]
+)
+def test_all_paths_to_the_logits_are_the_sender_itself(kind, sender, by):
+    asked = build(kind), ragged_pairs(), METRICS[0]
+    paths = path_patch(*asked, [Receiver("logits")], sender, by, "everything")
+    assert_close(paths.values, sweep(*asked, sender, by).values, **CLOSE)
+    assert paths.effect().nan_to_num().abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("attention", ["self", "cross"])
+def test_in_a_decoder_that_reads_a_source_too(attention):
+    asked = two_stacks("original"), pairs_of_two("source"), METRICS[0]
+    paths = path_patch(*asked, [Receiver("logits")], by=HEADS, through="everything", attention=attention)
+    assert_close(paths.values, sweep(*asked, attention=attention).values, **CLOSE)
+    assert paths.effect().abs().max() > 1e-3

@@ -1,0 +1,206 @@
+"""What cannot be patched, read or estimated is refused in one line that says what could be."""
+
+from functools import partial
+
+import pytest
+import torch
+from tiny import pairs_of_two, ragged_pairs, rows, two_stacks, variant
+
+from interp import InputError, StackConfig, TokenBatch, Transformer, TransformerConfig
+from interp.attribution import composition_scores
+from interp.patching import (
+    Claim,
+    Metric,
+    Pairs,
+    Receiver,
+    ablate,
+    ablate_cells,
+    ablate_in_order,
+    atp_star,
+    attribution_patching,
+    edge_attribution,
+    function,
+    knock_out,
+    logit_difference,
+    mean_activation,
+    path_patch,
+    path_patch_by_forward,
+    rank,
+    sweep,
+    top_cells,
+)
+from tests.interp.patching.settings import HEADS, LAYERS, PLACES, one_stack
+
+PLAIN, Q = logit_difference(), Receiver("q", 1, 1)
+PRE, GATED, ALONE = (one_stack(name, "decoder") for name in ("pre", "gated", "attention only"))
+TWO, PAIRS, SOURCES, TARGETS = two_stacks("original"), ragged_pairs(), pairs_of_two("source"), pairs_of_two("target")
+IDS = torch.arange(8).reshape(2, 4)
+WHOLE = function(lambda logits: logits[..., 0, :], "whole")
+BROKEN = function(lambda logits: logits[..., 0, 0] * torch.nan, "broken")
+OF_TWO = "has an encoder and a decoder: give target=, what the decoder reads for both prompts, or source="
+NEITHER = "reads one text: expected neither target nor source"
+
+
+def swept(*asked, model: Transformer = PRE, pairs: Pairs = PAIRS, metric: Metric = PLAIN, **how):
+    return partial(sweep, model, pairs, metric, *asked, **how)
+
+
+def paths(*receivers: Receiver, model: Transformer = GATED, pairs: Pairs = PAIRS, **how):
+    return partial(path_patch, model, pairs, PLAIN, [*receivers], **how)
+
+
+def plainly(*receivers: Receiver, model: Transformer = GATED):
+    return partial(path_patch_by_forward, model, PAIRS, PLAIN, [*receivers])
+
+
+def estimated(sites: object, metric: Metric = PLAIN, model: Transformer = PRE, way=attribution_patching):
+    return partial(way, model, PAIRS, metric, sites)
+
+
+def edges(metric: Metric = PLAIN, model: Transformer = PRE, **how):
+    return partial(edge_attribution, model, PAIRS, metric, **how)
+
+
+def searched(metric: Metric = PLAIN, site: str = "z", **how):
+    return partial(top_cells, PRE, PAIRS, metric, site, **how)
+
+
+def ablated(model: Transformer = PRE, prompts: object = PAIRS, **how):
+    return partial(ablate, model, prompts, PLAIN, **how)
+
+
+def in_order(cells: list[tuple[int, ...]], site: str = "z", model: Transformer = PRE, way=ablate_in_order):
+    return partial(way, model, PAIRS, PLAIN, cells, site)
+
+
+SILENT = Transformer(TransformerConfig(decoder=StackConfig(2, 6, 2, 3, 7, 13, 37, causal=True), output="none"))
+SITES = [
+    ("zz", LAYERS, "no patchable site 'zz'"),
+    ("z", ("head",), "layer first"),
+    ("resid_pre", HEADS, "resid_pre can be swept by layer first"),
+    ("pattern", PLACES, "query"),
+]
+RECEIVERS = [
+    (None, "at least one receiver"),
+    (Receiver("q", 3, 0), "no layer 3 to receive q: expected 0-2"),
+    (Receiver("mlp"), "no layer None to receive mlp"),
+    (Receiver("q", 1, 4), "no head 4 of receiver q: expected 0-3"),
+    (Receiver("k", 1, 2), "no head 2 of receiver k: expected 0-1"),
+    (Receiver("mlp", 1, 0), "no head 0 of receiver mlp: it is not read by heads"),
+    (Receiver("logits", 2), "expected no layer, got layer 2"),
+    (Receiver("logits", head=0), "no head 0 of receiver logits"),
+    (Receiver("q", 1, position=3), r"receiver 1.q@3: no position 3 in prompt \d: it has position 0-2"),
+    (Receiver("q", 0, 1), "no z is written before 0.1.q read"),
+]
+REFUSED = [
+    *((swept(site, by), message) for site, by, message in SITES),
+    *((estimated({site: by}), message) for site, by, message in SITES),
+    *((estimated({site: by}, way=atp_star), message) for site, by, message in SITES),
+    *((way(*[each] * bool(each)), message) for each, message in RECEIVERS for way in (paths, plainly)),
+    (swept("mlp_out", LAYERS, model=ALONE), "no patchable site"),
+    (swept("resid_mid", PLACES, model=variant("parallel")), "no patchable site"),
+    (swept("mlp.post", PLACES, model=variant("parallel, attention alone")), "no patchable site"),
+    (swept(metric=WHOLE), "must give one number"),
+    (swept(metric=BROKEN), "broken is nan for prompt 0"),
+    (swept(budget=1_000), "too small for one cell"),
+    # pairs
+    (partial(Pairs.from_ids, PRE, IDS, IDS), "identical"),
+    (partial(Pairs.from_ids, PRE, IDS, IDS[:, :3] + 1), "align"),
+    (swept(pairs=Pairs.from_ids(PRE, IDS, IDS + 1)), "no right answer"),
+    # paths
+    (paths(Q, by=("head",)), "layer first"),
+    (paths(Q, sender="mlp_out"), "mlp_out can be swept by layer first, then any of position"),
+    (paths(Q, budget=1_000), "too small for one cell"),
+    (paths(Receiver("mlp", 1), model=ALONE), "no receiver 'mlp' in this model: expected one of q, k, v, logits"),
+    (paths(Q, model=ALONE, sender="mlp_out", by=LAYERS), "no patchable site 'mlp_out'"),
+    (paths(Receiver("mlp", 0), sender="mlp_out", by=LAYERS), r"no mlp_out is written before 0\.mlp read"),
+    (paths(Receiver("q", 1, 0), model=variant("norm over all heads")), "over all heads at once"),
+    (plainly(Receiver("q", 1, 0), model=variant("norm over all heads")), "over all heads at once"),
+    (
+        paths(Receiver("logits"), model=TWO, pairs=SOURCES, stack="encoder"),
+        "no receiver 'logits' in the encoder: expected one of q, k, v, mlp",
+    ),
+    (paths(Receiver("q", 1), model=TWO, pairs=TARGETS, stack="encoder"), "made of the source, which these pairs share"),
+    # estimates, edges, searches
+    (estimated({}), "expected the axes of each site"),
+    (estimated({"logits": PLACES}), "logits are what metrics read: expected sites before them"),
+    (estimated({"z": LAYERS}, rank()), "rank has no gradient"),
+    (estimated({"z": LAYERS}, WHOLE), "whole must give one finite number"),
+    (estimated({"z": LAYERS}, BROKEN), "broken must give one finite number"),
+    (estimated({"z": LAYERS}, model=SILENT), "no output layer"),
+    (lambda: estimated({"z": LAYERS})()["z"].mean("rank"), "no metric 'rank'"),
+    (edges(steps=0), "steps must be at least 1"),
+    (edges(rank()), "rank has no gradient"),
+    (edges(WHOLE), "whole must give one finite number"),
+    (edges(model=SILENT), "no output layer"),
+    *(
+        (edges(model=model), "not defined where norms follow")
+        for model in (one_stack("post", "decoder"), one_stack("post", "encoder"), variant("after"), variant("sandwich"))
+    ),
+    (partial(edge_attribution, TWO, SOURCES, PLAIN), "is for models of one stack"),
+    (partial(composition_scores, TWO), "is for models of one stack"),
+    (searched(k=0), "k must lie between 1 and the number of cells, 12; got 0"),
+    (searched(k=13), "k must lie between 1 and the number of cells, 12; got 13"),
+    (searched(confidence=1.0), "confidence lies between 0 and 1, got 1.0"),
+    (searched(tie=-0.1), "tie is a share"),
+    (searched(site="zz"), "no patchable site 'zz'"),
+    (searched(rank()), "rank has no gradient"),
+    (searched(site="mlp.pre", by=("layer", "neuron")), r"'mlp\.pre' only many: use `sweep`"),
+    # ablations
+    (ablated(site="zz"), "no patchable site"),
+    (ablated(site="pattern", kind="mean"), "cannot ablate 'pattern' by kind='mean'.* expected 'zero'"),
+    (ablated(site="scores", kind="resample"), "cannot ablate 'scores' by kind='resample'"),
+    (ablated(site="mlp.post", by=HEADS), "mlp.post can be swept by layer first, then any of pos"),
+    (ablated(kind="mean", mean=torch.zeros(3, 24)), r"shape \(3, 4, 6\), got \(3, 24\)"),
+    (ablated(kind="zero", mean=torch.zeros(3, 4, 6)), "not used by kind='zero'"),
+    (ablated(kind="resample", donors=torch.tensor([[1, 2]])), "give longer ones"),
+    (ablated(prompts=rows((4,))), "no right answer"),
+    (
+        partial(ablate, PRE, rows((4,)), logit_difference(torch.tensor([1]), torch.tensor([2]))),
+        "donors=, or ablate by kind='mean'",
+    ),
+    (ablated(prompts=TokenBatch.from_rows([[1, 2, 3], [4]], side="left")), "padded on the right"),
+    (in_order([(3, 0)]), r"no cell \(3, 0\) of z: expected \(layer 0-2, head 0-3\)"),
+    (in_order([(0,)]), "no cell"),
+    (in_order([(0, 13)], "mlp.post"), "neuron 0-12"),
+    (in_order([]), "at least one cell"),
+    (in_order([(0, 1), (0, -3)]), "names each cell once"),
+    (in_order([(0, 0)], "resid_pre"), r"no cell \(0, 0\) of resid_pre: expected \(layer 0-2\)"),
+    (in_order([(0, 0)], "mlp.post", ALONE, ablate_cells), "no patchable site 'mlp.post' in this model"),
+    (partial(mean_activation, PRE, []), "at least one text: got none"),
+    (partial(mean_activation, TWO, IDS), r"two texts: expected \(sources, targets\)"),
+    (
+        partial(
+            knock_out,
+            variant("local, capped"),
+            PAIRS.clean,
+            [Claim(0, torch.tensor([2]), torch.tensor([[False, True, True, False]]))],
+        ),
+        "leave each row another one",
+    ),
+    # two stacks
+    (swept(model=TWO, pairs=TARGETS, stack="encoder"), r"encoder\.0\.attn\.z is made of the source, which these pairs"),
+    (swept(model=TWO, pairs=SOURCES, stack="encoder", attention="cross"), "in this model's encoder: expected self"),
+    (swept("resid_pre", LAYERS, model=TWO, pairs=SOURCES, attention="cross"), "site 'resid_pre' in cross-at"),
+    (swept("resid_cross", LAYERS, model=TWO, pairs=SOURCES, stack="encoder"), "'resid_cross' in the encoder"),
+    (swept(model=TWO, pairs=SOURCES, budget=1_000), "too small for one cell"),
+    (partial(Pairs.from_ids, TWO, IDS, IDS + 1), OF_TWO),
+    (partial(Pairs.from_ids, PRE, IDS, IDS + 1, target=IDS), NEITHER),
+    (swept(model=TWO, pairs=ragged_pairs(d_vocab=19)), OF_TWO),
+    (swept(pairs=SOURCES), NEITHER),
+    (partial(ragged_pairs, target=rows((2, 2, 2)), source=rows((2, 2, 2))), "a target or a source, got both"),
+    (partial(ragged_pairs, target=rows((2, 2))), "expected one target for each of 3 pairs, got 2"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_it_is_refused_in_one_line(call, message):
+    with pytest.raises(InputError, match=message) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def test_one_layer_cannot_be_dropped():
+    stack = StackConfig(1, 6, 2, 3, 7, 13, 37, causal=True)
+    with pytest.raises(InputError, match="at least 2 layers, got 1"):
+        atp_star(Transformer(TransformerConfig(decoder=stack)), PAIRS, PLAIN, {"z": LAYERS})
