@@ -134,8 +134,8 @@ def drawings(run: RunFolder) -> dict[str, Callable[..., matplotlib.figure.Figure
     """By the name that the run's own figure has, how it is drawn again (`draw(**page)`, of `figures.Page`)."""
     tables = {name: rows for name in run.tables if len(rows := run.table(name))}
     several = len(run.facts.get("model", {}).get("stacks", ())) > 1
-    found = [drawing for draw in _BY_TABLES for drawing in draw(run, tables, several)]
-    return {drawing.name: drawing.draw for drawing in found}
+    known = [draw(run, tables, several) for needed, draw in _BY_TABLES.items() if {*needed.split()} <= tables.keys()]
+    return {drawing.name: drawing.draw for group in known for drawing in group}
 
 
 def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: str, source: str) -> None:
@@ -188,10 +188,9 @@ def _kinds(table: pd.DataFrame, several: bool) -> Iterator[tuple[str, pd.DataFra
 
 
 def _of_heads(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    heads = tables.get("heads")
-    if heads is None or "model" in heads:  # of a comparison
+    if "model" in tables["heads"]:  # of a comparison
         return
-    for before, kind in _kinds(heads, several):
+    for before, kind in _kinds(tables["heads"], several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
             known = _behaviour(str(behaviour), str(kind["attention"].iloc[0]))
             names = known.headline if known else list(dict.fromkeys(rows["measure"]))
@@ -205,19 +204,14 @@ def _behaviour(name: str, attention: str) -> Behaviour | None:
 
 
 def _of_effects(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    effects = tables.get("effects")
-    if effects is None:
-        return
-    for before, kind in _kinds(effects, several):
+    for before, kind in _kinds(tables["effects"], several):
         for behaviour, rows in kind.groupby("behaviour", sort=False):
             for drawing in effect_figures(str(behaviour), rows, {}).values():
                 yield drawing._replace(name=before + drawing.name)
 
 
 def _of_labels(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    labels, stacks = tables.get("labels"), run.facts.get("model", {}).get("stacks", {})
-    if labels is None:
-        return
+    labels, stacks = tables["labels"], run.facts.get("model", {}).get("stacks", {})
     for before, rows in _kinds(_facts(tables, labels), several):
         sizes = stacks[str(rows["stack"].iloc[0])]
         shape = {"n_layers": sizes["layers"], "n_heads": sizes["heads"]}
@@ -235,25 +229,18 @@ def _facts(tables: Tables, labels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_explanations(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    explained = tables.get("explained")
-    if explained is None:
-        return
-    for at, (_, rows) in enumerate(explained.groupby(["corpus", *_KIND], sort=False)):
-        name = f"{rows['stack'].iloc[0]}-explained-{at}" if several else f"explained-{at}"
+    for number, (_, rows) in enumerate(tables["explained"].groupby(["corpus", *_KIND], sort=False)):
+        name = f"{rows['stack'].iloc[0]}-explained-{number}" if several else f"explained-{number}"
         yield Drawing(name, partial(figures.explained_bars, by_group(rows)))
 
 
 def _of_probes(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if not {"layers", "depths"} <= tables.keys():
-        return
     layers = tables["layers"]
     yield Drawing("probes_by_layer", partial(figures.probes_by_layer, layers))
     yield Drawing("probe_depths", partial(probe_depths, tables["depths"], max(layers["depth"].tolist())))
 
 
 def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if not {"compare", "heads"} <= tables.keys():
-        return
     shown = headline(tables["compare"])
     yield Drawing("compare-gains", partial(figures.compared_gains, shown))
     measures = list(dict.fromkeys(shown["measure"]))
@@ -261,9 +248,7 @@ def _of_comparison(run: RunFolder, tables: Tables, several: bool) -> Iterator[Dr
 
 
 def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    cells, estimates, correlations = (tables.get(name) for name in ("cells", "estimates", "correlations"))
-    if cells is None:
-        return
+    cells, estimates, correlations = tables["cells"], tables.get("estimates"), tables.get("correlations")
     for metric in dict.fromkeys(map(str, cells["metric"])):
         for kind, draw in figures.sweep_drawings(cells).items():
             yield Drawing(f"{kind}-{metric}", partial(draw, cells, metric, place=run.facts.get("place")))
@@ -273,7 +258,7 @@ def _of_patching(run: RunFolder, tables: Tables, several: bool) -> Iterator[Draw
 
 
 def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Drawing]:
-    if "formed" not in run.tables or "forming" not in tables:  # a report's curves are without losses
+    if "formed" not in run.tables:  # a report's curves are without losses
         return
     formed = tables["formed"].groupby("run") if "formed" in tables else ()
     changes = {str(name): change_steps(rows) for name, rows in formed}
@@ -281,7 +266,13 @@ def _of_training(run: RunFolder, tables: Tables, several: bool) -> Iterator[Draw
     yield Drawing("forming", partial(figures.forming, tables["forming"], changes, ended))
 
 
-_BY_TABLES: Sequence[Callable[[RunFolder, Tables, bool], Iterator[Drawing]]] = (
-    *(_of_heads, _of_effects, _of_labels, _of_explanations, _of_probes),
-    *(_of_comparison, _of_patching, _of_training),
-)
+_BY_TABLES: Mapping[str, Callable[[RunFolder, Tables, bool], Iterator[Drawing]]] = {
+    "heads": _of_heads,
+    "effects": _of_effects,
+    "labels": _of_labels,
+    "explained": _of_explanations,
+    "layers depths": _of_probes,
+    "compare heads": _of_comparison,
+    "cells": _of_patching,
+    "forming": _of_training,
+}

@@ -33,10 +33,10 @@ class Held:
 
     def fill(self, place: Tensor) -> None:
         """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device."""
-        flat, at = self.tensor.detach().reshape(-1), 0
+        flat, start = self.tensor.detach().reshape(-1), 0
         for part in blocks(place, BLOCK if place.device.type == "cpu" else place.nbytes):
-            into(part, flat[at : at + part.numel()].view(part.shape))
-            at += part.numel()
+            into(part, flat[start : start + part.numel()].view(part.shape))
+            start += part.numel()
 
     def equals(self, other: Tensor) -> bool:
         """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""

@@ -5,59 +5,37 @@ Every message begins with where the tensors come from, and speaks of a config.js
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from interp import InputError, Transformer
 from models.families.family import Family, Piece
-from models.tensor_files import DTYPES, folded
+from models.memory_tensors import Held
+from models.tensor_files import DTYPES, Stored, folded
+
+Source = Stored | Held  # one tensor, wherever it is
+Tensors = TypeVar("Tensors")
 
 
-@runtime_checkable
-class Source(Protocol):
-    """One tensor, wherever it is."""
-
-    @property
-    def kind(self) -> str:
-        """Its dtype, in the words of safetensors."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
-        ...
-
-    def fill(self, place: Tensor) -> None:
-        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device."""
-        ...
-
-    def equals(self, other: Tensor) -> bool:
-        """Whether `other` holds the same numbers in the same order, once they are rounded to its dtype."""
-        ...
-
-
-Found = TypeVar("Found")
-
-
-def named(family: Family, stored: Mapping[str, Found]) -> dict[str, Found]:
+def named(family: Family, stored: Mapping[str, Tensors]) -> dict[str, Tensors]:
     """Tensors by name, without the family's prefix and with old names renewed; those that are no weights left out."""
-    found: dict[str, Found] = {}
-    for given, tensor in stored.items():
-        name = given.removeprefix(family.prefix)
+    tensors: dict[str, Tensors] = {}
+    for name, tensor in stored.items():
+        bare = name.removeprefix(family.prefix)
         for old, new in family.renamed.items():
-            name = name.replace(old, new)
-        if not re.fullmatch(family.ignored, name):
-            found[name] = tensor
-    other_task = family.masked not in found or family.other_task in stored
+            bare = bare.replace(old, new)
+        if not re.fullmatch(family.ignored, bare):
+            tensors[bare] = tensor
+    other_task = family.masked not in tensors or family.other_task in stored
     if family.masked is not None and other_task:  # what there is of an output is another task's
-        found = {name: tensor for name, tensor in found.items() if not family.of_output(name)}
+        tensors = {name: tensor for name, tensor in tensors.items() if not family.of_output(name)}
     for name, others in family.also.items():  # of tensors that are one, a file may hold any
         for other in others:
-            if name not in found and other in found:
-                found[name] = found.pop(other)
-    return found
+            if name not in tensors and other in tensors:
+                tensors[name] = tensors.pop(other)
+    return tensors
 
 
 def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,11 +50,11 @@ def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]
 def copies(model: Transformer, family: Family, pieces: Iterable[Piece]) -> dict[str, str]:
     """Their names of tensors that may be there once more, and what they are copies of."""
     family, places = family.suit(family, model.config), {piece.theirs for piece in pieces}
-    found = {other: name for name, others in family.also.items() for other in others}
+    originals = {other: name for name, others in family.also.items() for other in others}
     if model.config.output == "tied" and family.head is not None:
         embedding = model.last.embed.token.weight
-        found[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
-    return {copy: name for copy, name in found.items() if name in places and copy not in places}
+        originals[family.head] = family.theirs(next(n for n, p in model.named_parameters() if p is embedding))[0][0]
+    return {copy: name for copy, name in originals.items() if name in places and copy not in places}
 
 
 def check_fit(
@@ -97,8 +75,8 @@ def check_fit(
         if kind not in DTYPES:
             wrong.setdefault(f"{{}} is stored as {kind}; expected {', '.join(DTYPES)}", set()).add(name)
     if wrong:
-        told = "; ".join(each.format(folded(names)) for each, names in wrong.items())
-        raise InputError(f"{where}: {told}")
+        problems = "; ".join(problem.format(folded(names)) for problem, names in wrong.items())
+        raise InputError(f"{where}: {problems}")
 
 
 def check_copies(
@@ -120,9 +98,9 @@ def check_computed(stored: Mapping[str, Source], family: Family, where: object) 
             continue
         shape = stored[name].shape
         if len(shape) == 2 and stored[name].kind in DTYPES:
-            found = torch.empty(shape)
-            stored[name].fill(found)
-            if torch.allclose(found, table(*shape), rtol=0, atol=0.01):
+            stored_table = torch.empty(shape)
+            stored[name].fill(stored_table)
+            if torch.allclose(stored_table, table(*shape), rtol=0, atol=0.01):
                 continue
         raise InputError(
             f"{where}: {name} is not the table that a {family.name} model computes (sines and cosines of "

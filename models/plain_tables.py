@@ -90,32 +90,32 @@ class Reader:
             InputError: it is none of them.
         """
         for kind in _alternatives(expected):
-            found = self._one(value, kind, place)
-            if found is not _UNFIT:
-                return found
+            part = self._one(value, kind, place)
+            if part is not _UNFIT:
+                return part
         raise InputError(f"{self.source}: {place} must be {_said(expected)}, got {value!r}")
 
     def _one(self, value: Any, kind: Any, place: str) -> Any:
         """`value` as one kind; `_UNFIT` where it is of another."""
-        found: Any = _UNFIT
+        part: Any = _UNFIT
         if get_origin(kind) is Literal:
-            found = value if isinstance(value, str) and value in get_args(kind) else _UNFIT
+            part = value if isinstance(value, str) and value in get_args(kind) else _UNFIT
         elif get_origin(kind) is tuple and isinstance(value, list):
             each, *rest = get_args(kind)
             if rest == [...] or len(value) == 1 + len(rest):
-                found = tuple(self.fitting(one, each, place) for one in value)
+                part = tuple(self.fitting(one, each, place) for one in value)
         elif get_origin(kind) is Mapping and isinstance(value, Mapping):
             of = get_args(kind)[1]
-            found = {name: self.fitting(each, of, f"{place}.{name}") for name, each in value.items()}
+            part = {name: self.fitting(each, of, f"{place}.{name}") for name, each in value.items()}
         elif kind is dict and isinstance(value, Mapping):
-            found = dict(value)
+            part = dict(value)
         elif kind in self.kinds.values() and self._names(value) == kind.__name__:
-            found = self.part(value, place)
+            part = self.part(value, place)
         elif kind in {int, float, bool, str, types.NoneType} and type(value) is kind:
-            found = value
+            part = value
         elif kind is float and type(value) is int:
-            found = float(value)
-        return found
+            part = float(value)
+        return part
 
     @staticmethod
     def _names(value: Any) -> Any:

@@ -66,11 +66,12 @@ def best_heads(collected: Collected) -> dict[str, Best]:
     counts in either half.
     """
     halves = zip(collected.half(0).scored, collected.half(1).scored, strict=True)
-    found: dict[str, Best] = {}
-    for choosing, reporting in halves:
-        if choosing.sink == "kept":
-            found |= _best(collected, choosing, reporting)
-    return found
+    return {
+        measure: best
+        for choosing, reporting in halves
+        if choosing.sink == "kept"
+        for measure, best in _best(collected, choosing, reporting).items()
+    }
 
 
 def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str, Best]:
@@ -80,7 +81,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
     against, against_weights, rules = strictest(reporting, scores, weights, heads.count)
     n = totals.rows.sum(0).round().long().tolist()
     gained = gains(choosing, heads.count)
-    found = {}
+    bests = {}
     for column, measure in enumerate(choosing.measures):
         if not UNITS[measure.unit].ranked or np.isnan(gained[:, column]).all():
             continue
@@ -88,7 +89,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
         if not n[head][column]:
             continue
         read = weights[:, head, column] != 0  # a baseline that is a number is there in groups that were not
-        found[measure.name] = Best(
+        bests[measure.name] = Best(
             heads=heads,
             index=head,
             corpus=reporting.corpus or collected.corpus,
@@ -98,15 +99,15 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> dict[str
             n=n[head][column],
             unit=measure.unit,
         )
-    return found
+    return bests
 
 
 def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
     """Value, baseline, and the gain with its 95% interval, of heads that were read on the same groups of documents."""
     value, baseline = (np.stack([getattr(best, name) for best in bests], -1) for name in ("value", "baseline"))
-    found = estimate(*value, *baseline, seed=seed)
-    columns = {"value": found.value, "baseline": found.baseline, "gain": found.gain}
-    columns |= {"ci_low": found.low, "ci_high": found.high}
+    result = estimate(*value, *baseline, seed=seed)
+    columns = {"value": result.value, "baseline": result.baseline, "gain": result.gain}
+    columns |= {"ci_low": result.low, "ci_high": result.high}
     return pd.DataFrame(columns).to_dict("records")
 
 

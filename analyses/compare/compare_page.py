@@ -1,7 +1,9 @@
 """What does the comparison say? Turns its tables into sections."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -40,74 +42,41 @@ _COLUMNS = [
     *("difference of gains", "q", "difference of values", "n"),
 ]
 _ABOVE = "Intervals stand above, and in tables/compare."
-_GAINS = (
-    "Each model’s best head for a measure, chosen on one half of the documents and drawn on the other, with 95% "
-    "intervals. Left, its gain over the strictest baseline, which is 0; right, how much more or less that is than the "
-    "reference’s, paired over documents. Where an interval on the right reaches 0, the two cannot be told apart."
-)
-_DEPTH = (
-    "Every head of every model, by how deep its layer sits: 1 is a model’s last layer. Filled dots show the measure "
-    "(a gain of at least 0.05, interval above 0, q below 0.05); the others do not."
-)
-DEFINITIONS: dict[str, Text] = {
-    "gain": (
-        "The value minus the strictest baseline of that model, which went through the same scorer on the same items."
-    ),
-    "difference of gains, of values": (
-        "A model’s best head less the reference’s best head. Where baselines are not the same (other tokens, other "
-        "items, other untrained models), the two differ, and gains are the fairer comparison."
-    ),
-    "95% interval": (
-        "Studentised bootstrap over documents (Efron & Tibshirani 1993). Both models’ totals are of the same groups of "
-        "documents, and resampled together; random repeats, on which induction is read, are paired only where the "
-        "models’ vocabularies are the same."
-    ),
-    "q": (
-        "False discovery rate (Benjamini & Hochberg 1995) over all differences of tables/compare, of gains and of "
-        "values, two-sided."
-    ),
-    "cannot be told apart": (
-        "The interval of the difference includes 0, or q is not below 0.05. That is no proof of equality: the interval "
-        "says how large a difference there may be."
-    ),
-    "shows it": (
-        "On the whole text, a gain of at least 0.05 whose 95% interval lies above 0 and whose q is below 0.05; for "
-        "antecedents, over the nearest mention on all items and over every rule where the nearest true antecedent is a "
-        "name or a noun."
-    ),
-    "relation": ("How often the most attended word from one end of a dependency is the other end (Clark 2019)."),
-    "tag": (
-        "Lift: attention from words of one tag to words of another, as a ratio to what the distances alone would give; "
-        "1 is none."
-    ),
-    "induction": ("On random tokens repeated once, mean attention to the token after the earlier copy (Olsson 2022)."),
-}
+_TEXTS: dict[str, Any] = tomllib.loads(files("analyses.compare").joinpath("words.toml").read_text("utf-8"))
 
 
-def page(found: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
+def page(comparison: Comparison, models: Sequence[Mapping[str, Any]]) -> Page:
     """What the comparison says and shows; `models` are as run.json has them, the reference first."""
-    names = [read.name for read in found.reads]
+    names = [read.name for read in comparison.reads]
     reference = names[0]
     return Page(
         title=f"How do the heads of {_listed(names)} compare?",
         summary=[
-            Definitions([(f"{name}, beside {reference}", *summary(found.table, name)) for name in names[1:]]),
-            *map(caveat, comparability([{**each, "tokenizer": None} for each in models] if found.by_ids else models)),
-            *(caveat(f"Not compared by {OURS[behaviour].title}: {why}.") for behaviour, why in found.unserved.items()),
+            Definitions([(f"{name}, beside {reference}", *summary(comparison.table, name)) for name in names[1:]]),
+            *map(
+                caveat, comparability([{**each, "tokenizer": None} for each in models] if comparison.by_ids else models)
+            ),
+            *(
+                caveat(f"Not compared by {OURS[behaviour].title}: {why}.")
+                for behaviour, why in comparison.unserved.items()
+            ),
         ],
         sections=[
-            _best(found, reference),
-            _depths(found, names),
-            *(_behaviour(found, used, behaviour) for used in found.used for behaviour in used.asked),
+            _best(comparison, reference),
+            _depths(comparison, names),
+            *(_behaviour(comparison, used, behaviour) for used in comparison.used for behaviour in used.asked),
         ],
-        corpora=[*map(_source, found.used), *(Source(corpus, UNUSED, {"measured": []}) for corpus in found.unused)],
-        models={read.name: {"left_out": read.counts, "not_measured": dict(read.left_out)} for read in found.reads},
-        definitions=[*DEFINITIONS.items()],
-        tables={"compare": found.table, "heads": found.heads},
+        corpora=[
+            *map(_source, comparison.used),
+            *(Source(corpus, UNUSED, {"measured": []}) for corpus in comparison.unused),
+        ],
+        models={read.name: {"left_out": read.counts, "not_measured": dict(read.left_out)} for read in comparison.reads},
+        definitions=[*_TEXTS["definitions"].items()],
+        tables={"compare": comparison.table, "heads": comparison.heads},
         facts={
             "reference": reference,
             "corpora_not_used": [
-                {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest} for corpus in found.unused
+                {"name": corpus.name, "kind": corpus.kind, "sha256": corpus.digest} for corpus in comparison.unused
             ],
         },
     )
@@ -123,30 +92,30 @@ def _source(used: Used) -> Source:
     return Source(used.corpus, f"for {', '.join(used.asked)}", facts)
 
 
-def _best(found: Comparison, reference: str) -> Section:
-    figure = figures.compared_gains(headline(found.table))
+def _best(comparison: Comparison, reference: str) -> Section:
+    figure = figures.compared_gains(headline(comparison.table))
     return Section(
         "The best head of each model",
         [
             "For each measure, the head of a model that gains most over the strictest baseline on one half of the "
             "documents; all its numbers are from the other half. Differences are from "
             f"{reference}, over the same groups of documents.",
-            Figure("compare-gains", figure, _GAINS, gains_alt(found.table)),
+            Figure("compare-gains", figure, _TEXTS["gains"], gains_alt(comparison.table)),
         ],
         "best",
     )
 
 
-def _depths(found: Comparison, names: Sequence[str]) -> Section:
-    shown = headline(found.table)
-    figure = figures.gains_by_depth(found.heads, list(dict.fromkeys(shown["measure"])))
+def _depths(comparison: Comparison, names: Sequence[str]) -> Section:
+    shown = headline(comparison.table)
+    figure = figures.gains_by_depth(comparison.heads, list(dict.fromkeys(shown["measure"])))
     return Section(
         "How many heads, and how deep?",
         [
             "How many heads of each model show a measure on the whole text, and their mean depth, where 1 is the last "
             "layer. Each model’s findings are held to their own false discovery rate, as in its own report.",
-            Table(["measure", *names], [[measure, *cells] for measure, cells in _showing(found)]),
-            Figure("compare-depth", figure, _DEPTH, depth_alt(found)),
+            Table(["measure", *names], [[measure, *cells] for measure, cells in _showing(comparison)]),
+            Figure("compare-depth", figure, _TEXTS["depth"], depth_alt(comparison)),
         ],
         "showing",
     )
@@ -244,41 +213,41 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
     windows = [name for name in unlike["context"] if name not in unlike["tokenizer"]]
     after, before = "a word sees what comes after it too", "a word sees only what came before it"
     here, there = (after, before) if first["causal"] else (before, after)
-    found = {
+    notes = {
         f"the same model as {first['name']}, so the differences are 0": same,
         f"another tokenizer than {first['name']}: the same documents are read in other pieces, so the rows and items "
         "that count differ, and so does what uniform attention reaches": unlike["tokenizer"],
         f"another context than {first['name']}: long texts are cut into other windows": windows,
         f"{here}, in {first['name']} {there}: not the same items can be asked": unlike["causal"],
     }
-    return [f"{_listed(names)}: {what}." for what, names in found.items() if names]
+    return [f"{_listed(names)}: {what}." for what, names in notes.items() if names]
 
 
-def _behaviour(found: Comparison, used: Used, behaviour: str) -> Section:
+def _behaviour(comparison: Comparison, used: Used, behaviour: str) -> Section:
     """One behaviour: a list and a table of the best heads, measure by measure."""
-    names = [read.name for read in found.reads]
-    rows = found.table.loc[found.table["behaviour"] == behaviour]
-    n_heads = {read.name: each.heads.count for read in found.reads for each in read.collected.values()}
-    blocks: list[Block] = [f"On {_read(used)}.", *map(caveat, _caveats(found, used, behaviour))]
+    names = [read.name for read in comparison.reads]
+    rows = comparison.table.loc[comparison.table["behaviour"] == behaviour]
+    n_heads = {read.name: each.heads.count for read in comparison.reads for each in read.collected.values()}
+    blocks: list[Block] = [f"On {_read(used)}.", *map(caveat, _caveats(comparison, used, behaviour))]
     blocks += [
         caveat(f"Not measured in {read.name}: {read.left_out[behaviour]}.")
-        for read in found.reads
+        for read in comparison.reads
         if behaviour in read.left_out
     ]
     cells: list[Sequence[Text] | str] = []
     for measure in HEADLINE[behaviour]:
-        some = rows.loc[rows["measure"] == measure].to_dict("records")
-        if not some:
+        group = rows.loc[rows["measure"] == measure].to_dict("records")
+        if not group:
             continue
-        said = [(bold(row["model"]), f": {_sentence(row, n_heads[row['model']])}") for row in some]
-        missing = [name for name in names if name not in {row["model"] for row in some}]
+        sentences = [(bold(row["model"]), f": {_sentence(row, n_heads[row['model']])}") for row in group]
+        missing = [name for name in names if name not in {row["model"] for row in group}]
         lacks = [remark(f"No such number for {', '.join(missing)}.")] if missing else []
-        blocks.append(Section(measure_name(measure), [Bullets(said), *lacks]))
-        cells += [measure_name(measure), *map(_cells, some)]
+        blocks.append(Section(measure_name(measure), [Bullets(sentences), *lacks]))
+        cells += [measure_name(measure), *map(_cells, group)]
     if cells:
         caption = f"The best heads in numbers; differences are from {names[0]}. {_ABOVE}"
         blocks.append(Table(_COLUMNS, cells, "llrrrrrrrr", caption))
-    if counted := counts_table([read.counts.get(behaviour, {}) for read in found.reads], names):
+    if counted := counts_table([read.counts.get(behaviour, {}) for read in comparison.reads], names):
         blocks.append(Details("What was read and what was left out", counted))
     return Section(OURS[behaviour].title, blocks, behaviour)
 
@@ -290,13 +259,13 @@ def _read(used: Used) -> str:
     return f"{used.corpus.title}, {number(total)} documents: {chosen}, {number(reporting)}"
 
 
-def _caveats(found: Comparison, used: Used, behaviour: str) -> list[str]:
+def _caveats(comparison: Comparison, used: Used, behaviour: str) -> list[str]:
     said = []
     if used.stands_in:
         said.append("No given corpus has the annotations that this needs, so it was measured on generated tales.")
     if used.reporting < FEW_DOCUMENTS:
         said.append("Fewer than 20 documents report: intervals are rough, and a difference may be this text’s own.")
-    for read in found.reads:
+    for read in comparison.reads:
         counts = read.counts.get(behaviour, {})
         tokens, unknown = counts.get("tokens", 0), counts.get("unknown tokens", 0)
         if unknown > UNKNOWN * tokens:
@@ -364,13 +333,13 @@ def _difference(row: Mapping[str, Any]) -> str:
 _DIFFERENCE = ("difference", "difference_low", "difference_high", "reference")
 
 
-def _showing(found: Comparison) -> list[tuple[str, list[str]]]:
+def _showing(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """How many heads of each model show each headline measure, and how deep they sit on average."""
-    rows = found.table.set_index(["measure", "model"])
+    rows = comparison.table.set_index(["measure", "model"])
     said = []
-    for measure in dict.fromkeys(headline(found.table)["measure"]):
+    for measure in dict.fromkeys(headline(comparison.table)["measure"]):
         cells = []
-        for read in found.reads:
+        for read in comparison.reads:
             if (measure, read.name) not in rows.index:
                 cells.append("–")
                 continue
@@ -389,11 +358,11 @@ def gains_alt(table: pd.DataFrame) -> str:
     return f"Gain of each model’s best head. {'; '.join(said)}."
 
 
-def depth_alt(found: Comparison) -> str:
+def depth_alt(comparison: Comparison) -> str:
     """What the figure of depths shows, for one who cannot see it."""
-    models = [read.name for read in found.reads]
+    models = [read.name for read in comparison.reads]
     each = [
         f"{measure}: {', '.join(f'{name} {cell}' for name, cell in zip(models, cells, strict=True))}"
-        for measure, cells in _showing(found)
+        for measure, cells in _showing(comparison)
     ]
     return f"Gains of all heads by relative depth. How many show each measure, at which mean depth: {'; '.join(each)}."

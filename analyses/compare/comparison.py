@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +90,12 @@ def names(arguments: Sequence[str]) -> list[str]:
             f"expected at least two models to compare, got {len(arguments)}: {' '.join(arguments) or 'none'}; "
             "give directories, `default`, `minilm` or hub names, the reference first"
         )
-    found: list[str] = []
+    known: list[str] = []
     for argument in arguments:
         name = (Path(argument).resolve().name if Path(argument).is_dir() else "") or argument
-        numbered, number = name, 1
-        while numbered in found:
-            number += 1
-            numbered = f"{name} ({number})"
-        found.append(numbered)
-    return found
+        numbered = (f"{name} ({number})" for number in count(2))
+        known.append(next(each for each in chain([name], numbered) if each not in known))
+    return known
 
 
 def compare(
@@ -176,11 +174,11 @@ def _read(name: str, model: Model, used: Sequence[Used], unserved: Mapping[str, 
     collected: dict[str, Collected] = {}
     left_out = dict(unserved)
     for each in used:
-        for behaviour, found in _collect(name, model, each, seed, say):
-            if isinstance(found, InputError):
-                left_out[behaviour] = str(found)
+        for behaviour, totals in _collect(name, model, each, seed, say):
+            if isinstance(totals, InputError):
+                left_out[behaviour] = str(totals)
             else:
-                collected[behaviour] = found
+                collected[behaviour] = totals
     return Read(name, collected, left_out, _heads(name, collected, seed))
 
 
@@ -189,14 +187,14 @@ def _collect(name: str, model: Model, used: Used, seed: int, say: Say) -> Iterab
     reading = Reading(model, used.corpus, lambda texts: say(f"{name}: reading {used.corpus.name}", texts))
     collectors = [OURS[behaviour].collector(model, seed=seed) for behaviour in used.asked]
     try:
-        found = collect(reading, collectors)
+        totals = collect(reading, collectors)
         refuse_unread(reading.counts, used.corpus.name)
     except InputError as error:
         for _ in used.corpus:  # raises where the text is at fault, and not what this model can see of it
             pass
-        found = [error] * len(collectors)
+        totals = [error] * len(collectors)
     used.documents.update(reading.documents)
-    return zip(used.asked, found, strict=True)
+    return zip(used.asked, totals, strict=True)
 
 
 def _reasons(reads: Sequence[Read]) -> str:
@@ -209,12 +207,12 @@ def _heads(name: str, collected: Mapping[str, Collected], seed: int) -> pd.DataF
     """All heads of one model; `shows` says which rows are findings on the whole text."""
     if not collected:
         return pd.DataFrame(columns=["model", *HEAD_COLUMNS, "depth", "shows"])
-    found = []
-    tables = with_q([each.table(seed=seed) for each in collected.values()])
-    for each, tested in zip(collected.values(), tables, strict=True):
-        shows = tested.index.isin(notable(tested).index)
-        found.append(tested.assign(depth=depth(tested["layer"], each.heads.n_layers), shows=shows))
-    whole = pd.concat(found, ignore_index=True)
+    tested = with_q([totals.table(seed=seed) for totals in collected.values()])
+    tables = [
+        table.assign(depth=depth(table["layer"], totals.heads.n_layers), shows=table.index.isin(notable(table).index))
+        for totals, table in zip(collected.values(), tested, strict=True)
+    ]
+    whole = pd.concat(tables, ignore_index=True)
     whole.insert(0, "model", name)
     return whole
 
@@ -233,21 +231,21 @@ def _table(reads: Sequence[Read], seed: int) -> pd.DataFrame:
 def _rows(behaviour: str, reads: Sequence[Read], bests: Sequence[Mapping[str, Best]], seed: int) -> list[dict]:
     """A row a measure that any model has and model that has it, measure by measure."""
     measures = dict.fromkeys(measure for each in bests for measure in each)
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for read, own in zip(reads, bests, strict=True):
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for read, best in zip(reads, bests, strict=True):
         showing = _showing(read.heads)
-        for corpus in dict.fromkeys(best.corpus for best in own.values()):  # whose groups are the same
-            names = [measure for measure, best in own.items() if best.corpus == corpus]
-            gains = gain_columns([own[name] for name in names], seed=seed)
+        for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
+            names = [measure for measure, head in best.items() if head.corpus == corpus]
+            gains = gain_columns([best[name] for name in names], seed=seed)
             common = [name for name in names if name in bests[0] and read is not reads[0]]
-            differences = difference_columns([(own[name], bests[0][name]) for name in common], seed=seed)
+            differences = difference_columns([(best[name], bests[0][name]) for name in common], seed=seed)
             for name, gain in zip(names, gains, strict=True):
                 about = {"behaviour": behaviour, "measure": name, "corpus": corpus, "model": read.name}
-                found[name, read.name] = {**about, **own[name].columns(), **gain, **showing.get(name, _NO_HEAD)}
-                found[name, read.name]["reference"] = reads[0].name
+                rows[name, read.name] = {**about, **best[name].columns(), **gain, **showing.get(name, _NO_HEAD)}
+                rows[name, read.name]["reference"] = reads[0].name
             for name, difference in zip(common, differences, strict=True):
-                found[name, read.name] |= difference
-    return [found[name, read.name] for name in measures for read in reads if (name, read.name) in found]
+                rows[name, read.name] |= difference
+    return [rows[name, read.name] for name in measures for read in reads if (name, read.name) in rows]
 
 
 def _showing(heads: pd.DataFrame) -> dict[str, dict[str, Any]]:

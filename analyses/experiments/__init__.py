@@ -9,8 +9,8 @@ from typing import Any
 
 from analyses.experiments import adjectives, distance, model_parts, swaps, words
 from analyses.experiments.experiment import Experiment, Outcome
-from analyses.experiments.plots import plot_from
 from analyses.experiments.prompts import experiment_data
+from analyses.figures.kinds import plot_from
 
 _TEXTS = "title", "question", "command", "caption"
 _MEASURES: dict[str, tuple[Callable[..., Any], Callable[[Any], str]]] = {

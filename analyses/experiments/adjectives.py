@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from analyses.experiments.experiment import Outcome, bounded, by_source, with_interval
-from analyses.experiments.plots import largest
+from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
 from analyses.experiments.prompts import batch_of, experiment_data, readable, tokenizer_of
 from analyses.experiments.swaps import shares_of
 from analyses.head_names import head_name

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from analyses.experiments.plots import Plot, rounded
+from analyses.figures.kinds import Plot, rounded
 from interp import InputError
 from interp.statistics import Estimate, Shares
 
@@ -109,6 +109,11 @@ def with_interval(row: Row, value: str = "share", low: str = "ci_low", high: str
     if isnan(row[low]):
         return rounded(row[value])
     return f"{rounded(row[value])} (95% {rounded(row[low])} to {rounded(row[high])})"
+
+
+def largest(table: pd.DataFrame, column: str) -> dict[str, Any]:
+    """The row that has the largest value in a column."""
+    return table.loc[[table[column].idxmax()]].to_dict("records")[0]
 
 
 def briefly(sentence: str) -> str:

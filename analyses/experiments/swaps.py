@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.causal_tests import NO_OUTPUT
-from analyses.experiments.experiment import Outcome, bounded, by_source, with_interval
-from analyses.experiments.plots import largest
+from analyses.experiments.experiment import Outcome, bounded, by_source, largest, with_interval
 from analyses.experiments.prompts import experiment_data, readable, tokenizer_of
 from analyses.head_names import head_name
 from interp import InputError, Model, Pairs, logit_difference, sweep
@@ -59,31 +59,26 @@ def swaps_of(experiment: str) -> list[Swap]:
     return swaps
 
 
-@dataclass(frozen=True)
-class BothWays:
-    """Effects of cells, mean of both directions (`*cells pair`), the whole effect of each pair, and share answered.
+class Patched(NamedTuple):
+    """The pairs of one source: effects by site (`*cells pair`, the mean of both directions) and whole effects."""
 
-    `least` is the lower end of the share's 95% interval.
-    """
-
-    effects: Cells
+    pairs: Pairs
+    effects: Mapping[str, Cells]
     whole: Cells
-    accuracy: float
-    least: float
 
 
 def by_swapping(
     model: Model,
-    swaps: Sequence[Swap],
+    experiment: str,
     sites: Mapping[str, tuple[str, ...]],
-    tabulate: Callable[[Pairs, Mapping[str, BothWays]], pd.DataFrame],
+    tabulate: Callable[[Patched], pd.DataFrame],
     columns: str,
 ) -> Outcome:
     """Patches the pairs of every source that a model can use, and joins what `tabulate` makes of each.
 
     Args:
         model: a causal model with an output layer and a tokenizer.
-        swaps: the pairs.
+        experiment: whose pairs.
         sites: what is patched, by its axes.
         tabulate: makes a table of a source's pairs and of the effects of each site.
         columns: of the table, in order; `source`, `accuracy` (of all prompts, with the lower end of its 95% interval as
@@ -95,21 +90,27 @@ def by_swapping(
     tokenizer_of(model)
     if model.config.output == "none":
         raise InputError(NO_OUTPUT)
-    left_out, used, refused, tables = Counter[str](), {}, {}, [pd.DataFrame()]
+    left_out, used, refused, tables, swaps = Counter[str](), {}, {}, [pd.DataFrame()], swaps_of(experiment)
     for source in dict.fromkeys(swap.source for swap in swaps):
         try:
             pairs, example = _paired(model, source, [swap for swap in swaps if swap.source == source], left_out)
         except InputError as error:
             refused[source] = str(error)
             continue
-        both = {site: _patched(model, pairs, site, axes) for site, axes in sites.items()}
-        first = next(iter(both.values()))
-        if reason := unreliable(torch.from_numpy(first.whole)):
+        ways = {
+            site: [sweep(model, way, logit_difference(), site, axes) for way in (pairs, pairs.swapped())]
+            for site, axes in sites.items()
+        }
+        both = next(iter(ways.values()))
+        if reason := unreliable(both[0].difference()):
             refused[source] = reason
             continue
+        effects = {site: np.mean([way.effect().double().cpu().numpy() for way in two], 0) for site, two in ways.items()}
+        whole = both[0].difference().double().cpu().numpy()
+        accuracy = float((torch.cat([way.clean["logit_difference"] for way in both]) > 0).double().mean())
         used[source] = len(pairs)
-        answered = {"accuracy": first.accuracy, "accuracy_low": first.least}
-        table = tabulate(pairs, both).assign(source=source, **answered, example=example)
+        answered = {"accuracy": accuracy, "accuracy_low": _least(accuracy, len(pairs)), "example": example}
+        table = tabulate(Patched(pairs, effects, whole)).assign(source=source, **answered)
         tables.append(table.filter(columns.split()))
     return Outcome(pd.concat(tables[1:] or tables, ignore_index=True), used, left_out, refused)
 
@@ -124,15 +125,6 @@ def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[
     left_out.update({f"pairs where {reason}": count for reason, count in pairs.left_out.items()})
     first = swaps[pairs.kept[0]]
     return pairs, f"{first.clean}{first.right} / {first.corrupt}{first.wrong}"
-
-
-def _patched(model: Model, pairs: Pairs, site: str, axes: tuple[str, ...]) -> BothWays:
-    """Put each prompt's activations into the other, cell by cell, and read the difference between their answers."""
-    ways = [sweep(model, way, logit_difference(), site, axes) for way in (pairs, pairs.swapped())]
-    effects = np.stack([way.effect().double().cpu().numpy() for way in ways]).mean(0)
-    answered = torch.cat([way.clean["logit_difference"] for way in ways]) > 0
-    accuracy = float(answered.double().mean())
-    return BothWays(effects, ways[0].difference().double().cpu().numpy(), accuracy, _least(accuracy, len(pairs)))
 
 
 def _least(share: float, n: int) -> float:
@@ -157,14 +149,14 @@ def measure_knight(model: Model, *, seed: int = 0) -> Outcome:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
 
-    def tabulate(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
-        effects, whole = both["z"].effects, both["z"].whole
-        share = shares_of(effects, whole, seed)
-        direct = shares_of(_direct(model, pairs), whole, seed)
+    def tabulate(patched: Patched) -> pd.DataFrame:
+        effects = patched.effects["z"]
+        share = shares_of(effects, patched.whole, seed)
+        direct = shares_of(_direct(model, patched.pairs), patched.whole, seed)
         layer, head = np.unravel_index(np.arange(len(share.n)), effects.shape[:2])
         return pd.DataFrame({"layer": layer, "head": head, **bounded(share), **bounded(direct, *_DIRECT), "n": share.n})
 
-    return by_swapping(model, swaps_of("knight"), {"z": ("layer", "head")}, tabulate, _KNIGHT_COLUMNS)
+    return by_swapping(model, "knight", {"z": ("layer", "head")}, tabulate, _KNIGHT_COLUMNS)
 
 
 def _direct(model: Model, pairs: Pairs) -> np.ndarray:
@@ -188,21 +180,22 @@ def measure_profession(model: Model, *, seed: int = 0) -> Outcome:
         InputError: no pair can be used, no output layer, no tokenizer.
     """
 
-    def tabulate(pairs: Pairs, both: Mapping[str, BothWays]) -> pd.DataFrame:
-        tokens = _tokens(model, pairs)
-        return pd.concat([_by_place(way, pairs, tokens, seed).assign(site=site) for site, way in both.items()])
+    def tabulate(patched: Patched) -> pd.DataFrame:
+        tokens = _tokens(model, patched.pairs)
+        return pd.concat([_by_place(patched, site, tokens, seed) for site in patched.effects])
 
     sites = {"resid_pre": ("layer", "position"), "z": ("layer", "position")}
-    return by_swapping(model, swaps_of("profession"), sites, tabulate, _PROFESSION_COLUMNS)
+    return by_swapping(model, "profession", sites, tabulate, _PROFESSION_COLUMNS)
 
 
-def _by_place(both: BothWays, pairs: Pairs, tokens: dict[int, str], seed: int) -> pd.DataFrame:
-    from_end = np.full(both.effects.shape, np.nan)  # layer, tokens before the last, pair
+def _by_place(patched: Patched, site: str, tokens: Mapping[int, str], seed: int) -> pd.DataFrame:
+    pairs, effects = patched.pairs, patched.effects[site]
+    from_end = np.full(effects.shape, np.nan)  # layer, tokens before the last, pair
     for pair, last in enumerate(pairs.last.cpu().numpy()):
-        from_end[:, : last + 1, pair] = both.effects[:, last::-1, pair]
-    share = shares_of(from_end, both.whole, seed)
+        from_end[:, : last + 1, pair] = effects[:, last::-1, pair]
+    share = shares_of(from_end, patched.whole, seed)
     layer, before = np.unravel_index(np.arange(len(share.n)), from_end.shape[:2])
-    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n})
+    table = pd.DataFrame({"layer": layer, "place": -before, **bounded(share), "n": share.n, "site": site})
     table["token"] = [tokens[-place] for place in before]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
     return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it

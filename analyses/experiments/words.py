@@ -18,8 +18,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from analyses.experiments.experiment import Outcome, by_source, with_interval
-from analyses.experiments.plots import rounded
 from analyses.experiments.prompts import experiment_data, readable, streams, tokenizer_of
+from analyses.figures.kinds import rounded
 from interp import Model
 from interp.statistics import mean_interval
 

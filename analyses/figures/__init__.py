@@ -3,16 +3,21 @@
 Nothing is computed here, no model is run, and no plotting state is changed.
 """
 
-from analyses.figures.attention_lines import attention_over_words, best_heads, literal
+from analyses.figures.attention_lines import attention_over_words, best_heads
 from analyses.figures.estimate_plots import estimate_panels
-from analyses.figures.explained_bars import explained_bars
-from analyses.figures.gains import distance_by_layer, gain_intervals
-from analyses.figures.grids import Quantity, effect_grid, head_grid
+from analyses.figures.head_figures import (
+    Quantity,
+    distance_by_layer,
+    effect_grid,
+    explained_bars,
+    gain_intervals,
+    head_grid,
+)
 from analyses.figures.label_map import attention_against_effect, label_map
 from analyses.figures.lens_figures import lens_line, lens_map, token_bars
 from analyses.figures.model_comparison import compared_gains, gains_by_depth
 from analyses.figures.probe_curves import probes_by_layer
-from analyses.figures.style import Drawn, Page, measure_name, page
+from analyses.figures.style import Drawn, Page, literal, measure_name, page
 from analyses.figures.sweep_maps import (
     cell_map,
     cell_name,

@@ -4,23 +4,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from analyses.figures.kinds import draw
 from analyses.figures.style import (
     COREFERENCE,
     GREY,
     INK,
     Page,
     caption,
-    colour_bar,
-    draw_map,
-    leftmost,
+    literal,
     measure_name,
     panels,
     shades,
@@ -59,25 +58,25 @@ def best_heads(
         InputError: no pattern, or not as many names as rows and columns.
     """
     check_patterns(patterns, queries, keys)
-    question = f"Where do{'es the head' if len(patterns) == 1 else ' the heads'} look?"
-    figure, axes = panels(question, len(patterns), height=3.1, columns=_ACROSS, square=True, options=page)
-    scale = Normalize(0, max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values()))
-    for ax, (name, pattern) in zip(axes, patterns.items(), strict=True):
-        sides = zip((queries, keys), np.shape(pattern), strict=True)
-        names = [[literal(name) for name in side or map(str, range(length))] for side, length in sides]
-        most = (_NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS)
-        draw_map(ax, pattern, scale, shades(), names=(names[0], names[1]), most=most)
-        ax.set(title=measure_name(name), xlabel=axes_labels[1])
-    for ax in axes:
-        if leftmost(figure, ax):
-            ax.set_ylabel(axes_labels[0])
-        else:  # the rows of all panels are the same
-            ax.set_yticklabels([])
-    colour_bar(figure, axes, ScalarMappable(scale, shades()), label)
-    caption(
-        figure, f"{label[0].upper()}{label[1:]} of {', '.join(map(measure_name, patterns))}; queries run downwards."
-    )
-    return figure
+    tables = [
+        pd.DataFrame(
+            {"panel": measure_name(name), "query": query.ravel(), "key": key.ravel(), "value": np.ravel(pattern)}
+        )
+        for name, pattern in patterns.items()
+        for query, key in [np.indices(np.shape(pattern))]
+    ]
+    largest = max(float(np.nanmax(pattern, initial=0.1)) for pattern in patterns.values())
+    names = tuple([*map(literal, side)] if side else None for side in (queries, keys))
+    words = {
+        "heads": "es the head" if len(patterns) == 1 else " the heads",
+        "said": f"{label[0].upper()}{label[1:]}",
+        "names": ", ".join(map(measure_name, patterns)),
+        "down": axes_labels[0],
+        "across": axes_labels[1],
+    }
+    most = _NAMES if queries else _NUMBERS, _NAMES if keys else _NUMBERS
+    look: Any = {"scale": Normalize(0, largest), "colours": shades(), "names": names, "most": most}
+    return draw("best_heads", pd.concat(tables).assign(bar=label), page, words, **look)
 
 
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
@@ -141,27 +140,17 @@ def _lines(ax: Axes, pattern: Pattern, emphasised: Collection[int]) -> None:
     weights = pattern[queries, keys]
     rest, faint, strength = (GREY, 0.05, 0.25) if emphasised else (INK, 0.15, 0.85)
     colours = [
-        to_rgba(COREFERENCE, min(1, 0.4 + weight))
-        if query in emphasised
-        else to_rgba(rest, faint + strength * min(1, weight))
-        for query, weight in zip(queries, weights, strict=True)
+        to_rgba(*((COREFERENCE, min(1, 0.4 + weight)) if query in emphasised else (rest, faint + strength * weight)))
+        for query, weight in zip(queries, weights.clip(max=1), strict=True)
     ]
     ends = np.stack([np.stack([np.zeros(len(queries)), queries], 1), np.stack([np.ones(len(keys)), keys], 1)], 1)
     ax.add_collection(LineCollection(list(ends), colors=colours, linewidths=0.4 + 2.6 * weights))
 
 
 def _words(ax: Axes, words: Sequence[str], emphasised: Collection[int], sought: Collection[int]) -> None:
-    for at, word in enumerate(words):
-        asks: dict[str, Any] = {"fontweight": "bold", "color": COREFERENCE} if at in emphasised else {}
-        answers: dict[str, Any] = {"fontweight": "bold", "color": COREFERENCE} if at in sought else {}
-        ax.text(-0.04, at, literal(word), ha="right", va="center", fontsize=sized(8), **asks)
-        ax.text(1.04, at, literal(word), ha="left", va="center", fontsize=sized(8), **answers)
-    ax.set_xlim(-0.9, 1.9)
-    ax.set_ylim(len(words) - 0.4, -0.6)
+    for x, align, coloured in ((-0.04, "right", emphasised), (1.04, "left", sought)):
+        for place, word in enumerate(words):
+            look: Any = {"fontweight": "bold", "color": COREFERENCE} if place in coloured else {}
+            ax.text(x, place, literal(word), ha=align, va="center", fontsize=sized(8), **look)
+    ax.set(xlim=(-0.9, 1.9), ylim=(len(words) - 0.4, -0.6))
     ax.set_axis_off()
-
-
-def literal(word: str, longest: int = 16) -> str:
-    """A word as it is: a dollar sign starts no formula, and a very long word is cut."""
-    shown = word if len(word) <= longest else word[: longest - 1] + "…"
-    return shown.replace("$", r"\$")

@@ -2,32 +2,32 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from math import inf
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
+from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
 from analyses.figures.style import (
     GREY,
     WIDTH,
     Page,
-    along,
     caption,
     families,
     fitting,
     is_ours,
-    keys,
+    legend,
     measure_name,
     panels,
-    single,
     sized,
     styled,
 )
@@ -82,20 +82,22 @@ def label_map(
     turned = n_layers < n_heads and "width" in page and page["width"] < least[0]
     columns, rows = (n_layers, n_heads) if turned else (n_heads, n_layers)
     high = sized(_HIGH) if turned else _HIGH
-    figure, ax = single(question, 1.1 + high * rows, max(WIDTH, _SIDE + 1.05 * columns), page, least=min(least))
-    across = figure.get_figwidth() - _SIDE if is_ours(figure) else ax.get_position().width * figure.get_figwidth()
-    room = across / columns * 72 - sized(6)
-    for (layer, head), told in _by_head(labels).items():
-        face: Any = (*_rgb(family[told[0]["behaviour"]]), _STRENGTH[told[0]["evidence"]])
+    room: Any = {"height": 1.1 + high * rows, "key": 0, "tallest": inf}
+    width = max(WIDTH, _SIDE + 1.05 * columns)
+    figure, (ax,) = panels(question, **room, width=width, least=min(least), options=page)
+    width = figure.get_figwidth()
+    across = (width - _SIDE if is_ours(figure) else ax.get_position().width * width) / columns * 72 - sized(6)  # points
+    for (layer, head), cell in _in_order(labels).groupby(["layer", "head"], sort=False):
+        face = to_rgba(family[cell["behaviour"].iloc[0]], _STRENGTH[cell["evidence"].iloc[0]])
         x, y = (layer, head) if turned else (head, layer)
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="none"))
-        ax.text(x, y, _cell([row["label"] for row in told], room), ha="center", va="center", fontsize=sized(8))
+        ax.text(x, y, _cell(cell["label"], across), ha="center", va="center", fontsize=sized(8))
     _lines(ax, columns, rows, "LH" if turned else "HL")
     if turned:
         ax.invert_yaxis()  # head 0 first; of layers, where they are rows, it is at the bottom
-    entries = {name: Patch(color=(*_rgb(colour), _STRENGTH["both"])) for name, colour in family.items()}
+    entries = {name: Patch(color=to_rgba(colour, _STRENGTH["both"])) for name, colour in family.items()}
     entries |= {_SAYS[name]: Patch(color=(0.3, 0.3, 0.3, _STRENGTH[name])) for name in _STRENGTH}
-    keys(figure, [ax], entries, columns=6)
+    legend(figure, [ax], entries, columns=6)
     also = "" if "gain" in labels else " Beside labels: answers to minimal pairs that the head carries."
     said = "What each head may be called, the surest first; colours are behaviours, strength evidence."
     caption(figure, f"Layers (L) by heads (H). {said}{also}")
@@ -115,27 +117,27 @@ def _lines(ax: Axes, columns: int, rows: int, kinds: str) -> None:
     ax.spines[:].set_visible(False)
 
 
-def _by_head(labels: pd.DataFrame) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """Each head's rows: of labels alone the strongest evidence first, then those that few heads have, then the largest
-    gain; of facts as they come."""
-    order, common = [*_STRENGTH], labels["label"].value_counts()
-    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in labels.to_dict("records")]
-    if "gain" in labels:
-        rows.sort(key=lambda row: (order.index(row["evidence"]), common[row["label"]], -row["gain"]))
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault((row["layer"], row["head"]), []).append(row)
-    return found
+def _in_order(labels: pd.DataFrame) -> pd.DataFrame:
+    """Of labels the strongest evidence first, then those that few heads have, then the largest gain; facts as they
+    come."""
+    if "gain" not in labels:
+        return labels
+    keys = {
+        "evidence": lambda column: column.map([*_STRENGTH].index),
+        "label": lambda column: column.map(column.value_counts()),
+        "gain": lambda column: -column,
+    }
+    return labels.sort_values([*keys], key=lambda column: keys[str(column.name)](column), kind="stable")
 
 
-def _cell(names: Sequence[str], room: float) -> str:
+def _cell(names: Iterable[str], room: float) -> str:
     """As many labels as there are lines for, at least the first, and how many more there are."""
-    told = [_broken(_short(name), room) for name in names]
-    shown = max(1, sum(total <= _LINES for total in accumulate(map(len, told))))
-    if 1 < shown < len(told) and sum(map(len, told[:shown])) == _LINES:
+    labels = [_broken(_short(name), room) for name in names]
+    shown = max(1, sum(total <= _LINES for total in accumulate(map(len, labels))))
+    if 1 < shown < len(labels) and sum(map(len, labels[:shown])) == _LINES:
         shown -= 1  # the last line says that there are more
-    lines = [line for each in told[:shown] for line in each]
-    return "\n".join(lines + ([f"and {len(told) - shown} more"] if shown < len(told) else []))
+    lines = [line for label in labels[:shown] for line in label]
+    return "\n".join(lines + ([f"and {len(labels) - shown} more"] if shown < len(labels) else []))
 
 
 def _broken(name: str, room: float) -> list[str]:
@@ -164,11 +166,6 @@ def _short(name: str) -> str:
     if label.kind == "rule":
         return label.words().short
     return measure_name(f"{label.source}->{label.target}" if label.kind == "tag" else name)
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue
 
 
 @styled
@@ -202,46 +199,28 @@ def attention_against_effect(
     known = known.assign(measure=known["label"])  # the measure that each label rests on
     family = families(known["behaviour"], colours)
     both, carried = Counter(labels.loc[labels["evidence"] == "both", "label"]), Counter(labels["label"])
-    largest = {name: known.loc[known["measure"] == name, "effect"].max() for name in set(known["measure"])}
+    largest = known.groupby("measure")["effect"].max().to_dict()
     columns, width = 3, page.get("width", WIDTH)
     across = fitting(columns, width) if "width" in page else columns
     order = sorted(largest, key=lambda name: (-both[name], -carried[name], -largest[name]))[: min(most, across * _ROWS)]
-    question = "Do the heads that attend also matter to what the model says?"
-    height = min(2.4, 0.85 * width / across)
-    figure, axes = panels(question, len(order), height=height, columns=columns, key=0.8, options=page)
-    for ax, measure in zip(axes, order, strict=True):
-        rows = known.loc[known["measure"] == measure]
-        colour = family[rows["behaviour"].iloc[0]]
-        _agreement(ax, rows, labels.loc[labels["label"] == measure], colour)
-    up = "effect of the claimed keys, in nats a row"
-    along(figure, axes, "attention: gain over the strictest baseline", up)
     chosen = f"the {len(order)} measures of {len(largest)} that label the most heads"
-    which = f"in {chosen}" if len(order) < len(largest) else "in a measure"
-    caption(figure, f"Every head's gain {which} and the {up}; coloured are the heads with its label.")
-    return figure
+    labelled = labels[[*HEAD, "label", "evidence"]]
+    known = known.merge(labelled, on=[*HEAD, "label"], how="left")
+    tables = [_against_effect(known.loc[known["measure"] == measure]) for measure in order]
+    looks: dict[str, Any] = {f"_{name}": {"color": colour, "marker": "o"} for name, colour in family.items()}
+    looks |= {"_": {"color": GREY, "marker": "o", "s": 9, "alpha": 0.6}}
+    height, words = (
+        min(2.4, 0.85 * width / across),
+        {"which": f"in {chosen}" if len(order) < len(largest) else "in a measure"},
+    )
+    return draw("attention_against_effect", pd.concat(tables), page, words, looks=looks, height=height)
 
 
-def _agreement(ax: Axes, rows: pd.DataFrame, labels: pd.DataFrame, colour: str) -> None:
-    """All heads in grey, those labelled with this measure in the colour of its behaviour."""
-    chosen = rows.merge(labels[[*HEAD, "evidence"]], on=HEAD, how="left")
-    plain = chosen.loc[chosen["evidence"].isna()]
-    ax.scatter(plain["gain"], plain["effect"], s=9, color=GREY, alpha=0.6, linewidth=0)
-    named = chosen.dropna(subset=["evidence"])
-    ax.scatter(named["gain"], named["effect"], s=20, color=colour, linewidth=0)
-    for row, above in zip(named.nlargest(2, "effect").to_dict("records"), (True, False), strict=False):
-        name = ax.annotate(
-            head_name(row["layer"], row["head"]),
-            (row["gain"], row["effect"]),
-            textcoords="offset points",
-            xytext=(-4, 2 if above else -2),  # the lower one's below it, so that they are apart where the two are near
-            ha="right",
-            va="bottom" if above else "top",
-            fontsize=sized(8),
-        )
-        name.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
-    ax.axhline(0, color=GREY, lw=0.6)
-    ax.axvline(0, color=GREY, lw=0.6)
-    rho = rows["agreement"].iloc[0]
+def _against_effect(rows: pd.DataFrame) -> pd.DataFrame:
+    """One measure's heads: those with its label have the colour of its behaviour, and two of them names."""
+    rho, named = rows["agreement"].iloc[0], rows["evidence"].notna()
     agree = "" if np.isnan(rho) else f"ρ = {rho:.2f}, ".replace("-", "−")
-    ax.set_title(f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads", loc="left", fontsize=sized(8))
-    ax.margins(0.12)
+    leading = {*rows.loc[named].nlargest(2, "effect").index}
+    names = [head_name(row.layer, row.head) if row.Index in leading else "" for row in rows.itertuples()]
+    title = f"{measure_name(rows['measure'].iloc[0])}\n{agree}{len(rows)} heads"
+    return rows.assign(panel=title, colour=rows["behaviour"].where(named, ""), note=names)

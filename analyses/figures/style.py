@@ -11,11 +11,9 @@ from textwrap import fill, wrap
 from typing import Any, Literal, ParamSpec, TypedDict, get_origin, get_type_hints
 
 import numpy as np
-import seaborn as sns
 from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -41,8 +39,6 @@ _SHOWN, _PRINTED = 144, 300  # dots an inch
 _LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
 _LEAST, _LOWEST = 1.6, 1.2  # inches: a panel is not made narrower, nor lower to let a figure fit a page
-_UPRIGHT = 20  # names across a map that stand upright at most
-_NO_TICKS: Any = {"xticklabels": False, "yticklabels": False}
 _LARGEST = 100  # inches or points: whatever is larger is a slip
 _ASKED = "?"
 P = ParamSpec("P")
@@ -129,12 +125,19 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 def _without_title(figure: Figure, given: Any) -> None:
     """No title above a single panel either: what it says, if the caption does not, goes there. Several keep theirs."""
-    own = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"] if given is None else list(np.ravel([given]))
-    for where in ("left", "center", "right") if len(own) == 1 else ():
-        said = " ".join(own[0].get_title(where).split())
-        own[0].set_title("", loc=where)
-        if said and said.split()[0].rstrip(",:") not in (known := getattr(figure, "caption", "")):
-            setattr(figure, "caption", f"{known} Shown: {said}.".strip())  # noqa: B010 (as in `caption`)
+    axes = drawn_axes(figure, given)
+    for where in ("left", "center", "right") if len(axes) == 1 else ():
+        title = " ".join(axes[0].get_title(where).split())
+        axes[0].set_title("", loc=where)
+        if title and title.split()[0].rstrip(",:") not in (said := getattr(figure, "caption", "")):
+            setattr(figure, "caption", f"{said} Shown: {title}.".strip())  # noqa: B010 (as in `caption`)
+
+
+def drawn_axes(figure: Figure, given: Any = None) -> list[Axes]:
+    """The axes of a figure's panels: those that are `given`, or all."""
+    if given is not None:
+        return list(np.ravel(np.asarray(given, dtype=object)))
+    return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
 def sized(size: int | float) -> float:
@@ -168,43 +171,39 @@ def begin(
     return figure
 
 
-def single(
-    question: str, height: float, width: float = WIDTH, options: Page | None = None, *, least: float = 0.0
-) -> tuple[Figure, Axes]:
-    """A figure of one panel, which needs `least` inches across."""
-    if borrowed := _borrowed(options, 1):
-        return borrowed[0], borrowed[1][0]
-    figure = begin(question, height, width, options, least=least)
-    return figure, figure.subplots()
-
-
 def panels(
     question: str,
-    count: int,
+    count: int = 1,
     *,
-    height: int | float,
-    columns: int,
+    height: float | Sequence[float],
+    columns: int = 1,
     key: float = 0.5,
     square: bool = False,
+    width: float | None = None,
+    least: float = 0.0,
+    tallest: float = HIGHEST,
     options: Page | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` equal panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
+    """A figure of `count` panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
     A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in so many
-    rows that no page would hold them.
+    rows that no page would hold them (`tallest`). `width` is that of a figure whose page asks for none, and
+    `least` what it needs.
     """
     if borrowed := _borrowed(options, count):
         return borrowed
     options = options or {}
-    width = options.get("width", min(WIDTH, 1.5 + 3.75 * min(count, columns)))
+    width = options.get("width", width or min(WIDTH, 1.5 + 3.75 * min(count, columns)))
     columns = min(count, fitting(columns, width))
     rows = -(-count // columns)
     columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
+    heights = np.broadcast_to(np.asarray(height, dtype=float), count)
     if square:
-        height = min(height, (width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
-    height = min(height, max(_LOWEST, (HIGHEST - key) / rows))
-    figure = begin(question, rows * height + key, width, options)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        heights = heights.clip(max=(width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
+    heights = heights.clip(max=max(_LOWEST, (tallest - key) / rows))
+    high = [max(heights[row * columns : (row + 1) * columns]) for row in range(rows)]
+    figure = begin(question, sum(high) + key, width, options, least=least)
+    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
@@ -224,13 +223,10 @@ def _check(options: Mapping[str, Any]) -> None:
     """
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
-    _check_size("width", options.get("width", WIDTH), "inches (3.3, 6.9)")
-    _check_size("font_size", options.get("font_size", FONT), "points")
-
-
-def _check_size(name: str, size: Any, unit: str) -> None:
-    if not isinstance(size, int | float | np.number) or not 0 < size < _LARGEST:
-        raise ValueError(f"{name} is in {unit}: expected a number more than 0 and below {_LARGEST}, got {size!r}")
+    for name, unit in (("width", "inches (3.3, 6.9)"), ("font_size", "points")):
+        size = options.get(name, 1)
+        if not isinstance(size, int | float | np.number) or not 0 < size < _LARGEST:
+            raise ValueError(f"{name} is in {unit}: expected a number more than 0 and below {_LARGEST}, got {size!r}")
 
 
 def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | None:
@@ -242,7 +238,7 @@ def _borrowed(options: Page | None, count: int) -> tuple[Figure, list[Axes]] | N
     options = options or {}
     if (given := options.get("ax")) is None:
         return None
-    axes: list[Axes] = [given] if isinstance(given, Axes) else list(np.ravel(np.asarray(given, dtype=object)))
+    axes = drawn_axes(Figure(), given)
     if any(not isinstance(ax, Axes) for ax in axes):
         raise TypeError(f"ax= takes axes of Matplotlib, one for each panel: got {given!r:.80}")
     if len(axes) != count:
@@ -268,13 +264,19 @@ def is_ours(figure: Figure) -> bool:
 
 
 def along(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
-    """What all panels have along their axes: said once, or at each of somebody's axes."""
-    if is_ours(figure):
+    """What all panels have along their axes: said once, or where there is one panel, a legend or no room, at each."""
+    if is_ours(figure) and len(axes) > 1 and not figure.legends:
         figure.supxlabel(across, fontsize=sized(9))
         figure.supylabel(up, fontsize=sized(9))
-    else:
-        for ax in axes:
-            ax.set(xlabel=across, ylabel=up)
+        return
+    for ax in axes:
+        ax.set(xlabel=across, ylabel=up if leftmost(figure, ax) else "")
+
+
+def panel_width(figure: Figure, axes: Sequence[Axes]) -> float:
+    """How much of a figure's width each of its panels has, in inches."""
+    place = axes[0].get_subplotspec() if is_ours(figure) else None
+    return figure.get_figwidth() / (place.get_gridspec().ncols if place else len(axes))
 
 
 def leftmost(figure: Figure, ax: Axes) -> bool:
@@ -290,7 +292,8 @@ def caption(figure: Figure, *sentences: str, note: str | None = None) -> None:
     setattr(figure, "caption", f"{before} {said}".strip())  # noqa: B010 (somebody's figure has no such attribute)
     if note and is_ours(figure) and figure.get_suptitle():
         letters = int(figure.get_figwidth() * 72 / (_LETTER * sized(8)))
-        figure.supxlabel(fill(note, letters), fontsize=sized(8))
+        lines = [*filter(None, [figure.get_supxlabel()]), fill(note, letters)]
+        figure.supxlabel("\n".join(lines), fontsize=sized(8))
 
 
 def signed_scale(largest: float, *, at_least: float = 0.1) -> Normalize:
@@ -304,59 +307,35 @@ def shades(colour: str = INK) -> Colormap:
     return LinearSegmentedColormap.from_list(f"shades of {colour}", ["#f7f8fa", colour])
 
 
-def draw_map(
-    ax: Axes,
-    grid: Any,
-    scale: Normalize,
-    colours: str | Colormap = SIGNED,
-    *,
-    names: tuple[Sequence[str], Sequence[str]],
-    most: tuple[int, int] = (30, 30),
+def colour_bar(
+    figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, label: str, ticks: Sequence[float] | None = None
 ) -> None:
-    """One cell a value, the first row on top, undefined ones hatched, with at most so many names down and across.
-
-    Cells are rasterised, so that a large model stays a small file.
-    """
-    ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)
-    bounds = {"vmin": scale.vmin, "vmax": scale.vmax}  # else seaborn looks for them, and warns where all is undefined
-    sns.heatmap(grid, ax=ax, cmap=colours, norm=scale, cbar=False, rasterized=True, **bounds, **_NO_TICKS)
-    shown = range(0)
-    for axis, labels, limit in ((ax.yaxis, names[0], most[0]), (ax.xaxis, names[1], most[1])):
-        shown = range(0, len(labels), max(1, -(-len(labels) // limit)))
-        axis.set_ticks([place + 0.5 for place in shown], [labels[place] for place in shown])
-    long = len(shown) > _UPRIGHT or any(len(names[1][place]) > 2 for place in shown)
-    ax.tick_params("x", rotation=90 if long else 0, length=2)
-    ax.tick_params("y", rotation=0, length=2)
-    ax.set(xlabel="", ylabel="")
-    ax.spines[["left", "bottom"]].set_visible(False)
-
-
-def colour_bar(figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, label: str) -> Colorbar:
-    """One bar at the right for all panels."""
-    bar = figure.colorbar(colours, ax=axes, label=label, fraction=0.05, aspect=18, pad=0.01)
+    """One bar at the right for all panels; its numbers may be given."""
+    options: Any = {} if ticks is None else {"ticks": list(ticks), "format": "{x:.2g}"}
+    bar = figure.colorbar(colours, ax=axes, label=label, fraction=0.05, aspect=18, pad=0.01, **options)
     bar.outline.set_visible(False)
-    return bar
+    if ticks is not None:
+        bar.minorticks_off()
 
 
-def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 4) -> None:
-    """One legend under all panels, each entry once; in somebody's figure inside the first axes."""
-    axes = list(axes)
-    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    keys(figure, axes, entries, columns=columns)
+def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | None = None, *, columns: int = 4) -> None:
+    """One legend under all panels, in no more columns than there is room for; in somebody's figure inside the first.
 
-
-def keys(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any], *, columns: int = 4) -> None:
-    """A legend of these handles by label, in no more columns than there is room for."""
+    Its `entries` are handles by label, by default those of the axes, each once.
+    """
+    if entries is None:
+        pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+        entries = {label: handle for handle, label in pairs}
     if not entries:
         return
-    how: dict[str, Any] = {"frameon": False, "fontsize": sized(8)}
+    options: dict[str, Any] = {"frameon": False, "fontsize": sized(8)}
     if not is_ours(figure):
-        axes[0].legend(entries.values(), entries.keys(), **how)
+        axes[0].legend(entries.values(), entries.keys(), **options)
         return
     room = figure.get_figwidth() * 72 / (_LETTER * sized(8))  # letters
-    if len(entries) > columns or sum(len(each) + 9 for each in entries) > room:  # else one row, of narrow and wide ones
+    if len(entries) > columns or sum(len(label) + 9 for label in entries) > room:  # else one row, of narrow and wide
         columns = max(1, min(columns, int(room / (max(map(len, entries)) + 5))))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **how)
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
 
 
 def families(behaviours: Iterable[str], colours: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -394,3 +373,9 @@ def broken(text: str, width: int | float) -> str:
 def measure_name(measure: str) -> str:
     """The name of a measure or baseline as a reader sees it: with an arrow and a minus instead of their ASCII."""
     return re.sub(r"(?<=[ :])-(?=\d)", "−", measure.replace("->", "→"))
+
+
+def literal(word: str, longest: int = 16) -> str:
+    """A word as it is: a dollar sign starts no formula, and a very long word is cut."""
+    shown = word if len(word) <= longest else word[: longest - 1] + "…"
+    return shown.replace("$", r"\$")

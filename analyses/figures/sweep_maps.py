@@ -1,44 +1,21 @@
 """Where does the difference between two prompts live? Heat maps of a sweep's cells, and its largest with intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from analyses.figures.attention_lines import literal
-from analyses.figures.grids import mark, size
+from analyses.figures.kinds import draw
 from analyses.figures.row_selection import SOURCES, select_rows
-from analyses.figures.style import (
-    INK,
-    SIGNED,
-    Page,
-    along,
-    caption,
-    colour_bar,
-    draw_map,
-    is_ours,
-    keys,
-    leftmost,
-    panels,
-    signed_scale,
-    single,
-    sized,
-    styled,
-)
+from analyses.figures.style import WIDTH, Page, caption, drawn_axes, is_ours, literal, signed_scale, styled
 from analyses.findings import DISCOVERY, NOTABLE
 from analyses.head_names import head_name
 
 _SAYS = {"denoise": "denoise: is it enough?", "noise": "noise: is it needed?"}
-_MARKS: dict[str, dict[str, Any]] = {  # by shape: full and round, or hollow
-    "denoise": {"marker": "o", "mfc": INK},
-    "noise": {"marker": "D", "mfc": "white"},
-}
 _UNITS = {
     "logit_difference": ("logit difference", "in logits"),
     "log_probability": ("log-probability", "in nats"),
@@ -47,7 +24,7 @@ _UNITS = {
     "kl_divergence": ("KL divergence", "in nats"),
     "loss": ("loss", "in nats a token"),
 }
-_TICKS, _NUMBERS = 30, 12  # labels along an axis at most, and numbers up one
+_TICKS = 30  # labels along an axis at most
 _TOKEN = 12  # characters of a token
 _FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
 _HEADS = 3  # patterns drawn
@@ -87,47 +64,34 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
         place: what the title calls the site.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
-    rows, quantity, label = _drawn(cells, metric)
-    by_position = _has(rows, "position")
-    axis = "position" if by_position else "head"
-    several = by_position and _has(rows, "head")
-    site = str(rows["site"].iloc[0])
-    asks = f"In which layer and at which token does {place or site} carry the difference?"
-    question = asks if by_position else f"In which heads does {place or site} carry the difference?"
-    n_layers = size(rows, "layer")
-    directions = list(rows["direction"].unique())
-    height = 1.3 + 0.24 * max(n_layers, 4)
-    figure, axes = panels(question, len(directions), height=height, columns=2, key=0.5, options=page)
-    scale = _scale(rows, quantity)
-    called = "token" if _has(rows, "token") or _has(rows, "name") else "position"
-    names = _token_names(rows) if by_position else [str(head) for head in range(size(rows, "head"))]
-    for ax, direction in zip(axes, directions, strict=True):
-        group = rows.loc[rows["direction"] == direction]
-        if several:
-            group = _largest(group, quantity)
-        _map(ax, group, ("layer", axis), quantity, scale, ([str(layer) for layer in range(n_layers)], names))
-        ax.invert_yaxis()
-        if direction in _SAYS or len(directions) > 1:
-            ax.set_title(_SAYS.get(direction, str(direction)))
-        ax.set_xlabel(called if by_position else f"{'key/value ' if site in {'k', 'v'} else ''}head")
-        if several and len(names) <= _FEW:
-            _number_heads(ax, group, quantity, scale)
-        elif not several:  # the largest of many heads would be marked too often
-            _dots(ax, group, axis)
-    for ax in axes:
-        if leftmost(figure, ax):
-            ax.set_ylabel("layer")
-    colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
-    said, note, means = _caption(rows, metric, f"{'tokens' if by_position else 'heads'} of {place or site}"), None, ""
+    rows, quantity, bar = _drawn(cells, metric)
+    axis = "position" if _has(rows, "position") else "head"
+    site, several = str(rows["site"].iloc[0]), {"head", "position"} <= _axes(rows)
+    names = _token_names(rows) if axis == "position" else [str(head) for head in range(_size(rows, "head"))]
+    scale, note, means = _scale(rows), None, ""
+    rows = _by_size(rows).drop_duplicates(["direction", "layer", axis])
     if several and len(names) <= _FEW:
+        is_visible = rows["value"].abs() >= 0.1 * float(scale.vmax or 1)
+        rows = rows.assign(text=rows["head"].astype(str).where(is_visible, ""))
         note = "in each cell the head with the largest effect, by its number where its effect shows"
-        means = f"{note[0].upper()}{note[1:]}."
-    elif _has(rows, "q") and not several:
+        means = f" {note[0].upper()}{note[1:]}."
+    elif not several and _has(rows, "q"):  # the largest of many heads would be marked too often
         of_whole = f", at least {NOTABLE} of the whole" * (quantity == "share")
+        clear = ((rows["ci_low"] > 0) | (rows["ci_high"] < 0)) & (rows["q"] < DISCOVERY)
+        rows = rows.assign(dot=clear & ~(rows["share"].abs() < NOTABLE))
         note = f"● interval excludes 0, q < {DISCOVERY}{of_whole}"
-        means = f"A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
-    caption(figure, said, means, note=note)
-    return figure
+        means = f" A dot marks what is clear of 0 (95% interval over prompts, q below {DISCOVERY}{of_whole})."
+    ways = rows["direction"].unique()
+    titles = {way: _SAYS.get(way, str(way) * (len(ways) > 1)) for way in ways}
+    rows = rows.assign(panel=rows["direction"].map(titles), column=rows[axis], bar=bar).sort_index()
+    token = "token" if _has(rows, "token") or _has(rows, "name") else "position"
+    words = {
+        "place": f"{'which layer and at which token' if axis == 'position' else 'which heads'} does {place or site}",
+        "across": token if axis == "position" else f"{'key/value ' * (site in {'k', 'v'})}head",
+        "said": _caption(rows, metric, f"{'tokens' if axis == 'position' else 'heads'} of {place or site}") + means,
+    }
+    layers = [str(layer) for layer in range(_size(rows, "layer"))]
+    return draw("cell_map", rows, page, words, note=note, scale=scale, names=(layers, names))
 
 
 @styled
@@ -140,27 +104,15 @@ def entry_maps(cells: pd.DataFrame, metric: str, *, place: str | None = None, **
         place: what the title calls the site.
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
-    rows, quantity, label = _drawn(cells, metric)
+    rows, _, bar = _drawn(cells, metric)
     site = place or str(rows["site"].iloc[0])
-    order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
-    best = order[["layer", "head"]].drop_duplicates().head(_HEADS).to_numpy(dtype=int)
-    directions = list(rows["direction"].unique())
-    question = f"From which token to which does a head's {site} carry the difference?"
-    count, columns = len(best) * len(directions), len(best)
-    figure, axes = panels(question, count, height=3.0, columns=columns, square=True, options=page)
-    scale = _scale(rows, quantity)
-    drawn = [(direction, layer, head) for direction in directions for layer, head in best.tolist()]
-    for ax, (direction, layer, head) in zip(axes, drawn, strict=True):
-        group = rows.loc[(rows["direction"] == direction) & (rows["layer"] == layer) & (rows["head"] == head)]
-        names = _token_names(group, "query"), _token_names(group, "key")
-        _map(ax, group, ("query", "key"), quantity, scale, names)
-        ax.set_title(f"{head_name(layer, head)}, {direction}")
-        if not leftmost(figure, ax):  # the tokens of all panels are the same
-            ax.set_yticklabels([])
-    along(figure, axes, "to token", "from token")
-    colour_bar(figure, axes, ScalarMappable(scale, SIGNED), label)
-    caption(figure, _caption(rows, metric, f"single entries of {site}, in the heads with the largest"))
-    return figure
+    best = _by_size(rows)[["layer", "head"]].drop_duplicates().head(_HEADS)
+    names, scale = (_token_names(rows, "query"), _token_names(rows, "key")), _scale(rows)
+    words = {"site": site, "said": _caption(rows, metric, f"single entries of {site}, in the heads with the largest")}
+    rows = rows.merge(best.assign(rank=range(len(best)))).sort_values(["direction", "rank"], kind="stable")
+    titles = [f"{head_name(row['layer'], row['head'])}, {row['direction']}" for row in rows.to_dict("records")]
+    rows = rows.assign(panel=titles, bar=bar)
+    return draw("entry_maps", rows, page, words, scale=scale, names=names, columns=len(best))
 
 
 @styled
@@ -179,39 +131,31 @@ def top_cells(
         page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
     """
     rows, quantity, label = _drawn(cells, metric)
-    rows = rows.assign(cell=[cell_name(row) for row in rows.to_dict("records")])
-    sure = _has(rows, "ci_low")
-    whole_layers = not any(_has(rows, axis) for axis in _PARTS)
-    order = rows.iloc[np.argsort(-rows[quantity].abs().to_numpy(dtype=float), kind="stable")]
-    names = list(dict.fromkeys(rows["cell"] if whole_layers else order["cell"]))[: None if whole_layers else top]
-    of = f" of {place}" if place else ""
-    asks = f"In which layer{of} is" if whole_layers else f"Which cells{of} carry most of"
-    question = f"{asks} the difference{', and how surely' * sure}?"
-    figure, ax = single(question, 1.2 + 0.22 * max(len(names), 3), options=page)
-    directions = list(rows["direction"].unique())
-    low, high = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
-    for direction, shift in zip(directions, np.linspace(-0.13, 0.13, len(directions)), strict=True):
-        group = rows.loc[rows["direction"] == direction].set_index("cell").reindex(names)
-        y = np.arange(len(names)) + (shift if len(directions) > 1 else 0)
-        ax.hlines(y, group[low], group[high], colors=INK, lw=1.5)
-        ax.plot(group[quantity].to_numpy(dtype=float), y, **_mark_of(direction), label=direction)
-    ax.axvline(0, color="0.4", lw=1)
-    if quantity == "share" and rows["share"].abs().to_numpy(dtype=float).max() > 0.5:  # else it is far away
-        ax.axvline(1, color="0.4", lw=1, ls=":")
-    ax.set_yticks(range(len(names)), [literal(name, 60) for name in names])
-    below, above = -0.6, len(names) - 0.4
-    ax.set_ylim(*((below, above) if whole_layers else (above, below)))  # layer 0 at the bottom, else the largest on top
-    cut = _cut_far_intervals(ax, rows[quantity].to_numpy(dtype=float))
+    has_intervals, whole_layers = _has(rows, "ci_low"), not _axes(rows)
+    rows = rows.assign(cell=[literal(cell_name(row), 60) for row in rows.to_dict("records")])
+    names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
+    names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
+    bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
+    rows = rows.assign(
+        low=rows[bounds[0]], high=rows[bounds[1]], way=[_SAYS.get(way, f"_{way}") for way in rows["direction"]]
+    )
     n = max(rows["n"].tolist())
-    over = f"95% intervals over {n} prompts" if sure else "one pair: no interval" if n == 1 else f"{n} prompts"
-    over += ", some beyond the edge" * cut
-    alone = is_ours(figure) and bool(figure.get_suptitle())  # else the caption says it
-    wide = is_ours(figure) and figure.get_figwidth() > _NARROW
-    ax.set(xlabel=(label.replace("\n", " ") if wide else label) + f" ({over})" * alone, ylabel="")
-    entries = {_SAYS[each]: Line2D([], [], **_mark_of(each)) for each in directions if each in _SAYS}
-    keys(figure, [ax], entries if alone or len(entries) > 1 else {}, columns=2)
-    kind = "all layers" if whole_layers else f"the {len(names)} cells with the largest effects"
-    caption(figure, _caption(rows, metric, kind), f"Lines are {over}." * sure)
+    over = f"95% intervals over {n} prompts" if has_intervals else "one pair: no interval" if n == 1 else f"{n} prompts"
+    said = _caption(rows, metric, "all layers" if whole_layers else f"the {len(names)} cells with the largest effects")
+    site = f" of {place}" if place else ""
+    words = {
+        "asks": f"In which layer{site} is" if whole_layers else f"Which cells{site} carry most of",
+        "surely": ", and how surely" * has_intervals,
+        "label": label.replace("\n", " ") if page.get("width", WIDTH) > _NARROW and "ax" not in page else label,
+    }
+    values = rows["value"].to_numpy(dtype=float)
+    rules = [{"x": 0}, *([{"x": 1, "ls": ":"}] if quantity == "share" and np.nanmax(np.abs(values)) > 0.5 else [])]
+    figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
+    ax = drawn_axes(figure, page.get("ax"))[0]
+    over += ", some beyond the edge" * _cut_far_intervals(ax, values)
+    if is_ours(figure) and figure.get_suptitle():  # else the caption says it
+        ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
+    caption(figure, said, f"Lines are {over}." * has_intervals)
     return figure
 
 
@@ -227,26 +171,16 @@ def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page
     """
     rows = select_rows(cells, ["step"], single=_ONE_SITE, metric=metric).sort_values("step")
     names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
-    columns = [rows[name].to_numpy(dtype=float) for name in ("effect", "ci_high", "ci_low")]
-    middle, low, high = (plain - np.concatenate([[0.0], each]) for each in columns)
-    figure, ax = single("What is left as one cell after the other is taken away?", 2.6, options=page)
-    x = np.arange(len(names))
-    ax.plot(x, middle, color=INK, marker="o", ms=4)
-    ax.fill_between(x, low, high, color=INK, alpha=0.2, lw=0)
-    ax.axhline(0, color="0.4", lw=1)
-    shown = x[:: max(1, -(-len(x) // _TICKS))]
-    ax.set_xticks(shown, [names[at] for at in shown], rotation=90)
-    quantity, unit = metric_unit(metric)
-    ax.set(xlabel="ablated too", ylabel=f"{quantity}, {unit}")
-    n = max(rows["n"].tolist())
-    said = f"The {quantity} ({unit}) as cells are ablated, each with all before it; {n} prompts"
-    caption(figure, f"{said}, the band is the 95% interval of the change." if n > 2 else f"{said}.")
+    columns = {"value": "effect", "low": "ci_high", "high": "ci_low"}
+    table = {name: plain - np.append(0.0, rows[column].to_numpy(dtype=float)) for name, column in columns.items()}
+    n, (quantity, unit) = max(rows["n"].tolist()), metric_unit(metric)
+    band = ", the band is the 95% interval of the change" * (n > 2)
+    words = {"quantity": quantity, "unit": unit, "n": n, "band": band}
+    figure = draw("steps", pd.DataFrame(table).assign(step=range(len(names))), page, words)
+    shown = range(0, len(names), -(-len(names) // _TICKS))
+    ax = drawn_axes(figure, page.get("ax"))[0]
+    ax.set_xticks(shown, [names[step] for step in shown], rotation=90)
     return figure
-
-
-def _mark_of(direction: str) -> dict[str, Any]:
-    """How the dot of a direction looks."""
-    return {"ls": "", "ms": 5.5, "mec": INK, **_MARKS.get(direction, _MARKS["denoise"])}
 
 
 def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
@@ -272,12 +206,13 @@ def _cut_far_intervals(ax: Axes, values: np.ndarray) -> bool:
 
 
 def _drawn(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
-    """The metric's rows, the column that is drawn (shares where they are defined), and what to call it."""
+    """The metric's rows, the column that is their value (shares where they are defined), and what to call it."""
     rows = _numbered(select_rows(cells, PLACE, single=_ONE_SITE, metric=metric))
     name, unit = metric_unit(metric)
     if rows["share"].notna().to_numpy().any():
-        return rows, "share", f"share of the\n{'difference in rank' if metric == 'rank' else name}"
-    return rows, "effect", f"effect on the\n{name}, {unit}"
+        label = f"share of the\n{'difference in rank' if metric == 'rank' else name}"
+        return rows.assign(value=rows["share"]), "share", label
+    return rows.assign(value=rows["effect"]), "effect", f"effect on the\n{name}, {unit}"
 
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
@@ -294,9 +229,10 @@ def metric_unit(metric: str) -> tuple[str, str]:
     return _UNITS.get(metric, (metric, "in its own unit"))
 
 
-def _scale(rows: pd.DataFrame, quantity: str) -> Normalize:
+def _scale(rows: pd.DataFrame) -> Normalize:
     """Colours centred on 0, that reach at least to a share of a tenth; of other units to anything but nothing."""
-    return signed_scale(rows[quantity].abs().to_numpy(dtype=float).max(), at_least=0.1 if quantity == "share" else 1e-6)
+    is_share = rows["share"].notna().to_numpy().any()
+    return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=0.1 if is_share else 1e-6)
 
 
 def _has(cells: pd.DataFrame, column: str) -> bool:
@@ -304,27 +240,19 @@ def _has(cells: pd.DataFrame, column: str) -> bool:
     return column in cells and not all(pd.isna(value) for value in cells[column].tolist())
 
 
-def _largest(group: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Of each layer and position the head with the largest effect."""
-    order = np.argsort(-group[quantity].abs().to_numpy(dtype=float), kind="stable")
-    return group.iloc[order].drop_duplicates(["layer", "position"])
+def _axes(rows: pd.DataFrame) -> set[str]:
+    """The parts of a layer that the cells are."""
+    return {axis for axis in _PARTS if _has(rows, axis)}
 
 
-def _map(
-    ax: Axes,
-    group: pd.DataFrame,
-    axes: tuple[str, str],
-    quantity: str,
-    scale: Normalize,
-    names: tuple[Sequence[str], Sequence[str]],
-) -> None:
-    """One heat map, first axis downwards; what does not exist is hatched."""
-    down, across = axes
-    table = group.assign(**{axis: group[axis].astype(int) for axis in axes})
-    table = table.pivot_table(index=down, columns=across, values=quantity, aggfunc="first", dropna=False)
-    table = table.reindex(index=range(len(names[0])), columns=range(len(names[1])))
-    rows_most = _NUMBERS if all(name.strip().isdigit() for name in names[0]) else _TICKS
-    draw_map(ax, table.astype(float), scale, names=names, most=(rows_most, _TICKS))
+def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
+    """The largest first, either way."""
+    return rows.iloc[np.argsort(-rows["value"].abs().to_numpy(dtype=float), kind="stable")]
+
+
+def _size(rows: pd.DataFrame, axis: str) -> int:
+    """How many layers, heads or positions there are."""
+    return int(max(rows[axis].tolist())) + 1
 
 
 def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
@@ -332,7 +260,7 @@ def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
     prefix = "key_" if axis == "key" else ""
     where = group.drop_duplicates(axis).set_index(axis)
     names = []
-    for place in range(size(group, axis)):
+    for place in range(_size(group, axis)):
         clean, corrupt = (
             where.loc[place, f"{prefix}{name}"] if f"{prefix}{name}" in where and place in where.index else None
             for name in ("token", "corrupt_token")
@@ -384,22 +312,3 @@ def component_name(name: str) -> str:
         return f"L{name.removeprefix('mlp.')}.MLP"
     layer, *rest = name.split(".")
     return ".".join([head_name(int(layer), int(rest[0])), *rest[1:]]) if rest else name
-
-
-def _dots(ax: Axes, group: pd.DataFrame, axis: str) -> None:
-    """Mark cells whose interval excludes 0, with q below 0.05 and, where shares are defined, a share of 0.05."""
-    clear = ((group["ci_low"] > 0) | (group["ci_high"] < 0)) & (group["q"] < DISCOVERY)
-    marked = group.loc[clear & ~(group["share"].abs() < NOTABLE)]
-    x, y = marked[axis].to_numpy(dtype=float), marked["layer"].to_numpy(dtype=float)
-    mark(ax, x, y)
-
-
-def _number_heads(ax: Axes, group: pd.DataFrame, quantity: str, scale: Normalize) -> None:
-    """Write the head into the cells whose colour can be seen."""
-    reach = float(scale.vmax or 1)
-    for row in group.to_dict("records"):
-        share = abs(row[quantity]) / reach
-        if share >= 0.1:
-            colour = "white" if share > 0.6 else "black"
-            x, y = row["position"] + 0.5, row["layer"] + 0.5
-            ax.text(x, y, str(row["head"]), ha="center", va="center", fontsize=sized(8), color=colour)

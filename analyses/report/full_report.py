@@ -107,7 +107,7 @@ def find(
     known, given = chosen(as_behaviours(behaviours) if behaviours else None), model
     if model.tokenizer is None:
         known, model, corpora = _without_words(known, model, corpora, run.seed)
-    passages = corpus_passages.asked(given, texts)  # before the long work: a text may be too long
+    passages = corpus_passages.read_texts(given, texts)  # before the long work: a text may be too long
     beside = Part() if training is None else _trained(training, given)
     measured = behaviour_results.measure(run, model, known, corpora, pairs)
     if all(result.left_out for result in measured):
@@ -115,7 +115,7 @@ def find(
     results = _drawn(run, model, behaviour_results.corrected(measured))
     if not passages:
         measures = [measure for behaviour in known.values() for measure in behaviour.measures]
-        passages = corpus_passages.found(given, next(each.corpus for each in results if not each.left_out), measures)
+        passages = corpus_passages.choose(given, next(each.corpus for each in results if not each.left_out), measures)
     found = Found(results, passages, beside=beside)
     page = partial(_page, run, model, corpora, known, pairs)
     rest = {"labels and the effects behind them": labels, "what probes read": probes, "experiments": experiments}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -12,14 +13,14 @@ from analyses.measures import Measure
 from analyses.reading.token_ids import TokenIds
 from analyses.reading.windows import Window, windows
 from analyses.viewer.passages import Passage, read
-from interp import AnnotatedText, InputError, Model, Tokenizer
+from interp import AnnotatedText, InputError, Model
 
 _COUNT = 2  # passages, where none are asked for
 _SEARCHED = 20  # texts looked at for them
 _WORDS = 8, 40  # of a passage
 
 
-def asked(model: Model, texts: Sequence[str]) -> list[Passage]:
+def read_texts(model: Model, texts: Sequence[str]) -> list[Passage]:
     """The texts that somebody typed; a decoder that has a source reads the text itself as its target.
 
     Raises:
@@ -29,7 +30,7 @@ def asked(model: Model, texts: Sequence[str]) -> list[Passage]:
     return [read(model, text, text if paired else None) for text in texts]
 
 
-def found(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:
+def choose(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:
     """Whole sentences with which texts of a corpus begin; none where the model reads no words.
 
     Of the first texts those come first that have most different pronouns of the third person: heads of coreference have
@@ -40,29 +41,21 @@ def found(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Meas
         return passages
     paired = len(model.config.stacks) > 1
     beginnings = [text if text.target is not None else _beginning(text) for text in islice(corpus, _SEARCHED)]
-    for shown in sorted(filter(None, beginnings), key=_pronouns, reverse=True):
+    for text in sorted(filter(None, beginnings), key=_pronouns, reverse=True):
         if len(passages) == _COUNT:
             break
-        try:
-            seen = read(model, shown.text, (shown.target or shown.text) if paired else None)
-            window = _whole(model, model.tokenizer, shown)
-            if window is not None:
-                seen = replace(seen, meant=_meant(window), asking=_asking(model, window, measures))
-            passages.append(seen)
-        except InputError:  # longer than the context, or nothing a decoder can read
-            continue
+        with suppress(InputError):  # longer than the context, or nothing a decoder can read
+            passage = read(model, text.text, (text.target or text.text) if paired else None)
+            whole = [*windows(text, model.tokenizer, model.config.n_ctx, Counter())]
+            if len(whole) == 1:  # the context shows all of it
+                passage = replace(passage, meant=_meant(whole[0]), asking=_asking(model, whole[0], measures))
+            passages.append(passage)
     return passages
 
 
 def _pronouns(text: AnnotatedText) -> int:
     """How many different pronouns of the third person it has."""
     return len({word.lower() for word in text.words} & PRONOUNS.keys())
-
-
-def _whole(model: Model, tokenizer: Tokenizer, text: AnnotatedText) -> Window | None:
-    """The text as the model reads it; None where the context does not show the whole of it."""
-    only = [*windows(text, tokenizer, model.config.n_ctx, Counter())]
-    return only[0] if len(only) == 1 else None
 
 
 def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[str, list[int]]:
@@ -74,16 +67,16 @@ def _asking(model: Model, window: Window, measures: Sequence[Measure]) -> dict[s
 
 def _meant(window: Window) -> dict[int, str]:
     """By the token of each pronoun of the third person, the head of the nearest mention before it that names it."""
-    text, columns = window.text, {word: own[0] for word, own in window.columns.items()}
-    found: dict[int, str] = {}
-    for mention in text.mentions or ():
+    text, columns = window.text, {word: tokens[0] for word, tokens in window.columns.items()}
+    mentions, heads = text.mentions or (), {}
+    for mention in mentions:
         if mention.end - mention.start > 1 or text.words[mention.head].lower() not in PRONOUNS:
             continue
-        before = [each for each in text.mentions or () if each.chain == mention.chain and each.end <= mention.start]
-        named = [each for each in before if text.words[each.head].lower() not in ALL_PRONOUNS]
-        if named and mention.head in columns:
-            found[columns[mention.head]] = text.words[max(named, key=lambda each: each.end).head]
-    return found
+        before = [other for other in mentions if other.chain == mention.chain and other.end <= mention.start]
+        names = [other for other in before if text.words[other.head].lower() not in ALL_PRONOUNS]
+        if names and mention.head in columns:
+            heads[columns[mention.head]] = text.words[max(names, key=lambda other: other.end).head]
+    return heads
 
 
 def _beginning(text: AnnotatedText) -> AnnotatedText | None:

@@ -1,7 +1,7 @@
 """What are heads called on a page: by their place, by an address, by their labels?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 
@@ -61,21 +61,14 @@ def head_named(model: Model, name: str) -> HeadName:
     Raises:
         InputError: the model has no such head.
     """
-    kinds = Heads.every(model)
-    for heads in kinds:
-        for layer, head in ((layer, head) for layer in range(heads.n_layers) for head in range(heads.n_heads)):
-            if address(model, place := (heads.stack, heads.attention, layer, head)) == name:
-                return place
-    raise InputError(f"no head {name!r}: this model has {_known(model, kinds)}, counted from 0")
-
-
-def _known(model: Model, kinds: Sequence[Heads]) -> str:
-    """`encoder.L0.H0 to encoder.L3.H7, ...`."""
-    ends = [
-        [
-            address(model, (each.stack, each.attention, *place))
-            for place in ((0, 0), (each.n_layers - 1, each.n_heads - 1))
-        ]
-        for each in kinds
-    ]
-    return ", ".join(" to ".join(dict.fromkeys(each)) for each in ends)
+    ends = []
+    for heads in Heads.every(model):
+        cells = product(range(heads.n_layers), range(heads.n_heads))
+        heads_named = {
+            address(model, place): place for cell in cells for place in [(heads.stack, heads.attention, *cell)]
+        }
+        if name in heads_named:
+            return heads_named[name]
+        first, *_, last = [*heads_named] * 2
+        ends.append(" to ".join(dict.fromkeys((first, last))))
+    raise InputError(f"no head {name!r}: this model has {', '.join(ends)}, counted from 0")

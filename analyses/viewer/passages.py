@@ -26,7 +26,7 @@ BUDGET = 440_000  # bytes that patterns may take of a page of 500,000
 LEAST = 0.01  # share of attention below which none is kept
 _TRIED = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
 _LONGEST = 60  # characters of a token that are shown
-_WORD = {"part-of-speech": "syntax"}  # of a behaviour, where it has another
+_WORDS = {"part-of-speech": "syntax", "own": "your own"}  # of a behaviour, where it has others
 _SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
 
 
@@ -55,8 +55,8 @@ class Attention:
         if self.heads.attention == "self":
             weights = weights.copy()
             weights[..., 0] = 0
-            at = np.arange(min(weights.shape[-2:]))
-            weights[..., at, at] = 0
+            place = np.arange(min(weights.shape[-2:]))
+            weights[..., place, place] = 0
         return weights.max(-1).mean(-1) / 255
 
     def packed(self, layer: int, head: int) -> str:
@@ -113,14 +113,18 @@ class Viewer:
             stack, attention, layer, head = self.first
             raise InputError(f"no head L{layer}.H{head} in the {stack}'s {attention}-attention of these passages")
 
+    @property
+    def _attentions(self) -> list[Attention]:
+        return [attention for passage in self.passages for attention in passage.attentions]
+
     @cached_property
     def ordered(self) -> list[HeadName]:
         """All heads: those that are called something, then those that look at one token most firmly."""
         firmness: dict[HeadName, float] = {}
-        for each in (each for passage in self.passages for each in passage.attentions):
-            for name in each.names():
-                firmness[name] = max(firmness.get(name, 0.0), float(each.firmness[name[2:]]))
-        rank = {name: at for at, name in enumerate(self.called)}
+        for attention in self._attentions:
+            for name in attention.names():
+                firmness[name] = max(firmness.get(name, 0.0), float(attention.firmness[name[2:]]))
+        rank = {name: place for place, name in enumerate(self.called)}
         return sorted(firmness, key=lambda name: (rank.get(name, len(rank)), -firmness[name]))
 
     @property
@@ -131,31 +135,32 @@ class Viewer:
     @property
     def size(self) -> str:
         """What is seen: `32 heads over 31 tokens`."""
-        each = self.passages[0].attentions
-        heads = so_many(sum(one.heads.count for one in each), "head")
+        heads = so_many(sum(attention.heads.count for attention in self.passages[0].attentions), "head")
         texts = f", {so_many(len(self.passages), 'text')}" if len(self.passages) > 1 else ""
-        return f"{heads}{texts}, {so_many(sum(len(one.attentions[-1].queries) for one in self.passages), 'token')}"
+        return (
+            f"{heads}{texts}, {so_many(sum(len(passage.attentions[-1].queries) for passage in self.passages), 'token')}"
+        )
 
     @cached_property
     def data(self) -> dict[str, Any]:
         """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
         several = len({name[:2] for name in self.ordered}) > 1
         kept, _ = self._kept
-        asks = {said.asks for said in self.called.values()}
+        asks = {label.asks for label in self.called.values()}
         return {
             "several": several,
             "heads": self.heads,
             "linked": self.linked,
             "first": dict(zip(("stack", "attention", "layer", "head"), self.start, strict=True)),
             "called": [
-                [*name, said.words, said.behaviour, said.asks, said.needed] for name, said in self.called.items()
+                [*name, label.words, label.behaviour, label.asks, label.needed] for name, label in self.called.items()
             ],
             "passages": [
                 {
                     "title": passage.title,
-                    "attentions": [_told(each, kept[id(each)]) for each in passage.attentions],
+                    "attentions": [_data(attention, kept[id(attention)]) for attention in passage.attentions],
                     "meant": passage.meant,
-                    "asking": {name: own for name, own in passage.asking.items() if name in asks},
+                    "asking": {name: tokens for name, tokens in passage.asking.items() if name in asks},
                 }
                 for passage in self.passages
             ],
@@ -164,8 +169,8 @@ class Viewer:
     @property
     def legend(self) -> list[tuple[str, str]]:
         """The behaviours whose colours heads have, each with its word."""
-        found = dict.fromkeys(said.behaviour for said in self.called.values() if said.behaviour)
-        return [(each, _WORD.get(each, "your own" if each == "own" else each)) for each in found]
+        behaviours = dict.fromkeys(label.behaviour for label in self.called.values() if label.behaviour)
+        return [(name, _WORDS.get(name, name)) for name in behaviours]
 
     @property
     def least(self) -> str:
@@ -175,12 +180,12 @@ class Viewer:
     @property
     def flips(self) -> bool:
         """Whether tokens look at others of their own text."""
-        return any(each.heads.attention == "self" for each in self.passages[0].attentions)
+        return any(attention.heads.attention == "self" for attention in self.passages[0].attentions)
 
     @property
     def n_patterns(self) -> int:
         """Patterns of all heads in all passages."""
-        return sum(each.heads.count for passage in self.passages for each in passage.attentions)
+        return sum(attention.heads.count for attention in self._attentions)
 
     @property
     def left_out(self) -> int:
@@ -190,24 +195,24 @@ class Viewer:
     @cached_property
     def _kept(self) -> tuple[dict[int, dict[str, str]], int]:
         """The packed heads of each kind of attention that fit the budget, and how many patterns do not."""
-        pairs = [(each, {*each.names()}) for passage in self.passages for each in passage.attentions]
-        kept: dict[int, dict[str, str]] = {id(each): {} for each, _ in pairs}
+        pairs = [(attention, {*attention.names()}) for attention in self._attentions]
+        kept: dict[int, dict[str, str]] = {id(attention): {} for attention, _ in pairs}
         room, left_out = self.budget, 0
         missed = 0
         for name in dict.fromkeys([self.start, *self.ordered]):
-            for each, names in pairs:
+            for attention, names in pairs:
                 if name not in names:
                     continue
-                packed = each.packed(*name[2:]) if missed < _TRIED else ""
+                packed = attention.packed(*name[2:]) if missed < _TRIED else ""
                 fits = 0 < len(packed) <= room
                 left_out, missed = left_out + (not fits), missed + (not fits)
                 if fits:
                     room -= len(packed)
-                    kept[id(each)][f"{name[2]}.{name[3]}"] = packed
+                    kept[id(attention)][f"{name[2]}.{name[3]}"] = packed
         return kept, left_out
 
 
-def _told(attention: Attention, kept: Mapping[str, str]) -> dict[str, Any]:
+def _data(attention: Attention, kept: Mapping[str, str]) -> dict[str, Any]:
     heads = attention.heads
     return {
         "stack": heads.stack,

@@ -10,7 +10,7 @@ from jinja2 import Environment
 from analyses.file_marks import check_free
 from analyses.page_safety import environment, policy
 from analyses.viewer.passages import Viewer
-from analyses.viewer.still import still
+from analyses.viewer.static import static
 from interp import InputError
 from interp.training.whole_files import file_above, replacing
 
@@ -75,7 +75,7 @@ def packed(viewer: Viewer) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-FILTERS = {"still": still, "packed": packed}  # which the template of viewers needs
+FILTERS = {"static": static, "packed": packed}  # which the template of viewers needs
 
 
 @cache

@@ -4,6 +4,7 @@ Both stacks and the output layer share one embedding; the first two rows of the 
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from interp.config import Learned, StackConfig, TransformerConfig
@@ -12,6 +13,7 @@ from models.families.sizes import Sizes
 from models.families.target_ids import ids_of, target_ids
 
 FIRST_ROW = 2
+SIZES = {stack: Sizes.named("bart", stack) for stack in ("encoder", "decoder")}
 
 
 def _config(fields: Fields) -> TransformerConfig:
@@ -31,22 +33,9 @@ def _config(fields: Fields) -> TransformerConfig:
     )
 
 
-def sizes_of(name: str, vocabulary: str = "vocab_size") -> Sizes:
-    """Where the sizes of the encoder or the decoder stand."""
-    return Sizes(
-        n_layers=f"{name}_layers",
-        d_model="d_model",
-        n_heads=f"{name}_attention_heads",
-        d_mlp=f"{name}_ffn_dim",
-        d_vocab=vocabulary,
-        activation="activation_function",
-        eps="",
-    )
-
-
 def stack_of(fields: Fields, name: str, vocabulary: str = "vocab_size", **parts: Any) -> StackConfig:
     """The encoder or the decoder."""
-    names = sizes_of(name, vocabulary)
+    names = replace(SIZES[name], d_vocab=vocabulary)
     sizes = names.read(fields)
     parts |= {"causal": name == "decoder", "cross_attention": name == "decoder", "wiring": "post"}
     scale = math.sqrt(sizes["d_model"]) if fields.flag("scale_embedding", False) else 1.0
@@ -62,7 +51,7 @@ def raw(config: TransformerConfig) -> dict[str, Any]:
         **ids_of(config),
     }
     for name, stack in reversed(config.stacks.items()):  # of what both say, the first stack's counts
-        fields |= sizes_of(name).written(stack)
+        fields |= SIZES[name].written(stack)
     return fields
 
 

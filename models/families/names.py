@@ -28,14 +28,9 @@ def table(family: str) -> dict[str, Any]:
 def _weights(entries: Mapping[str, Any]) -> Iterator[tuple[str, Names]]:
     for ours, entry in entries.items():
         form, theirs = next(iter(entry.items())) if isinstance(entry, Mapping) else ("rows", entry)
-        for stack in ("encoder", "decoder") if ours.startswith("stack.") else ("",):
-            yield (
-                _parameter(ours.replace("stack", stack, 1) if stack else ours),
-                (
-                    _stacked(theirs.replace("{stack}", stack)),
-                    form,
-                ),
-            )
+        for stack in ("encoder", "decoder") if ours.startswith("stack.") else ("stack",):
+            names = _stacked(theirs.replace("{stack}", stack))
+            yield _parameter(ours.replace("stack", stack, 1)), (names, form)
 
 
 def _parameter(short: str) -> str:

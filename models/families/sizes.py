@@ -22,9 +22,10 @@ class Sizes:
     eps: str = "layer_norm_eps"  # of every norm
 
     @classmethod
-    def named(cls, family: str) -> "Sizes":
-        """Those of a family in `names.toml`."""
-        return cls(**names.table(family).get("sizes", {}))
+    def named(cls, family: str, stack: str = "") -> "Sizes":
+        """Those of a family in `names.toml`; of one `stack`, where two have fields of their own."""
+        sizes: dict[str, str] = names.table(family).get("sizes", {})
+        return cls(**{ours: theirs.replace("{stack}", stack) for ours, theirs in sizes.items()})
 
     def read(
         self, fields: Fields, *, d_head: int | None = None, d_mlp: int | None = None, n_ctx: int | None = None
@@ -57,9 +58,10 @@ class Sizes:
 
         `activation` and `eps` are those of a file that does not say them.
         """
-        own = fields.activation(self.activation, activation) if self.activation else ACTIVATIONS[activation]
+        mlp = Plain(fields.activation(self.activation, activation) if self.activation else ACTIVATIONS[activation])
         norm = LayerNorm(fields.number(self.eps, eps) if self.eps else eps)
-        return StackConfig(**{"causal": True, "norm": norm, "mlp": Plain(own)} | (sizes or self.read(fields)) | parts)
+        usual = {"causal": True, "norm": norm, "mlp": mlp}
+        return StackConfig(**usual | (sizes or self.read(fields)) | parts)
 
     def written(self, stack: StackConfig) -> dict[str, Any]:
         """Their fields for a stack."""

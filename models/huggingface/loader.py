@@ -82,7 +82,8 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
     family = family_of(raw, directory, elsewhere)
     if family.both and (directory / GENERATION).is_file():
         raw = writing.with_generation(raw, read_json(directory / GENERATION))
-    stored = stored_tensors(directory, family)
+    headers = [read_header(file) for file in weight_files(directory)]
+    stored = named(family, {name: tensor for header in headers for name, tensor in header.items()})
     with inside(str(directory)):
         config = family.config(settled_by(stored, family, raw))
         layers = sum(stack.n_layers for stack in config.stacks.values())
@@ -112,11 +113,6 @@ def family_of(raw: Mapping[str, Any], where: object, elsewhere: str = "") -> Fam
         if raw.get(field) not in (None, expected):
             raise InputError(f"{where}: config.json: {field} {raw[field]!r} is not supported")
     return family
-
-
-def stored_tensors(directory: Path, family: Family) -> dict[str, Stored]:
-    """Tensors by name, without the family's prefix and with old names renewed."""
-    return named(family, {name: each for file in weight_files(directory) for name, each in read_header(file).items()})
 
 
 def read_tokenizers(directory: Path, config: TransformerConfig) -> tuple[Tokenizer | None, Tokenizer | None]:

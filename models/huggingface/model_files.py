@@ -53,9 +53,9 @@ def weight_files(directory: Path) -> list[Path]:
         return [directory / WEIGHTS]
     if not (directory / INDEX).is_file():
         pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
-        found = f", but {', '.join(pickles)}" if pickles else ""
+        hint = f", but {', '.join(pickles)}" if pickles else ""
         raise InputError(
-            f"no {WEIGHTS} in {directory}{found}; pickled weights (pytorch_model.bin) can run code and are never read: "
+            f"no {WEIGHTS} in {directory}{hint}; pickled weights (pytorch_model.bin) can run code and are never read: "
             "convert them with transformers, from_pretrained(...).save_pretrained(...)"
         )
     shards = read_json(directory / INDEX).get("weight_map")

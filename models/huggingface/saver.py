@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interp import InputError, Model, Tokenizer, Transformer, TransformerConfig
+from interp import InputError, Model, Transformer, TransformerConfig
 from interp.training.whole_files import check_kind, replacing, sweep_beside
 from models import quantization as quantizing
 from models.families import FAMILIES
@@ -62,9 +62,9 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
             write(part / WEIGHTS, tensors)
             settings = _write_tokenizer(model, part)
             dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
-            _write_json(part / CONFIG, settings | raw | {"dtype": dtype})
+            _write(part / CONFIG, settings | raw | {"dtype": dtype})
             if kind.both:
-                _write_json(part / GENERATION, writing.ids_of(model.config))
+                _write(part / GENERATION, writing.ids_of(model.config))
             _carry_over(directory, part)
     except OSError as error:
         raise InputError(f"the model could not be written to {directory}: {error.strerror or error}") from error
@@ -94,17 +94,11 @@ def _expression(model: Transformer, directory: Path, family: str | None) -> tupl
     for name in names:
         kind = family_of({"model_type": name}, directory)
         raw = kind.raw(model.config)
-        if _expresses(kind, raw, model.config):
-            return kind, raw
+        with suppress(InputError):  # it says what it cannot
+            if settled(kind.config(raw)) == settled(model.config):
+                return kind, raw
     which = f"the {family} format cannot" if family else f"none of the formats {', '.join(FAMILIES)} can"
     raise InputError(f"{which} express this model: {model.config}")
-
-
-def _expresses(family: Family, raw: Mapping[str, Any], config: TransformerConfig) -> bool:
-    try:
-        return settled(family.config(raw)) == settled(config)
-    except InputError:
-        return False
 
 
 def settled(config: TransformerConfig) -> TransformerConfig:
@@ -120,26 +114,22 @@ def _write_tokenizer(model: Transformer, directory: Path) -> dict[str, Any]:
     """Write what tokenizes for `model`; returns what its config.json says about it."""
     tokenizer, target = model.tokenizer, model.target_tokenizer
     if target is not None and target is not tokenizer:
-        _write_backend(directory / TARGET_TOKENIZER, target)
+        _write(directory / TARGET_TOKENIZER, target.backend.to_str(pretty=True))
     if tokenizer is None:
         return {"bos_token_id": None, "eos_token_id": None}
-    _write_backend(directory / TOKENIZER, tokenizer)
+    _write(directory / TOKENIZER, tokenizer.backend.to_str(pretty=True))  # its own `save` raises errors of no kind
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.n_ctx}
     start = tokenizer.prefix[0] if len(tokenizer.prefix) == 1 and not tokenizer.suffix else None
     if start is not None:
         settings["bos_token"] = tokenizer.backend.id_to_token(start)
         settings["add_bos_token"] = not tokenizer.backend.encode("").ids  # its own template may add it already
-    _write_json(directory / TOKENIZER_CONFIG, settings)
+    _write(directory / TOKENIZER_CONFIG, settings)
     return {"bos_token_id": start, "eos_token_id": None}
 
 
-def _write_backend(path: Path, tokenizer: Tokenizer) -> None:
-    """As the library's own `save` writes it, whose errors are of no kind."""
-    path.write_text(tokenizer.backend.to_str(pretty=True), encoding="utf-8")
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _write(path: Path, content: str | Mapping[str, Any]) -> None:
+    text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 def _carry_over(directory: Path, part: Path) -> None:

@@ -188,8 +188,8 @@ def digests(data: Mapping[str, Kind]) -> dict[str, str]:
     Raises:
         InputError: there is none.
     """
-    found = {}
+    by_source = {}
     for name, kind in data.items():
         with inside(f"[data.{name}]"):
-            found[name] = digest_of([kind.shortest, kind.longest]) if isinstance(kind, Repeated) else kind.digest()
-    return found
+            by_source[name] = digest_of([kind.shortest, kind.longest]) if isinstance(kind, Repeated) else kind.digest()
+    return by_source

@@ -45,13 +45,13 @@ class Paired:
         Raises:
             InputError: no such file, a line that has not two columns, or nothing to learn from.
         """
-        found: tuple[list[Pair], list[Pair]] = [], []
+        both: tuple[list[Pair], list[Pair]] = [], []
         for pair in self._pairs():
             unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
-            found[texts.held_out(unit, self.held_out)].append(pair)
-        if not found[0]:
+            both[texts.held_out(unit, self.held_out)].append(pair)
+        if not both[0]:
             raise InputError(f"no pairs to learn from in {self.path or self.name}")
-        return found
+        return both
 
     def digest(self) -> str:
         """Tells these pairs, and how they are divided, from others."""

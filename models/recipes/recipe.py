@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 
 from interp import InputError, Transformer
 from interp.errors import one_of
@@ -90,46 +89,42 @@ class Recipe:
                     stack.enter_context(holding(out, "trains in"))
                 except OSError as error:
                     raise InputError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
-            return self._train(out, place, cache, measures, parallel, tell, say, resume=resume)
-
-    def _train(
-        self,
-        out: Path,
-        place: torch.device,
-        cache: Path | None,
-        measures: Callable[[Transformer], Mapping[str, float]] | None,
-        parallel: Parallel | None,
-        tell: Callable[[Progress], None],
-        say: Say,
-        *,
-        resume: bool,
-    ) -> Trained:
-        """`train`, in a directory that no other process trains in."""
-        begun = self._begun(out, resume=resume)
-        found = digests(self.data)
-        self._write(out)  # which tells that the directory is ours
-        cache = cache or out / "data"
-        say("making the tokenizer", 0)
-        model = self.origin.model(self.data, found, cache, self.plan.seed)
-        ready = self._preparation(model, cache, found, say).ready(self.data)
-        model.to(place)
-        say("training", 0)
-        since = time.perf_counter()
-        made_of = self._made_of(model, ready)
-        train(
-            model,
-            ready.sources,
-            self.plan,
-            out,
-            save=save,
-            held_out=ready.held_out,
-            measures=measures,
-            made_of=made_of,
-            resume=resume,
-            parallel=parallel,
-            tell=tell,
-        )
-        return Trained(model, ready.facts, made_of["tokenizer"], begun, time.perf_counter() - since)
+            begun = self._begun(out, resume=resume)
+            known = digests(self.data)
+            self._write(out)  # which tells that the directory is ours
+            cache = cache or out / "data"
+            say("making the tokenizer", 0)
+            model = self.origin.model(self.data, known, cache, self.plan.seed)
+            assert model.tokenizer is not None
+            preparation = Preparation(
+                self.plan,
+                cache,
+                known,
+                model.tokenizer,
+                target=model.target_tokenizer if len(model.config.stacks) > 1 else None,
+                start=model.config.target_start,
+                hidden=self.hidden if self.origin.kind == "encoder" else None,
+                say=say,
+            )
+            ready = preparation.ready(self.data)
+            model.to(place)
+            say("training", 0)
+            since = time.perf_counter()
+            made_of = self._made_of(model, ready)
+            train(
+                model,
+                ready.sources,
+                self.plan,
+                out,
+                save=save,
+                held_out=ready.held_out,
+                measures=measures,
+                made_of=made_of,
+                resume=resume,
+                parallel=parallel,
+                tell=tell,
+            )
+            return Trained(model, ready.facts, made_of["tokenizer"], begun, time.perf_counter() - since)
 
     def resolved(self) -> dict[str, Any]:
         """The recipe as tables, defaults spelled out, from which the same run can be made again."""
@@ -151,23 +146,9 @@ class Recipe:
                 raise InputError(f"{out} holds a run already: --resume goes on with it, or choose another --out")
             _check_free(out)
             return 0
-        found = state.read(out / state.FILE)
+        last = state.read(out / state.FILE)
         _same(out / RECIPE, self.resolved())
-        return int(found.facts["step"])
-
-    def _preparation(self, model: Transformer, cache: Path, digests: Mapping[str, str], say: Say) -> Preparation:
-        assert model.tokenizer is not None
-        paired, hidden = len(model.config.stacks) > 1, self.origin.kind == "encoder"
-        return Preparation(
-            self.plan,
-            cache,
-            digests,
-            model.tokenizer,
-            target=model.target_tokenizer if paired else None,
-            start=model.config.target_start,
-            hidden=self.hidden if hidden else None,
-            say=say,
-        )
+        return int(last.facts["step"])
 
     def _made_of(self, model: Transformer, ready: Ready) -> dict[str, Any]:
         """Facts that a run which is resumed must share."""

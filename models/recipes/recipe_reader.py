@@ -38,13 +38,13 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
         InputError: no such recipe, an unknown key, a wrong value, or values that do not fit together.
     """
     file = files.file_of(name)
-    found = files.load(file)
-    before, given = files.steps_of(found), overrides or {}
+    tables = files.load(file)
+    before, given = files.steps_of(tables), overrides or {}
     for key, value in given.items():
-        files.put(found, key, value)
+        files.put(tables, key, value)
     steps_set = any(key.startswith("phases.") and key.endswith(".steps") for key in given)
-    fitted = files.fit_steps(found, before, given) if steps_set else []
-    return replace(named(file.name if file == Path(name) else str(name), found), fitted=tuple(fitted))
+    fitted = files.fit_steps(tables, before, given) if steps_set else []
+    return replace(named(file.name if file == Path(name) else str(name), tables), fitted=tuple(fitted))
 
 
 def named(name: str, tables: Mapping[str, Any]) -> Recipe:
@@ -76,31 +76,31 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
 
 
 def _loaded(reader: Reader, tables: Mapping[str, Any]) -> Loaded:
-    own = tables["model"]
-    if more := [key for key in own if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
+    model = tables["model"]
+    if more := [key for key in model if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
         raise InputError(f"{reader.source}: a model that is gone on with has its own {more[0]}: leave it out, or start")
-    return Loaded(reader.fitting(own["start"], str, "[model].start"))
+    return Loaded(reader.fitting(model["start"], str, "[model].start"))
 
 
-def _fresh(parts: Reader, own: Reader, tables: Mapping[str, Any]) -> Fresh:
+def _fresh(parts: Reader, reader: Reader, tables: Mapping[str, Any]) -> Fresh:
     target = tables.get("target_tokenizer")
     return Fresh(
         architecture(tables["model"], parts),
-        own.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
-        None if target is None else own.fields(Vocabulary, target, "[target_tokenizer]"),
+        reader.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
+        None if target is None else reader.fields(Vocabulary, target, "[target_tokenizer]"),
         dict(tables["model"]),
     )
 
 
 def _data(reader: Reader, name: str, table: Any) -> Kind:
     place = f"[data.{name}]"
-    found = reader.fitting(table, dict, place)
-    if found.get("kind") == "text" and not found.get("path"):
+    entries = reader.fitting(table, dict, place)
+    if entries.get("kind") == "text" and not entries.get("path"):
         raise InputError(
             f"{reader.source}: {place} lacks path, a text file or a folder of them: give one in the file, or "
             f"--set data.{name}.path=FOLDER"
         )
-    return reader.part(found, place)
+    return reader.part(entries, place)
 
 
 def _training(reader: Reader, tables: Mapping[str, Any]) -> tuple[Plan, float]:

@@ -117,12 +117,12 @@ class Kept:
 
     def _check(self) -> None:
         """Compare all lines but the last with their hash in the last."""
-        found, last = hashlib.sha256(), b""
+        digest, last = hashlib.sha256(), b""
         with self.file.open("rb") as lines:
             for line in lines:
-                found.update(last)
+                digest.update(last)
                 last = line
-        if last != _hash_line(found.hexdigest()):
+        if last != f'"{digest.hexdigest()}"\n'.encode():
             raise ValueError("it is cut short, or not as it was written")
 
     def _write(self) -> None:
@@ -134,13 +134,9 @@ class Kept:
                     line = f"{json.dumps([each.name, each.text])}\n".encode()
                     before.update(line)
                     file.write(line)
-                file.write(_hash_line(before.hexdigest()))
+                file.write(f'"{before.hexdigest()}"\n'.encode())
         except OSError as error:
             raise InputError(f"cannot write {self.source.name} to {self.file}: {error.strerror or error}") from error
-
-
-def _hash_line(digest: str) -> bytes:
-    return f'"{digest}"\n'.encode()
 
 
 def read_from(kind: Running, digest: str, cache: Path) -> Text | Kept:

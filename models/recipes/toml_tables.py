@@ -124,12 +124,12 @@ def fit_steps(tables: dict[str, Any], before: tuple[int, int], given: Collection
     if all(isinstance(steps, int) for steps in rises.values()) and sum(rises.values()) >= leg:
         fitted |= {name: steps * leg // max(first, 1) for name, steps in rises.items() if steps}
     fitted = {name: value for name, value in fitted.items() if f"training.{name}" not in given}
-    told = [
+    messages = [
         f"{name} is {_short(now)} instead of {_short(training.get(name, rises.get(name)))}"
         for name, now in fitted.items()
     ]
     tables["training"] = training | fitted
-    return told
+    return messages
 
 
 def steps_of(tables: Mapping[str, Any]) -> tuple[int, int]:
@@ -148,15 +148,15 @@ def _short(value: Any) -> str:
 
 def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Every value by its whole key (`phases.0.steps`), without paths and models, which say where and not what."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, given in tables.items():
         entries = isinstance(given, list) and given and all(isinstance(each, dict) for each in given)
         value = {str(at): each for at, each in enumerate(given)} if entries else given
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}.")
+            values |= flat(value, f"{before}{name}.")
         elif name not in _PATHS | _MODELS:
-            found[f"{before}{name}"] = value
-    return found
+            values[f"{before}{name}"] = value
+    return values
 
 
 def _placed(value: Any, folder: Path) -> Any:

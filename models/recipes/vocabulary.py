@@ -49,10 +49,10 @@ class Vocabulary:
         if self.file is None:
             return None
         path = Path(self.file)
-        found = read_tokenizer(path.parent, path.name)
-        if found is None:
+        tokenizer = read_tokenizer(path.parent, path.name)
+        if tokenizer is None:
             raise InputError(f"no tokenizer at {path}: expected a tokenizer.json")
-        return found
+        return tokenizer
 
     def made(
         self, read: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
@@ -69,8 +69,8 @@ class Vocabulary:
         Raises:
             InputError: too little text for such a vocabulary; the disk is full.
         """
-        if (found := self.ready()) is not None:
-            return found
+        if (tokenizer := self.ready()) is not None:
+            return tokenizer
         place = cache / f"tokenizer-{digest_of([self.d_vocab, self.level, mask, paired, digest])[:16]}.json"
         if not place.is_file():
             backend = self._of(read(), mask=mask, paired=paired)
@@ -80,9 +80,9 @@ class Vocabulary:
             except OSError as error:
                 raise InputError(f"cannot write the tokenizer to {place}: {error.strerror or error}") from error
         try:
-            found = read_tokenizer(place.parent, place.name)
-            assert found is not None
-            return found
+            tokenizer = read_tokenizer(place.parent, place.name)
+            assert tokenizer is not None
+            return tokenizer
         except InputError as error:
             raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
 
@@ -111,8 +111,8 @@ def _level(read: Iterable[str], *, characters: bool, mask: bool, paired: bool) -
     special = [texts.START, *([END] if paired else []), *([texts.MASK] if mask else []), UNKNOWN]
     if not counts:
         raise InputError("no text to make a vocabulary of")
-    own = [each for each, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if each not in special]
-    backend = Backend(models.WordLevel({each: at for at, each in enumerate([*special, *own])}, unk_token=UNKNOWN))
+    words = [each for each, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if each not in special]
+    backend = Backend(models.WordLevel({each: at for at, each in enumerate([*special, *words])}, unk_token=UNKNOWN))
     backend.pre_tokenizer = cut
     if characters:
         backend.decoder = decoders.Fuse()
@@ -126,7 +126,7 @@ def start_of(tokenizer: Tokenizer) -> int:
     Raises:
         InputError: the vocabulary has no such token.
     """
-    found = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
-    if found is None:
+    start = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
+    if start is None:
         raise InputError(f'a decoder begins with a token of its own: expected "{texts.START}" in the vocabulary')
-    return found
+    return start

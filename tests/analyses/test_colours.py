@@ -87,13 +87,19 @@ def test_each_can_be_read_on_its_ground(palette):
     assert {name: contrast(ink, ground) for name, ink in inks.items() if contrast(ink, ground) < READABLE} == {}
 
 
+GROUNDS = [
+    (ink, f"{name}-wash", least) for name in NAMES[:3] for ink, least in ((name, 4.5), ("ink", 7), ("soft", 4.5))
+]
+GROUNDS += [(ink, ground, least) for ground in ("bg", "tint") for ink, least in (("ink", 7), ("soft", 4.5))]
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_each_can_be_read_on_its_wash_too(theme):
-    for name in NAMES[:3]:
-        assert contrast(rgb(theme[name]), rgb(theme[f"{name}-wash"])) >= READABLE, name
-        assert contrast(rgb(theme["ink"]), rgb(theme[f"{name}-wash"])) >= READABLE, name
-        assert contrast(rgb(theme["soft"]), rgb(theme[f"{name}-wash"])) >= READABLE, name
+def test_text_can_be_read_on_every_ground(theme):
+    """And the edge of a field or a fold is seen."""
+    for ink, ground, least in [*GROUNDS, ("own", "tint", READABLE), ("edge", "bg", 3)]:
+        assert contrast(rgb(theme[ink]), rgb(theme[ground])) >= least, (ink, ground)
 
 
 def test_figures_and_pages_have_the_same_colours():
     assert [*style.FAMILIES.values()] == [LIGHT[name] for name in NAMES]
+    assert (LIGHT["ink"], LIGHT["soft"]) == (style.INK, style.SOFT)

@@ -326,7 +326,7 @@ def test_the_only_arrow_out_of_the_package_is_the_one_that_draws():
             }:
                 calls.append(f"{file.name}: {ast.unparse(node)}")
     assert calls == ["showing.py: import_module(module)"]
-    assert (results.FIGURES, results.VIEWER) == ("analyses.figures", "analyses.viewer.shown")
+    assert (results.FIGURES, results.VIEWER) == ("analyses.figures", "analyses.viewer.notebook")
 
 
 def test_figures_that_cannot_be_loaded_are_one_line(found, monkeypatch):

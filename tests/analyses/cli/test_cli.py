@@ -27,7 +27,7 @@ from analyses.cli import command_frame as frame
 from analyses.corpora import Corpus
 from analyses.experiments import experiments_section as section
 from analyses.experiments.experiment import Experiment, Outcome
-from analyses.experiments.plots import plot_from
+from analyses.figures.kinds import plot_from
 from analyses.findings import best, causes, notable, varied
 from analyses.head_tables import BOTH_READINGS, Collected, Heads, Measured, Scored
 from analyses.headlines import head_cards
@@ -194,7 +194,7 @@ def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str
         caption="Read it so.",
         measure=measure,
         sentence=lambda found: f"{title} is {found.table['found'].iloc[0]:.2f}.",
-        plot=plot_from(kind="ranges", series=[{"value": "found", "label": "one line"}]),
+        plot=plot_from(kind="intervals", series=[{"value": "found", "label": "one line"}]),
     )
 
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from pages import outside_addresses, page_of
 
 from analyses.experiments import EXPERIMENTS, adjectives, distance, model_parts, swaps, words
 from analyses.experiments.experiment import ARTICLES, STORIES, Outcome, briefly, with_interval
-from analyses.experiments.plots import rounded
 from analyses.experiments.prompts import experiment_data
+from analyses.figures.kinds import rounded
 from analyses.report import builders
 from interp import InputError, Transformer
 from models import load
@@ -71,22 +70,6 @@ def test_of_a_model_that_is_as_good_as_a_coin_no_share_is_quoted(knightly):
 @pytest.mark.parametrize(("share", "n", "low"), [(1.0, 20, 0.839), (0.5, 20, 0.299), (0.6, 15, 0.357)])
 def test_the_interval_of_what_is_answered_is_wilsons_over_pairs(share, n, low):
     assert swaps._least(share, n) == pytest.approx(low, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_to_one_who_cannot_see_a_figure_it_is_said_what_is_to_be_seen(name, found):
-    """And not the paragraph above it again."""
-    experiment = EXPERIMENTS[name]
-    seen = experiment.plot.describe(found[name].table)
-    assert seen.endswith(".")
-    assert "nan" not in seen
-    assert seen not in experiment.sentence(found[name])
-    assert experiment.sentence(found[name]) not in seen
-    if name in ("knight", "adjectives"):
-        column = {"knight": "share", "adjectives": "gain"}[name]
-        assert rounded(found[name].table[column].max()) in seen
-    if name == "distance":
-        assert f"uniform attention {rounded(found[name].table['uniform'].iloc[0])}" in seen
 
 
 def test_prompts_that_cannot_be_read_are_counted_and_said(knightly):
@@ -213,13 +196,6 @@ def test_in_an_encoder_distances_count_both_ways():
         words.measure_word_sense(model)
 
 
-@pytest.mark.parametrize("name", ["distance", "shares"])
-def test_stories_of_unknown_words_say_nothing(name):
-    model = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
-    with pytest.raises(InputError, match="unknown to this model's tokenizer"):
-        EXPERIMENTS[name].measure(model)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [((0.5, 0.25, 0.75), "0.50 (95% 0.25 to 0.75)"), ((-0.001, -0.1, 0.1), "0.00 (95% −0.10 to 0.10)")],
@@ -258,13 +234,8 @@ def found() -> dict[str, Outcome]:
         }
 
 
-@pytest.fixture(scope="module")
-def tables(found) -> dict[str, pd.DataFrame]:
-    return {name: each.table for name, each in found.items()}
-
-
-def test_shares_of_every_quantity_add_up_to_1(tables):
-    table = tables["shares"]
+def test_shares_of_every_quantity_add_up_to_1(found):
+    table = found["shares"].table
     for _, rows in table.groupby("quantity"):
         assert rows["share"].sum() == pytest.approx(1.0)
     model = load("default")
@@ -273,24 +244,27 @@ def test_shares_of_every_quantity_add_up_to_1(tables):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_on_the_default_model_and_draws(name, found):
-    experiment = EXPERIMENTS[name]
-    said = experiment.sentence(found[name])
-    assert said.endswith(".")
-    assert "\n" not in said
-    assert "nan" not in said
-    figure = experiment.plot.draw(found[name].table, experiment.question)
-    assert isinstance(figure, Figure)
+def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_described(name, found):
+    experiment, table, sentence = EXPERIMENTS[name], found[name].table, EXPERIMENTS[name].sentence(found[name])
+    seen = experiment.plot.describe(table)
+    for text in (sentence, seen):
+        assert text.endswith(".")
+        assert not re.search("\n|nan", text)
+    assert seen not in sentence  # nor is the paragraph above the figure told again
+    assert sentence not in seen
+    if column := {"knight": "share", "adjectives": "gain"}.get(name):
+        assert rounded(table[column].max()) in seen
+    if name == "distance":
+        assert f"uniform attention {rounded(table['uniform'].iloc[0])}" in seen
+    figure = experiment.plot.draw(table, experiment.question)
     assert figure.get_suptitle().endswith("?")
-    assert experiment.question.endswith("?")
     figure.draw_without_rendering()
-    axes = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-    assert any(ax.get_xlabel() or ax.get_ylabel() for ax in axes)
     texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
 
 
-def test_sentences_hold_the_numbers_of_their_tables(found, tables):
+def test_sentences_hold_the_numbers_of_their_tables(found):
+    tables = {name: outcome.table for name, outcome in found.items()}
     attention = tables["shares"].loc[tables["shares"]["part"] == model_parts.ATTENTION, "share"]
     assert all(f"{share:.2f}" in model_parts.shares_sentence(found["shares"]) for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
@@ -305,43 +279,35 @@ def test_sentences_hold_the_numbers_of_their_tables(found, tables):
         assert f"a gap of {rounded(gap)}" in words.companions_sentence(found["companions"])
 
 
-def test_both_sources_fit_one_figure(tables):
+def test_both_sources_fit_one_figure(found):
     for name in ("profession", "knight", "adjectives"):
-        one = tables[name].loc[tables[name]["source"] == tables[name]["source"].iloc[0]]
+        table = found[name].table
+        one = table.loc[table["source"] == table["source"].iloc[0]]
         both = pd.concat([one.assign(source=source, example=source) for source in (ARTICLES, STORIES)])
         EXPERIMENTS[name].plot.draw(both, "Which?").draw_without_rendering()
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "cost"])
-def test_a_model_that_reads_no_words_or_sees_both_ways_is_one_line(name):
-    for model in (tiny.model("gpt2"), tiny.model("bert", output="none")):
-        with pytest.raises(InputError) as error:
+def unsuited() -> dict[str, tuple[Transformer, str]]:
+    """Models that an experiment cannot be asked of, and what is said then."""
+    silent = load("default")
+    silent.output, silent.config = None, replace(silent.config, output="none")
+    strange = Planted(["a", "b"], [[uniform]], n_ctx=256).build()
+    return {
+        "reads no words": (tiny.model("gpt2"), "tokenizer"),
+        "sees both ways": (tiny.model("bert", output="none"), "causal|tokenizer"),
+        "answers nothing": (silent, "no output layer"),
+        "knows no word": (strange, "no prompt of this experiment .*vocabulary|unknown to this model's tokenizer"),
+    }
+
+
+@pytest.mark.parametrize("why", unsuited())
+def test_a_model_that_does_not_fit_is_refused_in_one_line(why):
+    model, said = unsuited()[why]
+    answer = "profession", "knight"
+    for name in answer if why == "answers nothing" else {*EXPERIMENTS} - {"cost"}:
+        with pytest.raises(InputError, match=said) as error:
             EXPERIMENTS[name].measure(model)
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["profession", "knight"])
-def test_without_an_output_layer_nothing_follows(name):
-    model = load("default")
-    model.output, model.config = None, replace(model.config, output="none")
-    with pytest.raises(InputError, match="no output layer"):
-        EXPERIMENTS[name].measure(model)
-
-
-@pytest.mark.parametrize("name", ["profession", "knight", "adjectives", "word-sense", "companions"])
-def test_where_no_prompt_can_be_read_the_reason_is_one_line(name):
-    model = Planted(["a", "b"], [[uniform]]).build()
-    with pytest.raises(InputError, match="no prompt of this experiment") as error:
-        EXPERIMENTS[name].measure(model)
-    assert "\n" not in str(error.value)
-    assert "vocabulary" in str(error.value)
-
-
-def test_the_same_seed_gives_the_same_table(tables, monkeypatch):
-    swaps_of = swaps.swaps_of
-    monkeypatch.setattr(swaps, "swaps_of", lambda name: swaps_of(name)[::3])
-    again = swaps.measure_knight(load("default"))
-    pd.testing.assert_frame_equal(again.table, tables["knight"])
 
 
 def test_too_few_lengths_tell_no_exponent():

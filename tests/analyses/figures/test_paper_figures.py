@@ -2,6 +2,7 @@
 
 import re
 from io import BytesIO
+from itertools import product
 
 import matplotlib
 import numpy as np
@@ -27,17 +28,9 @@ from interp.patching import (
     logit_difference,
     top_cells,
 )
+from tests.analyses.headlines.hand_made_tables import heads_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
-HEADS = [
-    {"stack": "decoder", "attention": "self", "layer": layer, "head": head, "measure": measure, "sink": "kept"}
-    | {"value": 0.2, "baseline": 0.1, "baseline_name": "uniform", "gain": 0.1 * head, "ci_low": 0.01, "ci_high": 0.5}
-    | {"q": 0.01, "n": 7, "unit": "share", "documents": 20, "fewest": 5, "readings": "kept", "together": ""}
-    | {"behaviour": "x", "corpus": "x", "reference": None, "reference_gain": 0, "reference_low": 0, "reference_q": 1}
-    for measure in ("induction", "previous-token", "distance")
-    for layer in range(2)
-    for head in range(4)
-]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +45,8 @@ def pairs() -> Pairs:
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return pd.DataFrame(HEADS)
+    cells = product(("induction", "previous-token", "distance"), range(2), range(4))
+    return pd.DataFrame([heads_row(*head, "x", name, 0.1 * head[1] + 0.1, 0.1, ci_low=0.01) for name, *head in cells])
 
 
 @pytest.fixture(scope="module")
@@ -131,18 +125,12 @@ def test_captions_on_one_page_follow_each_other(drawing):
     assert tuple(page.get_size_inches()) == (6.9, 2.0)
 
 
-def test_a_dot_is_explained_in_the_caption_and_on_a_figure_with_a_title(table):
-    alone = figures.head_grid(table, "induction")
-    assert alone.get_suptitle()
-    assert "A dot marks a gain of at least 0.05 whose 95% interval excludes 0" in alone.caption
-    none = figures.head_grid(table.assign(q=0.5), "induction")
-    assert "dot" not in none.caption
-
-
-def test_notes_go_with_the_title(drawing):
-    assert "●" in drawing["sweep"]().get_supxlabel()
-    bare = drawing["sweep"](title=None)
-    assert not bare.get_supxlabel()
+def test_a_dot_is_explained_in_the_caption_and_on_a_figure_with_a_title(table, drawing):
+    caption = figures.head_grid(table, "induction").caption
+    assert "A dot marks a gain of at least 0.05 whose 95% interval excludes 0" in caption
+    assert "dot" not in figures.head_grid(table.assign(q=0.5), "induction").caption
+    titled, bare = drawing["sweep"](), drawing["sweep"](title=None)
+    assert ("●" in titled.get_supxlabel(), "●" in bare.get_supxlabel()) == (True, False)
     assert "A dot marks" in bare.caption
 
 
@@ -163,12 +151,6 @@ def test_a_narrow_page_has_fewer_panels_in_a_row(table):
     assert across == {1.8: 1, 3.3: 2, 6.9: 3}
 
 
-def test_a_title_is_asked_given_or_none(table):
-    assert figures.head_grid(table, "induction").get_suptitle() == "Which heads show induction?"
-    assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
-    assert not figures.head_grid(table, "induction", title=None).get_suptitle()
-
-
 def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_told_apart(table, drawing, model, pairs):
     def above(figure: Figure) -> list[str]:
         return [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right") if ax.get_title(loc)]
@@ -176,6 +158,8 @@ def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_to
     for name, draw in drawing.items():
         panels = [ax for ax in draw(title=None).axes if ax.get_label() != "<colorbar>"]
         assert len(panels) > 1 or not above(draw(title=None)), name
+    assert figures.head_grid(table, "induction").get_suptitle() == "Which heads show induction?"
+    assert figures.head_grid(table, "induction", title="Mine").get_suptitle() == "Mine"
     assert above(drawing["sweep"]()) == ["denoise: is it enough?"]
     assert above(figures.head_grid(table, "induction", title=None)) == []
     assert above(figures.head_grid(table, ["induction", "distance"], title=None)) == ["induction", "distance"]
@@ -202,18 +186,14 @@ def test_a_pdf_holds_true_type_and_no_style_is_changed(table, drawing, tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_picture_has_300_dots_an_inch_unless_told(table):
+def test_a_picture_has_300_dots_an_inch_unless_told_and_a_notebook_shows_it_without_magic(table):
     figure, drawn, coarse = figures.gain_intervals(table, "induction", width=3.3), BytesIO(), BytesIO()
     figure.savefig(drawn, format="png")
     figure.savefig(coarse, format="png", dpi=50)
-    sizes = [int.from_bytes(each.getvalue()[16:20], "big") for each in (drawn, coarse)]
-    assert sizes == [990, 165]
-
-
-def test_a_notebook_shows_a_figure_without_any_magic(table):
-    shown, beside = figures.gain_intervals(table, "induction", width=3.0)._repr_png_()  # what a notebook calls
+    assert [int.from_bytes(png.getvalue()[16:20], "big") for png in (drawn, coarse)] == [990, 165]
+    shown, size = figure._repr_png_()  # what a notebook calls
     assert shown.startswith(b"\x89PNG")
-    assert beside["width"] == 288
+    assert size["width"] == 316
 
 
 def test_wrong_options_are_one_line(table, drawing):
@@ -243,14 +223,6 @@ def test_panels_that_need_more_room_say_how_much(table):
     assert figures.compared_gains(rows, width=6.9, title=None).get_figwidth() == 6.9
     with pytest.raises(ValueError, match=r"need 5\.0 inches side by side: got width=3\.3"):
         figures.compared_gains(rows, width=3.3)
-
-
-def test_every_figure_takes_the_options_of_a_page():
-    drawing = [getattr(figures, name) for name in figures.__all__]
-    functions = [each for each in drawing if getattr(each, "__annotations__", {}).get("return") is Figure]
-    assert len(functions) >= 18
-    for each in functions:
-        assert "page" in each.__annotations__, each.__name__
 
 
 def test_a_captured_pattern_is_drawn_head_by_head(model):

@@ -30,8 +30,8 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
     assert model.config.n_ctx == 29
     too_short, too_long = text(1, "Tim saw"), text(1, "saw " * 61)
     beyond_context = text(9)  # its first seven sentences are 56 words
-    assert lengths(corpus_passages.found(model, [too_short, too_long, beyond_context])) == []
-    assert lengths(corpus_passages.found(model, [too_short, text(3), text(1), text(2)])) == [24, 8]
+    assert lengths(corpus_passages.choose(model, [too_short, too_long, beyond_context])) == []
+    assert lengths(corpus_passages.choose(model, [too_short, text(3), text(1), text(2)])) == [24, 8]
 
 
 def test_texts_with_more_pronouns_come_first():
@@ -41,7 +41,7 @@ def test_texts_with_more_pronouns_come_first():
         text(2),
         text(1, "Tim saw Sue because He saw his dog"),
     )
-    shown = corpus_passages.found(model, [bare, some, more])
+    shown = corpus_passages.choose(model, [bare, some, more])
     assert lengths(shown) == [len(more.words), len(some.words)]
 
 
@@ -51,11 +51,11 @@ def test_it_is_told_whom_a_pronoun_means_where_that_is_annotated():
     chain = [Mention(*span, "dog") for span in ((0, 2, 1), (5, 7, 6), (8, 9, 8), (10, 11, 10))]
     mentions = (*chain, Mention(3, 4, 3, "Sue"), Mention(11, 12, 11, "another"))
     told = replace(text(1, " ".join(words)), mentions=mentions)
-    (shown,) = corpus_passages.found(worded(), [told])
+    (shown,) = corpus_passages.choose(worded(), [told])
     assert shown.meant == {8: "dog", 10: "dog"}
-    (bare,) = corpus_passages.found(worded(), [replace(told, mentions=None)])
+    (bare,) = corpus_passages.choose(worded(), [replace(told, mentions=None)])
     assert bare.meant == {}
-    (unnamed,) = corpus_passages.found(worded(), [replace(told, mentions=tuple(chain[2:]))])
+    (unnamed,) = corpus_passages.choose(worded(), [replace(told, mentions=tuple(chain[2:]))])
     assert unnamed.meant == {}  # nobody is named before
 
 
@@ -66,7 +66,7 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
     relations = ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")
     told = replace(told, relations=relations)
     measures = OURS["part-of-speech"].measures
-    (shown,) = corpus_passages.found(worded(), [told], measures)
+    (shown,) = corpus_passages.choose(worded(), [told], measures)
     assert shown.asking["tag:VERB->PROPN"] == [1, 6]
     assert shown.asking["relation:obj:dependent->head"] == [3, 7]
     assert "relation:obj:head->dependent" not in shown.asking  # objects come after their verbs, which do not see them
@@ -74,22 +74,22 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
     called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
     (data,) = Viewer((shown,), called).data["passages"]
     assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
-    (bare,) = corpus_passages.found(worded(), [replace(told, tags=None, heads=None, relations=None)], measures)
+    (bare,) = corpus_passages.choose(worded(), [replace(told, tags=None, heads=None, relations=None)], measures)
     assert bare.asking == {}
 
 
 def test_a_typed_text_is_read_and_refused_where_it_cannot_be():
-    (passage,) = corpus_passages.asked(worded(), ["Tim saw the dog"])
+    (passage,) = corpus_passages.read_texts(worded(), ["Tim saw the dog"])
     assert lengths([passage]) == [4]
     with pytest.raises(InputError, match="longer than the model's context of 29"):
-        corpus_passages.asked(worded(), ["saw " * 30])
+        corpus_passages.read_texts(worded(), ["saw " * 30])
     with pytest.raises(InputError, match="has no tokenizer"):
-        corpus_passages.asked(tiny.model("gpt2"), ["Tim saw"])
-    assert corpus_passages.found(tiny.model("gpt2"), [text(1)]) == []
+        corpus_passages.read_texts(tiny.model("gpt2"), ["Tim saw"])
+    assert corpus_passages.choose(tiny.model("gpt2"), [text(1)]) == []
 
 
 def test_under_the_atlas_heads_are_called_by_their_first_fact_and_the_strongest_is_seen_first():
-    _, first, _ = overview(hand_made(), OURS, corpus_passages.asked(worded(), [SENTENCE]))
+    _, first, _ = overview(hand_made(), OURS, corpus_passages.read_texts(worded(), [SENTENCE]))
     ((viewer,),) = [section.blocks for section in first.below]
     assert isinstance(viewer, Viewer)
     assert not viewer.heads  # the atlas has them

@@ -21,17 +21,8 @@ from analyses.viewer import Attention, Called, Passage, Viewer
 from interp import InputError, StackConfig, Transformer, TransformerConfig, run
 from interp.config import LayerNorm
 
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<!--",
-    "\"'&",
-    "שלום",
-    "👩‍👩‍👧",
-    "x" * 10_000,
-    "\u2028",
-    "\x00\x07",
-    "]]>",
-]
+HOSTILE = ["</script><script>alert(1)</script>", "<!--", "\"'&", "שלום", "👩‍👩‍👧", "x" * 10_000]
+HOSTILE += ["\u2028", "\x00\x07", "]]>"]
 
 
 def data_of(page: str) -> dict:
@@ -111,10 +102,14 @@ def planted(n_tokens: int = 6) -> Attention:
 
 
 def test_heads_that_are_called_something_come_first_then_the_firmest():
-    seen = Viewer((Passage((planted(),)),), {("decoder", "self", 1, 2): Called("induction", "position")})
-    assert seen.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
-    assert {name[2:] for name in seen.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself tell least
-    assert seen.start == ("decoder", "self", 1, 2)
+    page = viewer.page(Viewer((Passage((planted(),)),), {}), "?")
+    (picture,) = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)  # where no script runs
+    assert picture.count("<line") == 6  # the firmest head looks one back, and the first token at itself
+    assert "L0.H1 looks" in picture
+    named = Viewer((Passage((planted(),)),), {("decoder", "self", 1, 2): Called("induction", "position")})
+    assert named.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
+    assert {name[2:] for name in named.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself tell least
+    assert named.start == ("decoder", "self", 1, 2)
 
 
 def test_what_a_page_has_no_room_for_is_left_out_last_first_and_said():
@@ -163,13 +158,6 @@ def test_nothing_on_the_page_needs_what_its_policy_forbids():
     assert "unsafe" not in policy
 
 
-def test_a_picture_stands_where_no_script_runs():
-    page = viewer.page(Viewer((Passage((planted(),)),), {}), "?")
-    (picture,) = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
-    assert picture.count("<line") == 6  # the firmest head looks one back, and the first token at itself
-    assert "L0.H1 looks" in picture
-
-
 def test_a_head_is_called_by_its_best_label():
     rows = [("attention", 0.9, "self", "position"), ("both", 0.2, "induction", "position"), ("effect", 0.8, "x", "y")]
     table = pd.DataFrame(
@@ -192,16 +180,13 @@ def test_heads_have_addresses():
         viewer.head_named(model, "cross.L3.H0")
 
 
-@pytest.mark.parametrize(
-    ("capture", "expected"),
-    [
-        ("*.z", "no pattern was captured"),
-        ("decoder.1.attn.pattern", r"'decoder.0.attn.pattern' was not captured"),
-    ],
-)
-def test_a_run_without_its_patterns_says_what_to_capture(capture, expected):
-    with pytest.raises(InputError, match=expected):
-        viewer.passage(run(tiny.model("gpt2"), tiny.token_ids(1, 5), capture=capture))
+def test_a_run_without_its_patterns_says_what_to_capture():
+    for capture, expected in (
+        ("*.z", "no pattern was"),
+        ("decoder.1.attn.pattern", r"'decoder.0.attn.pattern' was not"),
+    ):
+        with pytest.raises(InputError, match=f"{expected} captured"):
+            viewer.passage(run(tiny.model("gpt2"), tiny.token_ids(1, 5), capture=capture))
 
 
 # The command.

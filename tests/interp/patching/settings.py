@@ -26,7 +26,8 @@ STACKS: dict[str, StackConfig] = {
     "plain sums": replace(PRE, mlp=NoMLP(), norm=NoNorm(), attention_bias=False, n_kv_heads=None),
     **VARIANTS,
 }
-NAMES = (*STACKS, *TWO_STACKS)
+TWO = {f"{name}, two stacks": name for name in TWO_STACKS}
+NAMES = (*STACKS, *TWO)
 ATTENTIONS = (("decoder", "self"), ("encoder", "self"), ("decoder", "cross"))
 DIFFERING = ("alone", "source", "target")
 
@@ -61,7 +62,7 @@ def build(kind: str, dtype: torch.dtype = torch.float64) -> Transformer:
 
 def exists(name: str, attention: tuple[str, str], differing: str) -> bool:
     """Whether there is such a setting: with two stacks a source or a target differs, and no source for an encoder."""
-    if name in TWO_STACKS:
+    if name in TWO:
         return differing != "alone" and (attention[0], differing) != ("encoder", "target")
     return differing == "alone" and attention[1] == "self"
 
@@ -69,7 +70,7 @@ def exists(name: str, attention: tuple[str, str], differing: str) -> bool:
 @cache
 def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differing: str = "alone") -> Setting:
     """The setting of that name."""
-    if name in TWO_STACKS:
+    if name in TWO:
         where = dict(zip(("stack", "attention"), attention, strict=True))
-        return Setting(two_stacks(name), pairs_of_two(differing), where)
+        return Setting(two_stacks(TWO[name]), pairs_of_two(differing), where)
     return Setting(one_stack(name, attention[0]), ragged_pairs(), {})

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 from covering import pairwise
-from tiny import TWO_STACKS, ragged_pairs
+from tiny import ragged_pairs
 from torch.testing import assert_close
 
 from interp import InputError, put, run, zero
@@ -46,6 +46,7 @@ from tests.interp.patching.settings import (
     METRICS,
     NAMES,
     PLACES,
+    TWO,
     exists,
     one_stack,
     setting,
@@ -97,7 +98,7 @@ def test_every_cell_of_a_sweep_equals_one_plain_forward_pass(name):
         fast, plain = (way(model, pairs, METRICS, site, by, direction, **where) for way in (sweep, sweep_by_forward))
         moved.append(equal(fast, plain))
         assert_close(unpatched(model, pairs, METRICS), (plain.clean, plain.corrupt), **CLOSE)
-    assert all(moved) if name not in TWO_STACKS else sum(moved) > len(moved) / 2
+    assert all(moved) if name not in TWO else sum(moved) > len(moved) / 2
 
 
 def test_the_array_has_every_site_and_all_axes():
@@ -162,7 +163,7 @@ def test_every_path_equals_two_plain_forward_passes(name):
         model, pairs, where = setting(name, attention, differing)
         asked = model, pairs, METRICS, receivers(name, attention, differing, ends), *sender, *how
         moved.append(equal(*(way(*asked, **where) for way in (path_patch, path_patch_by_forward))))
-    assert sum(moved) > len(moved) * (0.2 if name in TWO_STACKS else 0.8)  # a decoder's first layer knows no source
+    assert sum(moved) > len(moved) * (0.2 if name in TWO else 0.8)  # a decoder's first layer knows no source
 
 
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
@@ -256,12 +257,12 @@ def test_a_single_pair_is_ablated_with_its_corrupted_prompt_which_is_to_noise(na
             assert_close(ablate(model, pair, METRICS, site, **where).values, noised.values, **CLOSE)
 
 
-LISTED = [*product(("pre", "gated", "post", "attention only", "modern"), ("zero", "mean", "resample"))]
+LISTED = [*product(("pre", "gated", "post", "attention only", "modern, two stacks"), ("zero", "mean", "resample"))]
 
 
 @pytest.mark.parametrize(("name", "kind"), LISTED)
 def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name, kind, monkeypatch):
-    model, pairs, where = setting(name, differing="source" if name in TWO_STACKS else "alone")
+    model, pairs, where = setting(name, differing="source" if name in TWO else "alone")
     cells = [(1, 1), (0, 3), (0, 0), (-1, 2)]
     for site, by in (("z", HEADS), ("k", HEADS), ("mlp.pre", ("layer", "neuron"))):
         own = [(layer, at % 2) for layer, at in cells[:3]] if site == "k" else cells
@@ -313,7 +314,7 @@ def claims(name: str, attention: tuple[str, str], differing: str) -> list[Claim]
 def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, entries, monkeypatch):
     monkeypatch.setattr(memory, "MOST", entries)
     for attention in ATTENTIONS:
-        differing = "source" if name in TWO_STACKS else "alone"
+        differing = "source" if name in TWO else "alone"
         if not exists(name, attention, differing):
             continue
         model, pairs, where = setting(name, attention, differing)

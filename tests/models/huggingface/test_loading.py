@@ -217,7 +217,7 @@ def test_a_model_without_norms_has_no_family(tmp_path):
 def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
     build("gpt2", GPT2).save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
-    monkeypatch.setattr(saving, "_write_json", failing)
+    monkeypatch.setattr(saving, "_write", failing)
     with pytest.raises(InputError, match=r"could not be written to .*: disk full"):
         save(model, tmp_path / "new" / "ours")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

@@ -10,14 +10,10 @@ from analyses import coreference, part_of_speech, position
 from analyses.reading.collectors import measured
 from benchmarks.planted import compose
 from benchmarks.planted import planted_texts as texts
-from interp import AnnotatedText, Mention, TokenBatch, patch, run, zero
+from interp import AnnotatedText, Mention, TokenBatch, run, zero
 from interp.config import NoNorm
 from interp.errors import InputWarning
 from interp.patching import Pairs, logit_difference
-from interp.patching.memory import BUDGET
-from interp.patching.plain import PlainRun
-from interp.patching.sweeps import read_values, swept
-from interp.patterns import Rows, positional
 from models import planted
 from models.planted import Planted
 from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
@@ -55,17 +51,6 @@ def positions(positional_model):
 class TestPositions:
     """Truths 1 and 2: previous token, offsets, first token, uniform."""
 
-    @pytest.mark.parametrize(("layer", "head", "offset"), [(0, 0, -1), (0, 1, -3), (1, 3, -2)])
-    def test_offset_head_scores_one_on_its_offset_and_none_on_others(self, positions, layer, head, offset):
-        own = only(positions, layer=layer, head=head, measure=positional.offset_name(offset), sink="kept")
-        assert own.value == pytest.approx(1.0, abs=1e-3)
-        assert own.ci_low > 0.85
-        assert own.q < 1e-6
-        others = [positional.offset_name(k) for k in (-5, -4, -3, -2, -1) if k != offset]
-        rest = positions[(positions.layer == layer) & (positions["head"] == head) & positions.measure.isin(others)]
-        # a query with no key at its offset looks at all it sees; only the first few can
-        assert rest.value.max() < 0.02
-
     def test_uniform_head_has_the_values_of_uniform_attention(self):
         model = Planted(WORDS, [[planted.uniform]], n_ctx=64).build()
         table = position.measure(model, plain_texts(5))
@@ -92,17 +77,6 @@ class TestPositions:
 
 class TestInduction:
     """Truth 3: copies on random repeats."""
-
-    def test_token_match_head_splits_between_itself_and_its_copy(self, positional_model):
-        ids = position.repeated(positional_model, 20, 4, seed=0)
-        pattern = run(positional_model, ids, capture="decoder.1.attn.pattern")["decoder.1.attn.pattern"][:, :1]
-        second = torch.zeros_like(ids, dtype=torch.bool)
-        second[:, 21:] = True
-        visible = torch.ones(4, 41, 41, dtype=torch.bool).tril()
-        scores, rows = positional.score(pattern, Rows(ids, ids > 1, second, visible), causal=True)
-        values = dict(zip(positional.measures(causal=True), (scores / rows)[0, 0].tolist(), strict=True))
-        assert values["self"] == pytest.approx(0.5, abs=1e-6)
-        assert values["duplicate-token"] == pytest.approx(0.5, abs=1e-6)
 
     def test_two_layer_composition_is_found_as_induction(self, positions):
         row = only(positions, layer=1, head=1, measure="induction")
@@ -207,17 +181,6 @@ class TestAntecedent:
             assert found.recovered().isnan().all()
 
 
-class TestIdentities:
-    """Truth 6: patching a run with itself changes no bit."""
-
-    def test_patch_with_itself_is_nothing_bitwise(self, positional_model):
-        ids = position.repeated(positional_model, 12, 3, seed=2)
-        for name in ("decoder.*.attn.z", "decoder.*.resid_pre", "decoder.*.attn.pattern"):
-            own = run(positional_model, ids, capture=name)
-            again = run(positional_model, ids, edit={site: patch(value) for site, value in own.activations.items()})
-            assert torch.equal(own.logits, again.logits)
-
-
 # Grammar: every noun has one adjective, somewhere before it.
 
 NOUNS, ADJECTIVES, ADVERBS = ["cat", "dog", "hat-box", "cup"], ["big", "red-dish", "old"], ["very", "quite"]
@@ -274,16 +237,6 @@ AMOD = "relation:amod:head->dependent"
 class TestGrammar:
     """Truth 8: tags and relations, with words of several pieces."""
 
-    def test_on_adjacent_grammar_the_true_head_gains_nothing_over_the_offset(self):
-        row = only(
-            part_of_speech.measure(grammar_model(causal=True), grammar(25, adverbs=False)),
-            head=0,
-            measure=AMOD,
-            sink="kept",
-        )
-        assert (row.value, row.baseline, row.gain) == (1.0, 1.0, 0.0)
-        assert row.baseline_name == "offset -1"
-
     def test_with_adverbs_between_half_of_them_the_offset_falls_and_the_head_stays(self):
         table = part_of_speech.measure(grammar_model(causal=True), grammar(25, adverbs=True))
         row = only(table, head=0, measure=AMOD, sink="kept")
@@ -298,31 +251,6 @@ class TestGrammar:
         assert len(lifts) > 4
         assert (lifts.value - 1).abs().max() < 1e-4
         assert (lifts.ci_low.abs() < 1e-3).all()
-
-    def test_lift_of_a_noun_to_adjective_head_is_one_over_the_share_of_adjectives(self):
-        # nouns and adjectives drawn at random: adjectives are the same share p of the keys at every distance
-        rng = random.Random(1)
-        texts = []
-        for number in range(150):
-            pairs = [rng.choice([("cat", "NOUN"), ("dog", "NOUN"), ("cup", "NOUN"), ("big", "ADJ")]) for _ in range(40)]
-            words, tags = zip(*pairs, strict=True)
-            texts.append(
-                AnnotatedText(
-                    words, (True,) * 40, f"document {number}", tags=tags, heads=(-1,) * 40, relations=("root",) * 40
-                )
-            )
-        model = Planted(
-            ["cat", "dog", "cup", "big"],
-            [[planted.word_to_word(["cat", "dog", "cup"], ["big"], nearest=False), planted.uniform]],
-            n_ctx=64,
-            start="<s>",
-        ).build()
-        table = part_of_speech.measure(model, texts, tag_pairs=[("NOUN", "ADJ")])
-        share = sum(tag == "ADJ" for text in texts for tag in text.tags or ()) / sum(len(text.words) for text in texts)
-        row = only(table, head=0, measure="tag:NOUN->ADJ", sink="kept")
-        assert row.value == pytest.approx(1 / share, rel=0.05)
-        uniform = only(table, head=1, measure="tag:NOUN->ADJ", sink="kept")
-        assert uniform.ci_low <= 0 <= uniform.ci_high
 
 
 OFFSETS = ("previous-token", "offset:-2", "offset:-3", "offset:-4")
@@ -377,16 +305,3 @@ class TestWordsAndPadding:
                 real = batch.mask[number]
                 to_padding = pattern[number][:, real][..., ~real]
                 assert to_padding.sum() == 0
-
-    @pytest.mark.parametrize("site", ["resid_pre", "resid_mid", "attn_out", "mlp_out", "z", "q", "k", "v", "pattern"])
-    def test_a_sweep_that_patches_with_itself_moves_nothing(self, positional_model, site):
-        if site == "mlp_out" and positional_model.last.blocks[0].mlp is None:
-            pytest.skip("this model has no feed-forward")
-        ids = position.repeated(positional_model, 12, 3, seed=2)
-        pairs = Pairs.from_ids(positional_model, ids, ids.roll(1, 1), *ids[:, :2].T)
-        readout = logit_difference().prepare(positional_model, pairs)
-        plain = PlainRun.of(positional_model, pairs.corrupt)
-        own = read_values(positional_model, plain, [readout])
-        by = ("layer", "head") if site in {"z", "q", "k", "v", "pattern"} else ("layer", "position")
-        found = swept(positional_model, pairs, (plain, plain), [readout], own, site, by, BUDGET)["logit_difference"]
-        assert (found - own["logit_difference"]).abs().max() <= 1e-6

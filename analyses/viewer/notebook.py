@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analyses.viewer.cell_picture import cell_picture
 from analyses.viewer.naming import Called, HeadName, head_named, labelled
 from analyses.viewer.passages import Viewer, passage, read
-from analyses.viewer.still import still
+from analyses.viewer.static import cell_picture, static
 from analyses.viewer.viewer_page import frame, write
 from interp import InputError, Model, Run, Sweep
 from interp.showing import Shown
@@ -79,8 +78,8 @@ def view(
     assert model is not None  # a passage needs it
     first = None if head is None else head_named(model, head)
     called = {} if labels is None else _called(labels, model)
-    seen = Viewer(tuple(passages), called, first=first, budget=_SMALL)
-    return View(f"View of {seen.size}", still(seen), frame(seen), seen)
+    viewer = Viewer(tuple(passages), called, first=first, budget=_SMALL)
+    return View(f"View of {viewer.size}", static(viewer), frame(viewer), viewer)
 
 
 def _called(labels: pd.DataFrame | str | Path, model: Model) -> dict[HeadName, Called]:

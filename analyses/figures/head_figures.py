@@ -1,0 +1,208 @@
+"""What do all heads of a model do: where are those that matter, how sure are their gains, how is each explained?"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+
+from analyses.figures import style
+from analyses.figures.kinds import draw
+from analyses.figures.row_selection import SOURCES, select_rows
+from analyses.figures.style import GREY, SIGNED, Page, measure_name, sized, styled
+from analyses.findings import DISCOVERY, NOTABLE, carriers, shows
+from analyses.head_names import HEAD, kinds
+from interp.errors import InputError
+
+Quantity = Literal["gain", "value", "lift"]
+Sink = Literal["kept", "removed"]
+_ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several have the same names
+_LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
+_LIFTS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16]  # where the colours of lifts are named
+_DOTS = f" A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}{{}}."
+_DOCUMENTS = ", in five documents at least, eight where items are right or wrong"
+_WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
+# sinks, position, token and class, nearest of a class, relation and reference, uniform
+_GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)
+_BESIDE, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
+
+
+@styled
+def head_grid(
+    heads: pd.DataFrame,
+    measures: str | Sequence[str] | None = None,
+    *,
+    quantity: Quantity = "gain",
+    sink: Sink = "kept",
+    by: str | None = None,
+    **page: Unpack[Page],
+) -> Figure:
+    """One heat map a measure, on one scale; a dot marks a finding (`analyses.findings.notable`).
+
+    Args:
+        heads: rows of `tables/heads`.
+        measures: which to draw, in order; all of the table by default. They should share a unit.
+        quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
+            from 1 as twice as much).
+        sink: whether the first position counts.
+        by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row, measure, quantity, reading or column; several models or runs, and no `by`.
+    """
+    apart = [] if by is None else [by]
+    wanted = [measures] if isinstance(measures, str) else [*([] if measures is None else measures)]
+    columns = {"measure": wanted or None, "sink": sink, **dict.fromkeys(apart)}
+    rows = select_rows(heads, ["measure", *apart, *HEAD], single=() if apart else SOURCES, **columns)
+    wanted = wanted or [*rows["measure"].unique()]
+    rows = rows.assign(dot=shows(heads, rows, apart) if quantity != "value" else False)  # a value alone is no finding
+    rows = rows.assign(value=rows["gain" if quantity == "gain" else "value"], bar=_LABELS[quantity])
+    rows = _by_kind(rows, [measure_name(measure) for measure in rows["measure"]], apart)
+    words = {
+        "asked": " or ".join(wanted[:3]) + " or others" * (len(wanted) > 3),
+        "quantity": _LABELS[quantity],
+        "names": " and ".join(map(measure_name, wanted)),
+        "undefined": " Hatched: undefined." * bool(rows["value"].isna().to_numpy().any()),
+        "dots": _DOTS.format("a gain", _DOCUMENTS) * bool(rows["dot"].any()),
+    }
+    colours = SIGNED if quantity == "lift" else style.shades(style.colour_of(rows))
+    scale: Any = {"scale": _scale(rows["value"], quantity), "ticks": _LIFTS if quantity == "lift" else None}
+    rows = pd.concat([rows.loc[rows["measure"] == measure] for measure in wanted])
+    return draw("head_grid", rows, page, words, colours=colours, **scale, columns=_columns(rows))
+
+
+def _by_kind(rows: pd.DataFrame, titles: Sequence[str], apart: Sequence[str] = ()) -> pd.DataFrame:
+    """Rows with the title of their panel, which says of which kind heads are where there are several."""
+    where = rows[[*apart, *(HEAD[:2] if kinds(rows) > 1 else ())]].astype(str).to_numpy().tolist()
+    places = [f" ({' '.join(names)})" if names else "" for names in where]
+    return rows.assign(panel=[title + place for title, place in zip(titles, places, strict=True)])
+
+
+def _columns(rows: pd.DataFrame) -> int:
+    """How many panels of so many heads stand side by side."""
+    heads = max(rows["head"].tolist()) + 1
+    return 4 if heads <= 8 else 3 if heads <= 16 else 2
+
+
+def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
+    if quantity == "value":
+        return Normalize(min(0.0, float(values.min())), max(1.0, float(values.max())))
+    if quantity == "lift":
+        reach = np.abs(np.log2(values[values > 0])).max()
+        reach = float(np.clip(np.nan_to_num(reach, nan=1.0), 1, 4))  # a lift of 0 takes the last colour
+        return LogNorm(2**-reach, 2**reach)
+    return Normalize(0, max(0.1, float(np.nan_to_num(values.max()))))  # below the baseline is as nothing
+
+
+@styled
+def effect_grid(effects: pd.DataFrame, task: str, **page: Unpack[Page]) -> Figure:
+    """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
+    answer, or of the other (`analyses.findings.carriers`).
+
+    Args:
+        effects: rows of `tables/effects`; 1 is the whole effect.
+        task: which task to draw.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row or task; several models or runs.
+    """
+    rows = select_rows(effects, ["intervention", *HEAD], task=task).sort_values(
+        ["intervention", *HEAD[:2]], kind="stable"
+    )
+    rows = _by_kind(rows, [_WAYS.get(way, way) for way in rows["intervention"]])
+    rows = rows.assign(dot=rows.index.isin(carriers(rows).index))
+    dots = _DOTS.format("a share, above 0 or below,", ", on the pairs that did not choose the head")
+    words, scale = (
+        {"task": task, "dots": dots * bool(rows["dot"].any())},
+        style.signed_scale(rows["effect"].abs().max()),
+    )
+    return draw("effect_grid", rows, page, words, scale=scale, columns=_columns(rows))
+
+
+@styled
+def gain_intervals(
+    heads: pd.DataFrame, measure: str, *, sink: Sink = "kept", top: int = 12, **page: Unpack[Page]
+) -> Figure:
+    """The heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
+
+    Args:
+        heads: rows of `tables/heads`.
+        measure: which to draw.
+        sink: whether the first position counts.
+        top: how many heads.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no such row, measure or reading; several models, runs or kinds of attention.
+    """
+    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink=sink).dropna(subset=["gain"])
+    rows = rows.nlargest(top, "gain")
+    rows = rows.assign(sure=np.where(rows["ci_low"] > 0, "above", "not above"))
+    colours = {"above": style.colour_of(rows), "not above": GREY}
+    looks = {f"interval {sure} 0": {"color": colour, "marker": "o"} for sure, colour in colours.items()}
+    names = ", ".join(measure_name(str(name)) for name in rows["baseline_name"].dropna().unique()[:3])
+    values = rows["baseline"].dropna().round(3).unique()
+    baseline = f"baseline: {names}" + (f" ({values[0]:.3f})" if len(values) == 1 else "")
+    words = {"name": measure_name(measure), "count": len(rows)}
+    return draw("gain_intervals", rows, page, words, looks=looks, rules=[{"x": 0, "ls": "--", "label": baseline}])
+
+
+@styled
+def distance_by_layer(heads: pd.DataFrame, *, sink: Sink = "kept", **page: Unpack[Page]) -> Figure:
+    """Mean attention distance of every head by layer, the mean of each layer, and uniform attention's.
+
+    Args:
+        heads: rows of `tables/heads`, of which the measure `distance` is drawn.
+        sink: whether the first position counts.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: as `gain_intervals`.
+    """
+    rows = select_rows(heads, HEAD, single=_ONE_KIND, measure="distance", sink=sink).dropna(subset=["value"])
+    means, uniform = rows.groupby("layer", as_index=False)["value"].mean().assign(head=-1), rows["baseline"].mean()
+    words, rules = {"baseline": ""}, [{"y": 0, "lw": 0.6}]
+    if not np.isnan(uniform):
+        words = {"baseline": ", dashed what uniform attention has"}
+        rules.append({"y": uniform, "ls": "--", "label": "uniform attention"})
+    return draw("distance_by_layer", pd.concat([rows, means]), page, words, rules=rules)
+
+
+@styled
+def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> Figure:
+    """A bar a head and a panel a layer: its attention, group by group of rules.
+
+    Args:
+        parts: by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
+        page: how it stands on a page: `title`, `width`, `font_size`, `ax` (`style.Page`).
+
+    Raises:
+        InputError: no group, too many, or groups of other layers and heads.
+    """
+    if not 0 < len(parts) <= len(_GROUPS):
+        raise InputError(f"expected one to {len(_GROUPS)} groups of rules, got {len(parts)}")
+    parts = {name: shares.sort_index().sort_index(axis=1) for name, shares in parts.items()}
+    shape = next(iter(parts.values())).shape
+    if wrong := [name for name, shares in parts.items() if shares.shape != shape or not shares.size]:
+        raise InputError(f"expected shares of {shape} layers and heads, got {parts[wrong[0]].shape} of {wrong[0]}")
+    layers, heads = shape
+    room: Any = {"height": 0.8, "columns": 1 if heads > 16 else 2 if heads > 8 or layers < 6 else 3, "key": 0.9}
+    question = "Of which simple rules is the attention of each head made?"
+    figure, axes = style.panels(question, layers, **room, width=style.WIDTH, options=page)
+    side = style.panel_width(figure, axes) - _BESIDE
+    shown = range(0, heads, 1 + int(sized(_TICK) * heads / side))
+    shares = np.stack([shares.fillna(0.0).to_numpy() for shares in parts.values()])  # group layer head
+    below = np.cumsum(shares, 0) - shares
+    for layer, ax in zip(reversed(range(layers)), axes, strict=True):  # layer 0 comes last
+        for group, share, bottom, colour in zip(parts, shares[:, layer], below[:, layer], _GROUPS, strict=False):
+            ax.bar(range(heads), share, bottom=bottom, color=colour, width=0.85, label=group, linewidth=0)
+        ax.set(ylim=(0, 1), yticks=[0, 1], xlim=(-0.6, heads - 0.4), ylabel=f"layer {layer}")
+        ax.set_xticks(shown, [f"H{head}" for head in shown], fontsize=sized(8))
+        ax.tick_params(axis="x", length=0)
+    style.legend(figure, axes, columns=3)
+    style.caption(figure, "The share of each head's attention that each group of rules explains, a panel a layer.")
+    return figure

@@ -1,0 +1,500 @@
+"""The four kinds of figure: maps, intervals, lines and points.
+
+A description says which rows of a table are marks, which of their columns say what, and how panels look. Those of the
+public figures are data (`figures.toml`), those of experiments stand beside their prompts.
+"""
+
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from analyses.figures.style import (
+    GREY,
+    INK,
+    PALE,
+    SIGNED,
+    SOFT,
+    Page,
+    along,
+    broken,
+    caption,
+    colour_bar,
+    leftmost,
+    legend,
+    literal,
+    panel_width,
+    panels,
+    signed_scale,
+    sized,
+    styled,
+)
+
+Look = Mapping[str, Any]  # Matplotlib's options of a line and its marker
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+_INKS = {"ink": INK, "soft": SOFT, "grey": GREY, "pale": PALE}
+LOOKS: tuple[Look, ...] = tuple(
+    {"color": ink, "marker": mark} for ink, mark in zip((INK, SOFT, GREY), "oDs", strict=True)
+)
+_SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
+_TEXTS = "panel", "label", "name", "tick", "note"
+_NUMBERS = "y", "x", "low", "high"
+_UPRIGHT = 20  # names across a map that stand upright at most
+_BESIDE, _APART = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
+_LETTER, _HEIGHT = 0.062, 0.15  # inches: how wide a letter of a name is, and how high
+_NEAR = 0.06  # of a panel: a name nearer than this to its point needs no line to it
+_MANY = 2000  # points that make a drawing of lines too large a file
+
+
+def rounded(value: float) -> str:
+    """A number to two digits; nothing has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Which rows of a table are marks, and which of their columns say what.
+
+    Args:
+        value: a column, or an expression of columns.
+        label: what the legend or the colour bar calls it; like `panel`, `name`, `tick` and `note` a template that a
+            row's columns fill.
+        panel: the title of the panel that a mark stands in.
+        x: a column: the place along the x axis.
+        y: a column: the row of a map.
+        low: the column, or expression, of the lower end of the value's 95% interval.
+        high: and of its upper end.
+        name: what a cell or a range is called.
+        tick: what a map's x axis calls the place.
+        note: what is written beside a mark.
+        where: a query that rows meet; all by default.
+        look: options of the line and the marker; one after the other by default.
+    """
+
+    value: str = "value"
+    label: str = ""
+    panel: str = ""
+    x: str = "layer"
+    y: str = "layer"
+    low: str = ""
+    high: str = ""
+    name: str = ""
+    tick: str = ""
+    note: str = ""
+    where: str = "index >= 0"
+    look: Look = field(default_factory=dict)
+
+    def marks(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A row a mark: its texts, numbers and look; `dot` and `text` of a map's cells as the table has them."""
+        rows = table.query(self.where)
+        records = [row | {"source": _SOURCES.get(row.get("source", ""))} for row in rows.to_dict("records")]
+        texts = {column: [getattr(self, column).format_map(row) for row in records] for column in _TEXTS}
+        texts["label"] = [label.replace("nan ± nan", "undefined") for label in texts["label"]]
+        numbers = {
+            column: rows.eval(source) if (source := getattr(self, column)) in rows or " " in source else np.nan
+            for column in _NUMBERS
+        }
+        look = {key: _INKS.get(value, value) for key, value in self.look.items()}
+        kept = {column: rows[column] for column in ("dot", "text") if column in rows}
+        columns = {**texts, **numbers, **kept, "value": rows.eval(self.value), "look": [look] * len(rows)}
+        return pd.DataFrame(columns, index=rows.index)
+
+
+@dataclass(frozen=True)
+class Plot(ABC):
+    """A kind of figure, and what one shows; sizes are inches.
+
+    Args:
+        series: what makes the marks.
+        question: the title.
+        caption: what the figure shows and what its marks mean.
+        xlabel: along all panels.
+        ylabel: up all panels.
+        columns: of panels, at most.
+        height: of a panel, without its rows.
+        row: of each row of a panel: a map's, or a name's with intervals.
+        key: of what panels share.
+        width: where the page asks for none.
+        least: that the panels need across.
+        square: whether panels are as high as wide.
+        rules: lines at `x` or `y`, with options of Matplotlib.
+        entries: of the legend side by side, at most.
+        looks: by label, where its series has no look.
+    """
+
+    series: Sequence[Series]
+    question: str = ""
+    caption: str = ""
+    xlabel: str = ""
+    ylabel: str = ""
+    columns: int = 2
+    height: float = 2.4
+    row: float = 0.0
+    key: float = 0.5
+    width: float | None = None
+    least: float = 0.0
+    square: bool = False
+    rules: Sequence[Mapping[str, Any]] = ()
+    entries: int = 4
+    looks: Mapping[str, Look] = field(default_factory=dict)
+
+    @styled
+    def draw(self, table: pd.DataFrame, title: str = "") -> Figure:
+        """The table's figure."""
+        return self.figure(table, {"title": title or self.question})
+
+    def figure(self, table: pd.DataFrame, page: Page, note: str | None = None) -> Figure:
+        """The table's figure within a function that is `styled`; `note` says under its panels what marks mean."""
+        marks = self._marks(table)
+        groups = [(str(panel), rows) for panel, rows in marks.groupby("panel", sort=False)]
+        heights = [self.height + self.row * self._rows(rows) for _, rows in groups]
+        room: Any = {"columns": self.columns, "key": self.key, "square": self.square, "width": self.width}
+        figure, axes = panels(self.question, len(groups), height=heights, least=self.least, options=page, **room)
+        for ax, (panel, rows) in zip(axes, groups, strict=True):
+            self._draw_panel(ax, rows, marks)
+            for rule in self.rules:
+                options = {"color": GREY, "lw": 1, "zorder": 0, **rule}
+                if "x" in options:
+                    ax.axvline(options.pop("x"), **options)
+                else:
+                    ax.axhline(options.pop("y"), **options)
+            ax.set_title(self._title(figure, axes, literal(panel, 200).replace(" / ", "\n")))
+        names = [[tick.get_text() for tick in ax.get_yticklabels()] * isinstance(self, Map | Intervals) for ax in axes]
+        for ax, before, after in zip(axes[1:], names, names[1:], strict=False):
+            if after and before == after and not leftmost(figure, ax):
+                ax.set_yticklabels([])
+        self._draw_key(figure, axes, marks)
+        along(figure, axes, self.xlabel, self.ylabel)
+        caption(figure, self.caption, note=note)
+        return figure
+
+    def describe(self, table: pd.DataFrame) -> str:
+        """What each panel shows, in words."""
+        texts = []
+        for panel, rows in self._marks(table).groupby("panel", sort=False):
+            labels = [f"{label} {self._describe_marks(group)}" for label, group in rows.groupby("label", sort=False)]
+            title = str(panel).replace("\n", ", ")
+            texts.append(f"{title}: {'; '.join(labels)}.".removeprefix(": ").replace("\n", " "))
+        return " ".join(texts)
+
+    def _marks(self, table: pd.DataFrame) -> pd.DataFrame:
+        tables = [series.marks(table.reset_index(drop=True)) for series in self.series]
+        return pd.concat([marks for marks in tables if len(marks)] or tables, ignore_index=True)
+
+    def _looks(self, marks: pd.DataFrame) -> dict[str, dict[str, Any]]:
+        """The look of each label of all panels: its series', the description's or, in turn, one of three."""
+        rows = marks.drop_duplicates("label")
+        labels = enumerate(zip(rows["label"], rows["look"], strict=True))
+        return {label: {**LOOKS[at % len(LOOKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
+
+    def _rows(self, rows: pd.DataFrame) -> int:
+        """The rows of a panel."""
+        return 0
+
+    def _title(self, figure: Figure, axes: Sequence[Axes], title: str) -> str:
+        side = panel_width(figure, axes) * (1 - _BESIDE / figure.get_figwidth()) - _APART
+        return "\n".join(broken(line, side) for line in title.split("\n"))
+
+    def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
+        legend(figure, axes, columns=self.entries)
+
+    def _describe_marks(self, rows: pd.DataFrame) -> str:
+        """The largest values of one label in one panel, and the smallest if it is below zero by a tenth or more."""
+        defined = rows.dropna(subset=["value"])
+        if defined.empty:
+            return "undefined"
+        texts = [f"{row['name']} {rounded(row['value'])}" for row in defined.nlargest(3, "value").to_dict("records")]
+        low = defined.nsmallest(1, "value").to_dict("records")[0]
+        lowest = f", lowest {low['name']} {rounded(low['value'])}" if low["value"] <= -0.1 else ""
+        return f"largest {', '.join(texts)}{lowest}"
+
+    @abstractmethod
+    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
+        """Draw the marks of one panel; `marks` are those of all."""
+
+
+@dataclass(frozen=True)
+class Map(Plot):
+    """One cell a mark; panels with one label share a scale and a colour bar.
+
+    Args:
+        scale: from values to colours; by default around 0, by label.
+        colours: of the cells.
+        names: of rows and columns; by default their ticks, or numbers.
+        most: names down and across at most.
+        upwards: whether the first row is at the bottom.
+        ticks: where the colour bar has numbers.
+    """
+
+    scale: Normalize | None = None
+    colours: str | Colormap = SIGNED
+    names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
+    most: tuple[int, int] = (12, 30)
+    upwards: bool = True
+    ticks: Sequence[float] | None = None
+
+    def _rows(self, rows: pd.DataFrame) -> int:
+        return max(4, int(rows["y"].max()) + 1)
+
+    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
+        ticks = rows.drop_duplicates("x").set_index("x")["tick"].sort_index()
+        columns = ticks.index if ticks.any() else range(len(self.names[1] or ()) or int(rows["x"].max()) + 1)
+        down = self.names[0] or [*map(str, range(int(rows["y"].max()) + 1))]
+        across = self.names[1] or [literal(ticks.get(column, "")) or str(column) for column in columns]
+        cells = {
+            column: rows.pivot(index="y", columns="x", values=column).reindex(index=range(len(down)), columns=columns)
+            for column in {"value", "dot", "text"} & {*rows}
+        }
+        scale = self._scale(marks, rows["label"].iloc[0])
+        ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)  # undefined cells are hatched
+        options: Any = {"vmin": scale.vmin, "vmax": scale.vmax, "cmap": self.colours, "norm": scale, "cbar": False}
+        options |= {"xticklabels": False, "yticklabels": False, "rasterized": True}  # a large model stays a small file
+        sns.heatmap(cells["value"].astype(float), ax=ax, **options)
+        shown = range(0)
+        for axis, labels, most in ((ax.yaxis, down, self.most[0]), (ax.xaxis, across, self.most[1])):
+            shown = range(0, len(labels), max(1, -(-len(labels) // most)))
+            axis.set_ticks([place + 0.5 for place in shown], [labels[place] for place in shown])
+        is_long = len(shown) > _UPRIGHT or any(len(across[place]) > 2 for place in shown)
+        ax.tick_params("x", rotation=90 if is_long else 0, length=2)
+        ax.tick_params("y", rotation=0, length=2)
+        ax.set(xlabel="", ylabel="")
+        ax.spines[["left", "bottom"]].set_visible(False)
+        if self.upwards:
+            ax.invert_yaxis()
+        if "dot" in cells:
+            up, right = np.nonzero(cells["dot"].eq(True).to_numpy())
+            ax.scatter(right + 0.5, up + 0.5, s=sized(3.7) ** 2, c="black", edgecolors="white", linewidths=0.8)
+        if "text" in cells:
+            _write_in_cells(ax, cells["value"], cells["text"].fillna(""), ScalarMappable(scale, self.colours))
+
+    def _scale(self, marks: pd.DataFrame, label: str) -> Normalize:
+        values = marks.loc[marks["label"] == label, "value"].abs()
+        return self.scale or signed_scale(float(np.nanmax(values, initial=0.0)), at_least=0.02)
+
+    def _draw_key(self, figure: Figure, axes: Sequence[Axes], marks: pd.DataFrame) -> None:
+        labels = marks.drop_duplicates("panel")["label"].tolist()
+        for label in dict.fromkeys(labels):
+            drawn = [ax for ax, name in zip(axes, labels, strict=True) if name == label]
+            colour_bar(figure, drawn, ScalarMappable(self._scale(marks, label), self.colours), label, self.ticks)
+
+
+def _write_in_cells(ax: Axes, values: pd.DataFrame, texts: pd.DataFrame, colours: ScalarMappable) -> None:
+    """White on dark cells, else black; a long text is smaller."""
+    is_dark = colours.to_rgba(values.to_numpy(dtype=float))[..., :3] @ (0.299, 0.587, 0.114) < 0.5
+    figure, longest = ax.get_figure(root=True), max(map(len, texts.to_numpy().ravel()), default=0)
+    room = ((figure.get_figwidth() if figure else 0) - 1.5) / texts.shape[1] * 72  # points
+    points = max(min(sized(8), room / (0.62 * max(1, longest))), sized(4.5))
+    for (row, column), text in np.ndenumerate(texts.to_numpy()):
+        colour = "white" if is_dark[row, column] else "black"
+        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=points, color=colour)
+
+
+@dataclass(frozen=True)
+class Intervals(Plot):
+    """Named values with their intervals, the first name on top.
+
+    Args:
+        most: how many names a panel has at most, those with the largest values of the first label; 0 for all, as they
+            come.
+        step: how far two labels of a name are apart, where 1 is the next name.
+        names: of all panels, where one may lack some.
+    """
+
+    most: int = 0
+    step: float = 0.26
+    names: Sequence[str] = ()
+
+    def _rows(self, rows: pd.DataFrame) -> int:
+        return max(3, min(self.most or 1000, rows["name"].nunique()))
+
+    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
+        names = [*(self.names or dict.fromkeys(rows["name"]))]
+        if self.most:
+            first: Any = rows.loc[rows["label"] == rows["label"].iloc[0]].set_index("name")["value"]
+            names = first[first.abs().nlargest(self.most).index].sort_values(ascending=False).index.tolist()
+        looks = self._looks(marks)
+        for at in range(0, len(names), 2) if len(looks) > 2 else ():  # stripes
+            ax.axhspan(at - 0.5, at + 0.5, color="0.96", lw=0, zorder=0)
+        for place, (label, look) in enumerate(looks.items()):
+            group = rows.loc[rows["label"] == label].drop_duplicates("name").set_index("name").reindex(names)
+            y = np.arange(len(names)) + self.step * (place - (len(looks) - 1) / 2)
+            ax.hlines(y, group["low"], group["high"], colors=look["color"], linestyles=look.get("ls", "-"), lw=1.5)
+            shown = group["value"].notna().to_numpy()
+            if shown.any():
+                ax.plot(group["value"][shown], y[shown], label=label, **{"ms": 5, **look, "ls": ""})
+            for at, row in zip(y, group.to_dict("records"), strict=True):
+                _write_beside(ax, at, row)
+        if rows.loc[rows["value"].notna(), "note"].any():  # room for what stands beside, which does not count as data
+            left, right = ax.get_xlim()
+            ax.set_xlim(left, right + 0.16 * (right - left))
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+
+
+def _write_beside(ax: Axes, y: float, row: Mapping[str, Any]) -> None:
+    """A note at the right of a value's interval, or where there is no value at the left."""
+    note, end = row["note"], np.nanmax([row["value"], row["high"], -np.inf])
+    if not isinstance(note, str) or not note:
+        return
+    options: Any = {"va": "center", "fontsize": sized(8), "linespacing": 1}
+    if np.isinf(end):
+        ax.text(0.02, y, note, transform=ax.get_yaxis_transform(), color="0.35", **options)
+        return
+    text = ax.annotate(note, (end, y), (5, 0), textcoords="offset points", color="0.35", **options)
+    text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+
+
+@dataclass(frozen=True)
+class Lines(Plot):
+    """Values by layer or length, with the bands of their intervals; the look `band` is a band alone.
+
+    Args:
+        logarithmic: whether both axes are.
+    """
+
+    logarithmic: bool = False
+
+    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
+        for label, look in self._looks(marks).items():
+            line = rows.loc[rows["label"] == label].dropna(subset=["value"]).sort_values("x")
+            is_band = look.pop("band", False)
+            if len(line) and not is_band:
+                ax.plot(line["x"], line["value"], label=label, **{"ms": 4, **look})
+            band: Any = {"color": look["color"], "alpha": 0.2, "lw": 0, "label": label if is_band else None}
+            ax.fill_between(line["x"], line["low"], line["high"], **band)
+        if self.logarithmic:
+            ax.set_xscale("log", base=2)
+            ax.set_yscale("log")
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        else:
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+    def _describe_marks(self, rows: pd.DataFrame) -> str:
+        line = rows.dropna(subset=["value"]).sort_values("x")
+        if line.empty:
+            return "undefined"
+        look, low, high = line["look"].iloc[0], *np.quantile(line["value"].to_numpy(), (0, 1))
+        if not look.get("marker", "o") or not look.get("ls", "-"):
+            return rounded(low) if low == high else f"between {rounded(low)} and {rounded(high)}"
+        (first, last), top = line.iloc[[0, -1]].to_dict("records"), line.loc[line["value"].idxmax()].to_dict()
+        place = "{x:g} tokens" if self.xlabel == "tokens" else "layer {x:g}"
+        text = " to ".join(f"{rounded(end['value'])} at {place.format_map(end)}" for end in (first, last))
+        highest = f", highest {rounded(top['value'])} at {top['x']:g}" * (top["x"] not in (first["x"], last["x"]))
+        return f"from {text}{highest}"
+
+
+@dataclass(frozen=True)
+class Points(Plot):
+    """A dot a mark.
+
+    Args:
+        limits: of both axes, by panel.
+        diagonal: what the line on which both are equal is called, where they have limits.
+    """
+
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    diagonal: str = ""
+
+    def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
+        for label, look in self._looks(marks).items():
+            dots = rows.loc[rows["label"] == label]
+            options: Any = {"s": 20, "linewidths": 0, "rasterized": len(rows) > _MANY, **look}
+            if len(dots):
+                ax.scatter(dots["x"], dots["value"], label=label, **options)
+        ax.margins(0.12)
+        if limits := self.limits.get(rows["panel"].iloc[0]):
+            ax.axline((0, 0), slope=1, color=GREY, lw=1, zorder=0, label=self.diagonal)
+            ax.set(xlim=limits, ylim=limits, aspect="equal")
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_major_locator(MaxNLocator(4))
+        low, high = np.stack([ax.get_xlim(), ax.get_ylim()], 1)
+        places = (rows[["x", "value"]].to_numpy(dtype=float) - low) / (high - low)
+        _write_names(ax, places, {place: note for place, note in enumerate(rows["note"]) if note}, bool(limits))
+
+
+def _write_names(ax: Axes, points: np.ndarray, names: Mapping[int, str], diagonal: bool) -> None:
+    """Write the names of some points, which are fractions of the panel, each where it hides least."""
+    boxes: list[Box] = []
+    figure = ax.get_figure(root=True)
+    width, height = ax.get_position().size * (figure.get_size_inches() if figure else 1)
+    for index in sorted(names, key=lambda index: -points[index, 1]):  # from the top down
+        (x, y), name = points[index], names[index]
+        extent = _LETTER * len(name) / width, _HEIGHT / height
+        box = _free_box(points[index], extent, points, boxes, diagonal)
+        boxes.append(box)
+        end = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
+        if np.hypot(end[0] - x, end[1] - y) > _NEAR:
+            ax.plot((x, end[0]), (y, end[1]), transform=ax.transAxes, color="0.5", lw=0.6, zorder=1)
+        align, anchor = (
+            ("left", box[0]) if box[0] >= x else ("right", box[2]) if box[2] <= x else ("center", sum(box[::2]) / 2)
+        )
+        place: Any = {"transform": ax.transAxes, "ha": align, "va": "center", "fontsize": sized(8)}
+        text = ax.text(anchor, (box[1] + box[3]) / 2, name, **place)
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+
+
+def _free_box(
+    point: np.ndarray, extent: tuple[float, float], points: np.ndarray, boxes: Sequence[Box], diagonal: bool
+) -> Box:
+    """Where around a point a name hides the fewest points and no other name; nearer is better."""
+    (x, y), (width, height) = point, extent
+    choices: list[tuple[float, Box]] = []
+    for away, up in product((0.04, 0.08, 0.12, 0.18, 0.25, 0.35), (0, 1, -1)):
+        bottom = y + (away + 0.04) * up - height / 2
+        for left in (x - width - away, x + away, *((x - width, x - width / 2, x) if up else ())):
+            box = left, bottom, left + width, bottom + height
+            hidden = min(5, ((points > box[:2]) & (points < box[2:])).all(1).sum())
+            crossed = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
+            on_diagonal = diagonal and box[0] < box[3] and box[1] < box[2]
+            leader = np.hypot(max(left - x, x - box[2], 0), max(bottom - y, y - box[3], 0))
+            is_outside = min(box) < 0 or max(box) > 1
+            cost = hidden + 0.2 * on_diagonal + 10 * (is_outside + crossed) + 8 * leader + 0.1 * abs(up)
+            choices.append((cost, box))
+    return min(choices)[1]
+
+
+_KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Lines, "points": Points}
+
+
+def plot_from(
+    *, kind: str, series: Sequence[Mapping[str, Any]] = ({},), shared: Mapping[str, Any] | None = None, **options: Any
+) -> Plot:
+    """The plot that data describe; `shared` is what all series have."""
+    return _KINDS[kind]([Series(**{**(shared or {}), **fields}) for fields in series], **options)
+
+
+@cache
+def _descriptions() -> dict[str, Any]:
+    return tomllib.loads(files("analyses.figures").joinpath("figures.toml").read_text(encoding="utf-8"))
+
+
+def draw(
+    name: str,
+    table: pd.DataFrame,
+    page: Page,
+    words: Mapping[str, Any] | None = None,
+    *,
+    note: str | None = None,
+    **options: Any,
+) -> Figure:
+    """The figure that `figures.toml` describes under a name, its texts filled with words, some options given here."""
+    texts = {
+        key: text.format_map(words or {}) if isinstance(text, str) else text
+        for key, text in _descriptions()[name].items()
+    }
+    return plot_from(**{**texts, **options}).figure(table, page, note)
