@@ -178,7 +178,8 @@ class Plot(ABC):
             if after and before == after and not leftmost(figure, ax):
                 ax.set_yticklabels([])
         self._draw_key(figure, axes, marks)
-        along(figure, axes, self.xlabel, self.ylabel)
+        xlabel = self._title(figure, axes, self.xlabel) if len(axes) == 1 else self.xlabel
+        along(figure, axes, xlabel, self.ylabel)
         caption(figure, self.caption, note=note)
         return figure
 

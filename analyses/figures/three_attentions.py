@@ -10,25 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analyses.figures.attention_lines import Pattern, check_patterns
-from analyses.figures.style import (
-    INK,
-    WIDTH,
-    Page,
-    begin,
-    caption,
-    colour_bar,
-    literal,
-    measure_name,
-    shades,
-    sized,
-    styled,
-)
+from analyses.figures.style import INK, WIDTH, Page, begin, caption, literal, measure_name, shades, sized, styled
 from interp.errors import InputError
 
 Span = tuple[int, int]  # from the first to after the last
 _COLOURS = shades()  # so that most of a page stays white, and an outline can be seen
 _LARGEST = 0.22  # inches: a cell's side at most; less where the texts are long
-_BESIDE, _BETWEEN, _ABOVE = 2.2, 1.0, 1.4  # inches beside the maps, from one to the next, and over and under them
+_LEFT, _BETWEEN, _RIGHT = 0.6, 0.85, 0.15  # inches beside the maps
+_ABOVE, _MIDDLE, _BELOW = 0.75, 1.05, 0.6  # inches over them, from one to the next, and under them
+_KEY = 1.8, 0.75  # inches that the bar and what is said of outlines need
 _NARROWEST = 5.0  # inches
 
 
@@ -63,39 +53,61 @@ def three_attentions(
     encoder, decoder, cross = patterns.items()
     for (name, pattern), queries, keys in ((encoder, source, source), (decoder, read, read), (cross, written, source)):
         check_patterns({name: pattern}, queries, keys)
-    cell = min(_LARGEST, (page.get("width", WIDTH) - _BESIDE) / (2 * len(source)))
-    width = page.get("width", max(2 * len(source) * cell + _BESIDE, _NARROWEST))
-    height = max(len(source), len(written) + len(read) + _BETWEEN / cell) * cell + _ABOVE
-    question = "What do the three attentions look at while a text is translated?"
-    figure = begin(question, height, width, page)
-    axes = figure.subplot_mosaic(
-        [["encoder", "cross"], ["encoder", "decoder"]], height_ratios=(len(written), len(read))
-    )
-    called = "source, looked at", "read, looked at"
-    _map(axes["encoder"], *encoder, source, source, (called[0], "source"))
-    _map(axes["cross"], *cross, written, source, (called[0], "written next"))
-    _map(axes["decoder"], *decoder, read, read, (called[1], "read last"))
-    axes["encoder"].set_anchor("N")
-    for name in ("cross", "decoder"):
-        axes[name].set_anchor("NW")
-    _outline(axes["cross"], aligned)
-    colour_bar(figure, [*axes.values()], ScalarMappable(Normalize(0, 1), _COLOURS), "attention")
-    outlined = "outlined: what is known to belong together" if aligned else None
+    cell = min(_LARGEST, (page.get("width", WIDTH) - _LEFT - _BETWEEN - _RIGHT) / (2 * len(source)))
+    wide, high = len(source) * cell, len(read) * cell
+    beside = wide - high >= _KEY[0]  # whether the decoder's map leaves room to its right
+    under = 2 * high + _MIDDLE - wide >= _BELOW + 2 * _KEY[1]  # or the encoder's under it
+    below = _BELOW if beside or under else _BELOW + _KEY[1]
+    width = page.get("width", max(_LEFT + 2 * wide + _BETWEEN + _RIGHT, _NARROWEST))
+    height = _ABOVE + max(wide, 2 * high + _MIDDLE) + below
+    figure = begin("What do the three attentions look at while a text is translated?", height, width, page)
+    over = _ABOVE + figure.get_figheight() - height  # a title of several lines takes more
+    height = figure.get_figheight()
+    figure.set_layout_engine("none")  # every map's place is worked out below, so that all cells are of one size
+
+    def axes(left: float, top: float, columns: Sequence[str], rows: Sequence[str]) -> Axes:
+        size = len(columns) * cell, len(rows) * cell
+        return figure.add_axes((left / width, 1 - (top + size[1]) / height, size[0] / width, size[1] / height))
+
+    second = _LEFT + wide + _BETWEEN
+    upper = axes(second, over, source, written)
+    lower = axes(second, over + high + _MIDDLE, read, read)
+    _map(axes(_LEFT, over, source, source), *encoder, source, source, ("source, looked at", "source"))
+    _map(upper, *cross, written, source, ("source, looked at", "written next"))
+    _map(lower, *decoder, read, read, ("read, looked at", "read last"))
+    _outline(upper, aligned)
+    left, bottom = (second + high + 0.35) if beside else _LEFT, (_BELOW + 0.3) if beside or under else 0.4
+    _key(figure, left, bottom, beside or under, bool(aligned))
     said = "Attention of the encoder, of cross-attention and of the decoder; queries run downwards"
-    caption(figure, said + (", and outlined is what is known to belong together." if aligned else "."), note=outlined)
+    caption(figure, said + (", and outlined is what is known to belong together." if aligned else "."))
     return figure
 
 
 def _map(
-    ax: Axes, name: str, pattern: Pattern, rows: Sequence[str], columns: Sequence[str], labels: tuple[str, str]
+    ax: Axes, name: str, pattern: Pattern, rows: Sequence[str], columns: Sequence[str], called: tuple[str, str]
 ) -> None:
-    ax.imshow(pattern, cmap=_COLOURS, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
+    ax.imshow(pattern, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ax.set_title(measure_name(name), loc="left")
-    ax.set_xticks(range(len(columns)), map(_shown, columns), rotation=90 if max(map(len, columns)) > 1 else 0)
+    ax.set_xticks(range(len(columns)), map(_shown, columns))
     ax.set_yticks(range(len(rows)), map(_shown, rows))
     ax.tick_params(length=0, pad=2)
-    ax.set(xlabel=labels[0], ylabel=labels[1])
-    ax.spines[:].set(visible=True, color="0.7", linewidth=0.6)
+    for label in ax.get_xticklabels():
+        label.set_rotation(90 if len(label.get_text()) > 1 else 0)
+    ax.set_xlabel(called[0])
+    ax.set_ylabel(called[1])
+    for spine in ax.spines.values():
+        spine.set(visible=True, color="0.7", linewidth=0.6)
+
+
+def _key(figure: Figure, left: float, bottom: float, roomy: bool, outlined: bool) -> None:
+    """The bar, and what an outline means over it or, where there is no room, beside it; places are inches."""
+    width, height = figure.get_size_inches()
+    bar = figure.add_axes((left / width, bottom / height, 1.3 / width, 0.1 / height))
+    figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), cax=bar, orientation="horizontal", label="attention")
+    if outlined:
+        across, up = (left, bottom + 0.35) if roomy else (left + 1.7, bottom - 0.25)
+        said = "outlined: what is\nknown to belong\ntogether"
+        figure.text(across / width, up / height, said, color=INK)
 
 
 def _shown(token: str) -> str:
